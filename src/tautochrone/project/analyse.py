@@ -34,9 +34,10 @@ from tautochrone.project.definitions import (
     missing_relation,
 )
 from tautochrone.project.event_time import check_event_times
-from tautochrone.project.graph import Graph, Invariant, ResolvedFlow
+from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph, Invariant, ResolvedFlow
 from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.policy import check_policies
+from tautochrone.project.queries import PythonQuery
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.analysis.analyzed_plan import (
@@ -46,6 +47,7 @@ from tautochrone.spark.analysis.analyzed_plan import (
     forwarded_table,
     inputs_of,
     linearity,
+    literals_of,
     stateful_node,
     temp_views_of,
 )
@@ -265,6 +267,9 @@ class _Analysis:
         views = {self._definitions.view_named(view) for view in temp_views_of(plan)} - {None}
         known_views = frozenset(view for view in views if view is not None)
         deterministic, deterministic_reason = determinism(plan)
+        if deterministic and not streaming and self._is_unstable(flow, plan, known_views):
+            deterministic, deterministic_reason = False, UNSTABLE_FUNCTION
+            linear, linear_reason = False, UNSTABLE_FUNCTION
         return ResolvedFlow(
             flow=flow,
             schema=frame.schema,
@@ -281,6 +286,22 @@ class _Analysis:
             sources=external_sources(frame) if streaming else frozenset(),
             fingerprint=self._fingerprint(flow, frame.schema, known_views, constant_relations(plan)),
         )
+
+    def _is_unstable(self, flow: Flow, plan: JavaObject, views: frozenset[TableName]) -> bool:
+        """Whether the flow's Python function, or that of a view below, puts other constants into its query
+        each time that it runs, such as the time of the run."""
+        flows = (view_flow for view in views for view_flow in self._definitions.flows_of(view))
+        if any(
+            self._resolved[view_flow.name].deterministic_reason == UNSTABLE_FUNCTION for view_flow in flows
+        ):
+            return True
+        if not isinstance(flow.query, PythonQuery):
+            return False
+        literals, text = literals_of(plan), flow.text.lower()
+        if all(literal.lower() in text for literal in literals):
+            return False
+        again = flow.evaluate(self._empty_catalog.session)
+        return literals_of(analyzed_plan(again)) != literals
 
     def _kind(self, flow: Flow) -> DatasetKind:
         dataset = self._definitions.datasets.get(flow.target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
@@ -177,39 +178,55 @@ class Definitions:
         lowered = str(full_name).lower()
         return next((name for name in self.datasets if str(name).lower() == lowered), None)
 
-    def prepare(self, session: SparkSession, views: Collection[TableName] | None = None) -> None:
+    def prepare(
+        self,
+        session: SparkSession,
+        views: Collection[TableName] | None = None,
+        evaluate: Callable[[TableName], DataFrame] | None = None,
+    ) -> None:
         """Register views as temporary views of `session`, in dependency order.
 
         Args:
             session: the tables that the views read must exist in it.
             views: only these and the views below them; all when absent.
+            evaluate: gives a view's rows in the session; by default the view's query is evaluated.
 
         Raises:
             DefinitionError: a view cannot be evaluated, or views depend on each other in a cycle.
         """
         all_views = [name for name, dataset in self.datasets.items() if is_view(dataset)]
+        chosen = all_views if views is None else [name for name in all_views if name in views]
+        for name in chosen:
+            # A view that reads another one must not find what the session showed earlier.
+            session.catalog.dropTempView(self.view_name(name))
         registered: set[TableName] = set()
-        for name in all_views if views is None else [name for name in all_views if name in views]:
-            self._register(name, session, registered, ())
+        for name in chosen:
+            self._register(name, evaluate or partial(self._evaluate, session), registered, ())
+
+    def _evaluate(self, session: SparkSession, view: TableName) -> DataFrame:
+        return self.flows_of(view)[0].evaluate(session)
 
     def _register(
-        self, name: TableName, session: SparkSession, registered: set[TableName], path: tuple[TableName, ...]
+        self,
+        name: TableName,
+        evaluate: Callable[[TableName], DataFrame],
+        registered: set[TableName],
+        path: tuple[TableName, ...],
     ) -> None:
         if name in registered:
             return
         if name in path:
             raise circular(path[-1], name, str(self.datasets[path[-1]].location))
-        flow = self.flows_of(name)[0]
         while True:
             try:
-                frame = flow.evaluate(session)
+                frame = evaluate(name)
                 break
             except DefinitionError as error:
                 missing_name = missing_relation(error)
                 missing_view = self.view_named(missing_name[0]) if len(missing_name) == 1 else None
                 if missing_view is None or missing_view in registered:
                     raise
-                self._register(missing_view, session, registered, (*path, name))
+                self._register(missing_view, evaluate, registered, (*path, name))
         frame.createOrReplaceTempView(quoted(self.view_name(name)))
         registered.add(name)
 

@@ -12,7 +12,11 @@ from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow
 
-__all__ = ["Graph", "Invariant", "ResolvedFlow"]
+__all__ = ["UNSTABLE_FUNCTION", "Graph", "Invariant", "ResolvedFlow"]
+
+
+UNSTABLE_FUNCTION = "a Python function that makes another query each time it runs"
+"""The reason of `ResolvedFlow.deterministic` for a function that asks for the time or a random number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from tautochrone.model import limits
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Invariant
+from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
@@ -59,7 +59,7 @@ def invariant_entries(invariants: Sequence[Invariant]) -> list[InvariantEntry]:
 
 def check(
     invariants: Sequence[Invariant],
-    definitions: Definitions,
+    views: CheckpointViews,
     store: Store,
     job: str,
     session: SparkSession,
@@ -69,7 +69,7 @@ def check(
 
     Args:
         invariants: those that the job checks.
-        definitions: of the views that their queries read.
+        views: those that their queries read.
         store: knows when they last held.
         job: the job's name.
         session: shows the lake at the checkpoint.
@@ -91,7 +91,7 @@ def check(
         if same_definition and not _is_changed(invariant, last_versions, versions):
             satisfied[invariant.name] = definition
             continue
-        violation = _evaluate(definitions, invariant, session, versions)
+        violation = _evaluate(views, invariant, session, versions)
         if violation is None:
             satisfied[invariant.name] = definition
         else:
@@ -109,14 +109,14 @@ def _is_changed(
 
 
 def _evaluate(
-    definitions: Definitions,
+    views: CheckpointViews,
     invariant: Invariant,
     session: SparkSession,
     versions: Mapping[TableName, Version],
 ) -> BrokenInvariant | None:
     flow, location = invariant.query.flow, str(invariant.query.flow.location)
     try:
-        definitions.prepare(session, invariant.query.views)
+        views.prepare(session, invariant.query.views, versions)
         rows = _as_text(with_fixed_time(flow.evaluate(session), versions))
         sample = rows.limit(limits.INVARIANT_SAMPLE_ROWS + 1).collect()
         if not sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -11,8 +12,8 @@ from tautochrone.algebra.nodes import Aggregate, Join, TopK, Window, walk
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.definitions import Definitions
-from tautochrone.project.graph import Graph
+from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph
+from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
 from tautochrone.runtime.refresh.state_layout import Planned, planned
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.execute.expectations import with_flags
@@ -27,8 +28,8 @@ class Plans:
     Methods take the session in which a view is planned if it was not yet.
     """
 
-    def __init__(self, definitions: Definitions, graph: Graph) -> None:
-        self._definitions = definitions
+    def __init__(self, views: CheckpointViews, graph: Graph) -> None:
+        self._views = views
         self._graph = graph
         self._lock = threading.Lock()
         self._known: dict[TableName, Planned] = {}
@@ -71,7 +72,11 @@ class Plans:
     def _make(self, view: TableName, session: SparkSession) -> Planned:
         (flow,) = self._graph.flows_of(view)
         set_active_session(session)
-        self._definitions.prepare(session, flow.views)
+        self._views.prepare(session, flow.views)
         rows = flow.flow.evaluate(session, with_dropped=True)
         frame = align(rows, self._graph.schemas[view], flow.flow.name)
-        return planned(plan_of(with_flags(frame, flow.flow.expectations), view.catalog))
+        plan = plan_of(with_flags(frame, flow.flow.expectations), view.catalog)
+        if flow.deterministic_reason == UNSTABLE_FUNCTION:
+            # The rows that are stored have the constants of another run.
+            plan = replace(plan, obstacles=(*plan.obstacles, UNSTABLE_FUNCTION))
+        return planned(plan)

@@ -16,6 +16,7 @@ from tautochrone.project.policy import policy_of
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
+from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
 from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulk
 from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import failure_of
@@ -58,17 +59,19 @@ class CheckpointRefresher:
             job.definitions.scope.namespace[0],
             job.tables,
         )
+        self._pipeline_views = CheckpointViews(job.definitions, job.graph)
         context = RefreshContext(
             base=job.base,
             lake=job.lake,
             definitions=job.definitions,
+            views=self._pipeline_views,
             schemas=job.graph.schemas,
             load_table=job.lake_table,
             load_input=job.input_table,
             table_definition=self._topology.table_definition,
             history=job.store.history.refreshes,
         )
-        plans = Plans(job.definitions, job.graph)
+        plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
         self._views = ViewRefresher(context, self._sessions, plans, self._changes)
         self._streams = StreamRefresher(context, self._sessions, streams)
@@ -91,6 +94,7 @@ class CheckpointRefresher:
         if self._number != checkpoint.number:
             self._number, self._finished = checkpoint.number, set()
             self._failures, self._waiting_for_bulk = dict(unreadable), set()
+        self._pipeline_views.start(checkpoint.number)
         upstream = poll_upstream_jobs(job.store, job.tables_of_other_jobs(), checkpoint.number)
         self._failures |= upstream.failed
         self._sessions.show({**checkpoint.roots, **job.store.checkpoints.versions_at(checkpoint.number)})
@@ -129,7 +133,7 @@ class CheckpointRefresher:
         session = self._sessions.session("invariants", job.spec.configuration)
         versions = self._sessions.versions
         readable = {table: version for table, version in versions.items() if table not in self._failures}
-        return check(job.graph.invariants, job.definitions, job.store, job.name, session, readable)
+        return check(job.graph.invariants, self._pipeline_views, job.store, job.name, session, readable)
 
     def needs_refresh(self, table: TableName) -> bool:
         """Whether a dataset must be refreshed although none of its inputs changed: a user asked for it, it

@@ -193,7 +193,7 @@ class _FullComputation:
         if self.rows is not None:
             return self.rows
         flow = self.task.flow
-        self.context.definitions.prepare(self.session, flow.views)
+        self.context.views.prepare(self.session, flow.views, self.task.inputs)
         rows = flow.flow.evaluate(self.session, with_dropped=True)
         aligned = align(rows, self.context.schemas[self.task.name], flow.flow.name)
         return with_fixed_time(with_flags(aligned, flow.flow.expectations), self.task.inputs)

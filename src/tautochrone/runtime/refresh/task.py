@@ -17,6 +17,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
 
 __all__ = [
     "Choice",
@@ -35,6 +36,7 @@ class RefreshContext:
     Attributes:
         base: the session that reads and writes the lake itself, not the lake at a checkpoint.
         definitions: of the project's datasets and views.
+        views: the project's views at the open checkpoint.
         schemas: of all tables, as the lake stores them.
         load_table: any lake table, fresh from the catalog.
         load_input: the same, and the clocks that queries read like tables.
@@ -45,6 +47,7 @@ class RefreshContext:
     base: SparkSession
     lake: LakeCatalog
     definitions: Definitions
+    views: CheckpointViews
     schemas: Mapping[TableName, StructType]
     load_table: Callable[[TableName], LakeTable]
     load_input: Callable[[TableName], ReadableTable]

@@ -15,7 +15,14 @@ from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.current_time import clocks_of, reads_current_time
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.jvm.catalyst import items, kind, plan_and_subqueries, walk, walk_with_subqueries
+from tautochrone.spark.jvm.catalyst import (
+    contains_pattern,
+    items,
+    kind,
+    plan_and_subqueries,
+    walk,
+    walk_with_subqueries,
+)
 
 __all__ = [
     "VERSION_OPTION",
@@ -25,6 +32,7 @@ __all__ = [
     "inputs_of",
     "lake_table",
     "linearity",
+    "literals_of",
     "replace_leaves",
     "stateful_node",
     "substitute_leaves",
@@ -215,6 +223,25 @@ def _nondeterministic_part(expression: JavaObject) -> str:
     if expression_kind in ("PythonUDF", "ScalaUDF", "PythonUDAF"):
         return f"{expression.name()} (a user function)"
     return f"{expression.prettyName()}()" if expression_kind != "Alias" else ""
+
+
+def literals_of(plan: JavaObject) -> list[str]:
+    """The constants in a query's expressions, in the order of the plan."""
+    texts: list[str] = []
+
+    def visit(expression: JavaObject) -> None:
+        if not contains_pattern(expression, "LITERAL"):
+            return
+        if kind(expression) == "Literal":
+            texts.append(str(expression.toString()))
+        for child in items(expression.children()):
+            visit(child)
+
+    for root in plan_and_subqueries(plan):
+        for node in walk(root) if contains_pattern(root, "LITERAL") else ():
+            for expression in items(node.expressions()):
+                visit(expression)
+    return texts
 
 
 def substitute_leaves(
