@@ -182,7 +182,8 @@ def test_flows_into_one_table(survey: Survey) -> None:
     survey.json("us/1.json", {"id": 3, "amount": 1})
     survey.json("archive/1.json", {"id": 4, "amount": 4}, {"amount": 9})
     happened = survey.run()
-    assert [event_fields["sink"] for event_fields in happened.of("sink_not_served")] == ["alerts"]
+    batches = [(batch["sink"], batch["rows"]) for batch in happened.of("sink_batch")]
+    assert batches == [("alerts", 1)]
     named = "SELECT id, region, name FROM with_names"
     first = [(1, "eu", "Europe"), (2, "eu", "Europe"), (3, "us", "America"), (4, "archive", None)]
     assert survey.rows(named) == first

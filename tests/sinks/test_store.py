@@ -11,7 +11,7 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.errors import FencedError, MetaError, SinkFencedError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
-from tautochrone.model.delivery import DeliveryPolicy, DeliveryState, SinkDeclaration
+from tautochrone.model.delivery import DeliveryPolicy, DeliveryState, SinkDeclaration, SinkFlow
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Published, TransactionId
 
@@ -81,6 +81,23 @@ def test_a_delivery_moves_the_position(store: Store, clock: Clock) -> None:
     assert status.delivered is not None
     assert status.delivered.versions == intent.versions
     assert (status.intent, status.failures, status.error) == (None, 0, None)
+    assert (status.state, status.behind_since_ms) == (DeliveryState.ACTIVE, None)
+
+
+def test_a_sink_of_spark_has_batches_by_flow(store: Store, clock: Clock) -> None:
+    fence = owner(store)
+    number = publish(store, fence, "v1")
+    sink_fence = store.deliveries.claim("job", fence, MIRROR, Fence(0))
+    clock.now = 2_000
+    flow = SinkFlow(batch=0, rows=2)
+    for _ in range(2):
+        store.deliveries.record_streamed(
+            "job", fence, "mirror", sink_fence, {"copy": flow}, number, {ORDERS: Version("v1")}
+        )
+    (status,) = store.deliveries.sinks()
+    assert status.flows == {"copy": SinkFlow(batch=0, rows=2, at_ms=2_000)}
+    assert status.delivered is not None
+    assert (status.delivered.checkpoint, status.delivered.versions) == (number, {ORDERS: Version("v1")})
     assert (status.state, status.behind_since_ms) == (DeliveryState.ACTIVE, None)
 
 

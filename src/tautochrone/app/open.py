@@ -37,6 +37,7 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.shared_sources import shared_sources
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.stream_sinks import stream_sinks
 from tautochrone.project.table_formats import mapped_datasets, mapping_reason
 from tautochrone.redaction import redacted_fields
 from tautochrone.rest_catalog.metadata_files import metadata_source
@@ -160,6 +161,7 @@ class Project(Closeable):
         check_bad_records(self.settings.bad_records, graph)
         check_recreated_topics(self.settings.recreated_topics, graph)
         sink_declarations(graph.definitions, graph, self.settings.sinks, has_adapter)
+        stream_sinks(graph.definitions, graph, self.settings.sinks, has_adapter)
         # Analysis decides the kind of some datasets.
         return graph.definitions, graph
 

@@ -138,6 +138,9 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         f"the store is {'an older copy' if f['relation'] == 'restored' else 'another one'}: it now "
         f"agrees with the lake, numbers go on above {f['numbers_above']:,}\n  {f['reason']}"
     ),
+    "sink_batch": lambda _e, f: (
+        f"  sink {f['sink']}: batch {f['batch']} of {f['flow']}, {f['rows']:,} rows" if f["rows"] else ""
+    ),
     "adopted": lambda _e, f: (
         f"  {short(f['dataset']):<32} "
         f"{'left to be rebuilt' if f['action'] == 'rebuild' else 'taken over'} at version {f['version']}"

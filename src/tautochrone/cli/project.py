@@ -53,6 +53,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
         if arguments.explain is not None:
             return _explain(graph, default, arguments.explain, as_json=arguments.json)
         entries = [_entry(graph, name, default) for name in graph.order]
+        entries += [_sink_entry(graph, name) for name in sorted(graph.definitions.sinks)]
         shared = shared_sources(graph)
     for entry in entries:
         if entry.get("warning"):
@@ -106,6 +107,20 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
         assert planned is not None
         entry["warning"] = refusal(graph, name, planned)
     return entry
+
+
+def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
+    sink, inputs = graph.definitions.sinks[name], graph.inputs(name)
+    outside = ["a stream from outside"] if inputs.external_streams else []
+    return {
+        "dataset": name.table,
+        "kind": "sink",
+        "reads": [*sorted(str(table) for table in inputs.tables), *inputs.unversioned, *outside],
+        "format": sink.format,
+        "flows": [flow.flow.name for flow in graph.flows_of(name)],
+        "policy": None,
+        "location": str(sink.location),
+    }
 
 
 def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from tautochrone.app.locate import locate
 from tautochrone.app.stores import existing_store
@@ -11,7 +12,7 @@ from tautochrone.cli.output import json_line, table
 from tautochrone.errors import SinkError
 from tautochrone.model.delivery import SinkStatus
 
-__all__ = ["sinks"]
+__all__ = ["sink_line", "sinks"]
 
 
 def sinks(arguments: argparse.Namespace) -> int:
@@ -28,17 +29,21 @@ def sinks(arguments: argparse.Namespace) -> int:
                     sqlstate="42704",
                 )
             store.deliveries.forget(arguments.forget)
-        lines = [_line(sink, store.now_ms()) for sink in store.deliveries.sinks()]
+        lines = [sink_line(sink, store.now_ms()) for sink in store.deliveries.sinks()]
     if arguments.json:
         for line in lines:
             json_line(line)
     else:
-        columns = ("sink", "format", "state", "checkpoint", "newest", "lag_ms", "failures", "error")
+        columns = (
+            *("sink", "format", "state", "checkpoint", "newest", "lag_ms", "batch", "rows"),
+            *("failures", "error"),
+        )
         table(columns, [[line[column] for column in columns] for line in lines])
     return 0
 
 
-def _line(sink: SinkStatus, now_ms: int) -> dict[str, object]:
+def sink_line(sink: SinkStatus, now_ms: int) -> dict[str, object]:
+    """A sink as an object of JSON."""
     return {
         "sink": sink.name,
         "format": sink.format,
@@ -50,6 +55,10 @@ def _line(sink: SinkStatus, now_ms: int) -> dict[str, object]:
         "newest": None if sink.newest is None else int(sink.newest),
         "lag_ms": 0 if sink.behind_since_ms is None else max(0, now_ms - sink.behind_since_ms),
         "delivered_at_ms": None if sink.delivered is None else sink.delivered.delivered_at_ms,
+        # A sink that Spark writes has batches, one with an adapter has checkpoints alone.
+        "batch": max((flow.batch for flow in sink.flows.values()), default=None),
+        "rows": sum(flow.rows for flow in sink.flows.values()) if sink.flows else None,
+        "flows": {name: asdict(flow) for name, flow in sink.flows.items()},
         "failures": sink.failures,
         "skipped": sink.skipped,
         "error": sink.error,

@@ -12,11 +12,13 @@ from tautochrone.app.quarantined_rows import quarantined_rows
 from tautochrone.app.stores import existing_store
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
+from tautochrone.cli.sinks import sink_line
 from tautochrone.cli.stdout import answer
 from tautochrone.cli.timestamps import iso_timestamp
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.delivery import DeliveryState
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
 from tautochrone.traces import logs_of, traces_in
@@ -48,6 +50,7 @@ def status(arguments: argparse.Namespace) -> int:
             for entry in statuses:
                 _history(store, entry.dataset, arguments)
             return 0
+        sinks = [] if arguments.name else _sink_lines(store)
     lines = [
         {
             "dataset": str(entry.dataset),
@@ -78,8 +81,22 @@ def status(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         _show_skipped(statuses)
         _show_expectations(statuses)
+    _show_sinks(sinks, as_json=arguments.json)
     _defects(settings.storage, as_json=arguments.json)
     return 0
+
+
+def _sink_lines(store: Store) -> list[dict[str, object]]:
+    """The sinks that a job still writes."""
+    now_ms, sinks = store.now_ms(), store.deliveries.sinks()
+    return [sink_line(sink, now_ms) for sink in sinks if sink.state is not DeliveryState.RETIRED]
+
+
+def _show_sinks(sinks: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
+    """The sinks; a line of JSON has `sink` instead of `dataset`."""
+    columns = ("sink", "format", "state", "checkpoint", "lag_ms", "batch", "rows", "error")
+    if sinks:
+        _show(sinks, columns, as_json=as_json)
 
 
 def _defects(storage: str, *, as_json: bool) -> None:

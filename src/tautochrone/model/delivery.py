@@ -14,6 +14,7 @@ __all__ = [
     "DeliveryPolicy",
     "DeliveryState",
     "SinkDeclaration",
+    "SinkFlow",
     "SinkStatus",
 ]
 
@@ -78,6 +79,21 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SinkFlow:
+    """How far a flow has come into a sink that Spark writes.
+
+    Attributes:
+        batch: the number of the last batch, from 0.
+        rows: of all batches since its first one, those that ran twice counted twice.
+        at_ms: when the last batch was reported, epoch milliseconds of the store.
+    """
+
+    batch: int
+    rows: int
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkStatus:
     """One sink as the store remembers it. Times are epoch milliseconds of the store.
 
@@ -88,6 +104,7 @@ class SinkStatus:
         skipped: how often its policy gave up waiting for it, ever.
         newest: the newest published checkpoint of its job.
         behind_since_ms: when the oldest checkpoint that it lacks was published; None when it lacks none.
+        flows: by name the flows of a sink that Spark writes; empty for a sink with an adapter.
     """
 
     name: str
@@ -106,3 +123,4 @@ class SinkStatus:
     failed_at_ms: int | None = None
     newest: CheckpointNumber | None = None
     behind_since_ms: int | None = None
+    flows: Mapping[str, SinkFlow] = field(default_factory=dict)

@@ -323,9 +323,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.CATALOG_WITHOUT_VIEWS: (
         "the catalog stores no views; the pipeline's own queries can still read it"
     ),
-    ReasonCode.FORMAT_WITHOUT_ADAPTER: (
-        "no adapter delivers to this format; the datasets that feed it are published"
-    ),
+    ReasonCode.SINK_WITHOUT_FLOW: "no flow writes it, and no dataset names it",
     ReasonCode.STORE_WAS_EMPTY: "the store was empty, but the tables name checkpoints",
     ReasonCode.NO_EVENT_TIME: "tables without '{property}' are taken as they are",
     ReasonCode.SOURCE_FAR_BEHIND: (

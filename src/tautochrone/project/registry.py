@@ -127,7 +127,7 @@ class Registry(GraphElementRegistry):
             _single(parts, "MULTIPART_SINK_NAME_NOT_SUPPORTED", "Sink", location)
             name = self._scope.resolve(parts)
             self._add_sink(
-                Sink(name=name, format=output.format.lower(), options=dict(output.options), location=location)
+                Sink(name=name, format=output.format, options=dict(output.options), location=location)
             )
         elif isinstance(output, sdp_output.TemporaryView):
             _single(parts, "MULTIPART_TEMPORARY_VIEW_NAME_NOT_SUPPORTED", "Temporary view", location)

@@ -14,7 +14,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.policy import is_misspelt
 from tautochrone.project.sink_settings import SinkSettings
 
-__all__ = ["SINKS_PROPERTY", "sink_declarations", "undelivered_sinks"]
+__all__ = ["SINKS_PROPERTY", "sink_declarations"]
 
 SINKS_PROPERTY = "tautochrone.sinks"
 """The property with the names of sinks, separated by commas."""
@@ -55,11 +55,6 @@ def sink_declarations(
         _declaration(name, created.get(name), settings.get(name, SinkSettings()), listed)
         for name, listed in sorted(tables.items())
     )
-
-
-def undelivered_sinks(definitions: Definitions, has_adapter: HasAdapter) -> tuple[Sink, ...]:
-    """Sinks of `create_sink` whose format has no adapter."""
-    return tuple(sink for sink in definitions.sinks.values() if not has_adapter(sink.format))
 
 
 def _names_of(dataset: Dataset) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ def validate(definitions: Definitions, files: int) -> None:
     """
     datasets = definitions.datasets
     check_policies(datasets.values())
-    if not any(not is_view(dataset) or dataset.kind is DatasetKind.VIEW for dataset in datasets.values()):
+    is_stored = (not is_view(item) or item.kind is DatasetKind.VIEW for item in datasets.values())
+    if not any(is_stored) and not definitions.sinks:
         raise DefinitionError(
             "RUN_EMPTY_PIPELINE",
             "Pipelines are expected to have at least one non-temporary dataset defined (tables, persisted "

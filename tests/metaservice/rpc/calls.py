@@ -7,7 +7,7 @@ from typing import Any
 
 from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
 from tautochrone.model.alignment import SourceTime
-from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.delivery import SinkDeclaration, SinkFlow
 from tautochrone.model.details import ColumnLineage, DatasetDetails
 from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
@@ -246,6 +246,15 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
     ),
     "delivered": lambda store, fence: store.deliveries.record_delivered(
         "job", fence, "mirror", claimed(store, fence), Published(transaction=TRANSACTION)
+    ),
+    "record_streamed": lambda store, fence: store.deliveries.record_streamed(
+        "job",
+        fence,
+        "mirror",
+        claimed(store, fence),
+        {"flow": SinkFlow(batch=3, rows=20)},
+        CheckpointNumber(1),
+        {ROOT: Version("v1")},
     ),
     "delivery_failed": lambda store, fence: store.deliveries.record_failure(
         "job", fence, "mirror", claimed(store, fence), "it is away", failures=2

@@ -304,6 +304,8 @@ deliveries = Table(
     Column("skipped", Integer, nullable=False),
     Column("error", Text),
     Column("failed_at_ms", BigInteger),
+    Column("flows", JSON(none_as_null=True)),
 )
-"""The state of each sink. `incarnation`, `checkpoint` and `versions` are what the sink showed when last
-read; `intent` is the `model.sink.Intent` of a transaction whose result is not known yet."""
+"""The state of each sink. `flows` has by name the fields of `model.delivery.SinkFlow`. `incarnation`,
+`checkpoint` and `versions` are what the sink showed when last read; `intent` is the `model.sink.Intent` of a
+transaction whose result is not known yet."""

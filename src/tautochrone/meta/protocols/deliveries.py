@@ -6,12 +6,12 @@ keep, which transaction has to be resolved after a crash, and what people see of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
-from tautochrone.model.delivery import SinkDeclaration, SinkStatus
-from tautochrone.model.names import Fence
+from tautochrone.model.delivery import SinkDeclaration, SinkFlow, SinkStatus
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Published
 
 __all__ = ["Deliveries"]
@@ -70,6 +70,25 @@ class Deliveries(Protocol):
 
         Raises:
             FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
+        """
+
+    @writes
+    def record_streamed(
+        self,
+        job: str,
+        fence: Fence,
+        sink: str,
+        sink_fence: Fence,
+        flows: Mapping[str, SinkFlow],
+        checkpoint: CheckpointNumber | None,
+        versions: Mapping[TableName, Version],
+    ) -> None:
+        """The flows of a sink that Spark writes have come this far. Repeatable.
+
+        Args:
+            flows: all flows of the sink, by name; `at_ms` is set by the store.
+            checkpoint: of which they took all rows; None: they read no dataset.
+            versions: of the tables that they read, at the checkpoint.
         """
 
     @writes(wire="delivery_failed")

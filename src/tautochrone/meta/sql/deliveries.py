@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -17,6 +17,7 @@ from tautochrone.model.delivery import (
     DeliveryPolicy,
     DeliveryState,
     SinkDeclaration,
+    SinkFlow,
     SinkStatus,
 )
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -92,6 +93,49 @@ class SqlDeliveries(Repository):
                 failures=0,
                 error=None,
                 failed_at_ms=None,
+            )
+
+    def record_streamed(
+        self,
+        job: str,
+        fence: Fence,
+        sink: str,
+        sink_fence: Fence,
+        flows: Mapping[str, SinkFlow],
+        checkpoint: CheckpointNumber | None,
+        versions: Mapping[TableName, Version],
+    ) -> None:
+        with self._fenced(job, fence) as connection:
+            row = connection.execute(select(_D.flows).where(_D.sink == sink)).first()
+            before, now_ms = (row and row.flows) or {}, self._clock()
+            entries = {
+                name: {
+                    "batch": flow.batch,
+                    "rows": flow.rows,
+                    "at_ms": before[name]["at_ms"]
+                    if before.get(name, {}).get("batch") == flow.batch
+                    else now_ms,
+                }
+                for name, flow in flows.items()
+            }
+            values: dict[str, Any] = {"flows": entries}
+            if checkpoint is not None:
+                values |= {
+                    "incarnation": connection.execute(select(t.stores.c.incarnation)).scalar_one(),
+                    "checkpoint": int(checkpoint),
+                    "versions": {str(table): version for table, version in versions.items()},
+                    "delivered_at_ms": now_ms,
+                }
+            self._change(
+                connection,
+                job,
+                sink,
+                sink_fence,
+                state=DeliveryState.ACTIVE.value,
+                failures=0,
+                error=None,
+                failed_at_ms=None,
+                **values,
             )
 
     def record_failure(
@@ -190,6 +234,8 @@ def _status(connection: Connection, row: Row[Any]) -> SinkStatus:
         skipped=row.skipped,
         error=row.error,
         failed_at_ms=row.failed_at_ms,
-        newest=None if newest is None else CheckpointNumber(newest),
-        behind_since_ms=behind_since_ms,
+        newest=None if newest is None or not row.tables else CheckpointNumber(newest),
+        # A sink that reads no dataset lacks no checkpoint.
+        behind_since_ms=behind_since_ms if row.tables else None,
+        flows={name: SinkFlow(**flow) for name, flow in (row.flows or {}).items()},
     )

@@ -103,7 +103,8 @@ def _add_overview(router: APIRouter, store: Store) -> None:
             for job in jobs
             if job.target is not None and job.target in lines
         }
-        return render(request, "jobs.html", jobs=jobs, targets=targets)
+        sinks = store.deliveries.sinks()
+        return render(request, "jobs.html", jobs=jobs, targets=targets, sinks=sinks)
 
     @router.get("/sources")
     def sources(request: Request) -> Response:

@@ -1,25 +1,45 @@
-"""The sinks that this job delivers to."""
+"""The sinks that this job writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.names import TableName
 from tautochrone.project.sink_settings import SinkSettings
 from tautochrone.project.sinks import sink_declarations
+from tautochrone.project.stream_sinks import StreamSink, stream_sinks
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.sinks import has_adapter
 
-__all__ = ["declared_sinks"]
+__all__ = ["declared_sinks", "project_tables", "streamed_sinks"]
 
 
 def declared_sinks(
     topology: JobTopology, settings: Mapping[str, SinkSettings]
 ) -> tuple[SinkDeclaration, ...]:
-    """Of all sinks of the project those whose first table this job writes: each sink has one deliverer.
+    """Of all sinks with an adapter those whose first table this job writes: each sink has one deliverer.
 
     Raises:
         DefinitionError: see `project.sinks.sink_declarations`.
     """
     declared = sink_declarations(topology.definitions, topology.graph, settings, has_adapter)
     return tuple(sink for sink in declared if sink.tables[0] in topology.graph.order)
+
+
+def streamed_sinks(topology: JobTopology, settings: Mapping[str, SinkSettings]) -> tuple[StreamSink, ...]:
+    """Of all sinks that Spark writes those whose first dataset this job writes. One that reads no dataset
+    belongs to the job that writes the project's first table.
+
+    Raises:
+        DefinitionError: see `project.stream_sinks.stream_sinks`.
+    """
+    sinks = stream_sinks(topology.definitions, topology.graph, settings, has_adapter)
+    tables = project_tables(topology)
+    own = set(topology.graph.order)
+    return tuple(sink for sink in sinks if not tables or min(sink.inputs & tables or tables) in own)
+
+
+def project_tables(topology: JobTopology) -> frozenset[TableName]:
+    """The tables of the project that its jobs write."""
+    return frozenset(topology.graph.order) | topology.sibling_tables

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from tautochrone.errors import FencedError, SinkError, SinkFencedError, TautochroneError
 from tautochrone.model.delivery import DeliveryPolicy, DeliveryState, SinkDeclaration
 from tautochrone.model.effects import Step
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.delivery.declarations import declared_sinks
+from tautochrone.project.stream_sinks import StreamSink
+from tautochrone.runtime.delivery.declarations import declared_sinks, streamed_sinks
 from tautochrone.runtime.delivery.delivery import Delivery
+from tautochrone.runtime.delivery.sink_stream import SinkStream
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.selection import Selection
+from tautochrone.runtime.streams.streams import Streams
 from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Deliveries"]
@@ -48,17 +52,43 @@ class Deliveries:
     """Call `begin` after the takeover, `published` after each checkpoint, `finish` at an orderly end and
     `stop` at any end."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, streams: Streams, selection: Selection) -> None:
         self._job = job
-        self._workers: list[_Worker] = []
+        self._streams = streams
+        self._selection = selection
+        self._workers: list[_Worker | SinkStream] = []
 
-    def begin(self) -> None:
-        """Start delivering: first what an earlier run left, then what is published by now."""
-        declarations = declared_sinks(self._job.topology, self._job.settings.sinks)
-        self._retire(declarations)
-        self._workers = [_Worker(self._job, declaration) for declaration in declarations]
+    def begin(self, interval_ms: int | None = None) -> None:
+        """Start delivering: first what an earlier run left, then what is published by now.
+
+        Args:
+            interval_ms: between two checkpoints of a continuous run; None: the run is one-shot.
+        """
+        job = self._job
+        declarations = declared_sinks(job.topology, job.settings.sinks)
+        streamed = [sink for sink in self._streamed() if sink.flows]
+        self._retire({*(sink.name for sink in declarations), *(sink.name for sink in streamed)})
+        self._workers = [_Worker(job, declaration) for declaration in declarations]
+        for sink in streamed:
+            is_fresh = sink.target in self._selection.full_sinks
+            self._workers.append(
+                SinkStream(job, self._streams, sink, is_fresh=is_fresh, interval_ms=interval_ms)
+            )
         for worker in self._workers:
             worker.start()
+
+    def _streamed(self) -> tuple[StreamSink, ...]:
+        """The sinks that Spark writes; those that no flow writes are reported."""
+        sinks = streamed_sinks(self._job.topology, self._job.settings.sinks)
+        for sink in sinks:
+            if not sink.flows:
+                self._job.emit(
+                    "sink_not_served",
+                    sink=sink.name,
+                    format=sink.format,
+                    reason=Reason.of(ReasonCode.SINK_WITHOUT_FLOW),
+                )
+        return sinks
 
     def published(self) -> None:
         """Wake the sinks: a checkpoint was published."""
@@ -109,8 +139,8 @@ class Deliveries:
         for worker in self._workers:
             worker.stop()
 
-    def _retire(self, declarations: Sequence[SinkDeclaration]) -> None:
-        job, names = self._job, {declaration.name for declaration in declarations}
+    def _retire(self, names: Collection[str]) -> None:
+        job = self._job
         undeclared = [
             sink for sink in job.store.deliveries.sinks() if sink.job == job.name and sink.name not in names
         ]
@@ -223,6 +253,7 @@ class _Worker:
             sink=self.name,
             error=text,
             error_class=error.error_class if isinstance(error, TautochroneError) else type(error).__name__,
+            hint=error.hint if isinstance(error, TautochroneError) else None,
             failures=self._failures,
             retry_in_ms=None if self._needs_attention else round(pause_s * 1000),
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tautochrone.model.delivery import SinkDeclaration, SinkStatus
+from tautochrone.model.delivery import SinkDeclaration, SinkFlow, SinkStatus
 from tautochrone.model.effects import Step
-from tautochrone.model.names import Fence, TableName
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Chunk, Intent, Published, Recovered, Sink, TransactionId
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.journal import Journal
@@ -60,6 +60,20 @@ class DeliveryJournal:
         self._step(
             Step.META_DELIVERY_DONE,
             lambda: deliveries.record_delivered(job.name, job.fence, self.name, self.fence, published),
+        )
+
+    def streamed(
+        self,
+        flows: Mapping[str, SinkFlow],
+        checkpoint: CheckpointNumber | None,
+        versions: Mapping[TableName, Version],
+    ) -> None:
+        deliveries, job = self.job.store.deliveries, self.job
+        self._step(
+            Step.META_DELIVERY_DONE,
+            lambda: deliveries.record_streamed(
+                job.name, job.fence, self.name, self.fence, flows, checkpoint, versions
+            ),
         )
 
     def aborted(self) -> None:

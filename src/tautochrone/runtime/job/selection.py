@@ -10,6 +10,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.topology import JobTopology
+from tautochrone.sinks import has_adapter
 
 __all__ = ["Selection", "find_all", "select"]
 
@@ -21,10 +22,12 @@ class Selection:
     Attributes:
         ingest: the tables whose flows run; None: all.
         full: the tables that are rebuilt.
+        full_sinks: the sinks to which all rows are sent again.
     """
 
     ingest: frozenset[TableName] | None = None
     full: frozenset[TableName] = frozenset()
+    full_sinks: frozenset[TableName] = frozenset()
 
 
 def find_all(definitions: Definitions, names: Sequence[str]) -> list[TableName]:
@@ -57,8 +60,15 @@ def select(
     Raises:
         DefinitionError: `DATASET_NOT_FOUND`.
     """
+    sinks = {
+        name.table.lower(): name
+        for name, sink in topology.definitions.sinks.items()
+        if not has_adapter(sink.format)
+    }
     if everything:
-        return Selection(None, frozenset(topology.graph.order))
+        return Selection(None, frozenset(topology.graph.order), frozenset(sinks.values()))
+    full_sinks = frozenset(sinks[name.lower()] for name in full if name.lower() in sinks)
+    full = [name for name in full if name.lower() not in sinks]
     full_tables = frozenset(find_all(topology.definitions, full))
     # A rebuilt table reads its bad records again, so its quarantine table is rebuilt too.
     full_tables |= {
@@ -67,5 +77,7 @@ def select(
         if dataset.bad_records_of in full_tables
     }
     if not refresh and not full:
-        return Selection()
-    return Selection(frozenset(find_all(topology.definitions, refresh)) | full_tables, full_tables)
+        return Selection(full_sinks=full_sinks)
+    return Selection(
+        frozenset(find_all(topology.definitions, refresh)) | full_tables, full_tables, full_sinks
+    )

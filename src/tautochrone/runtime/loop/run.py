@@ -20,8 +20,6 @@ from tautochrone.errors import SparkDiedError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST, job_read_point
-from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.sinks import undelivered_sinks
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import Selection
@@ -33,7 +31,6 @@ from tautochrone.runtime.loop.takeover import clear, take_over
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.sinks import has_adapter
 
 __all__ = ["Run", "RunState"]
 
@@ -59,11 +56,11 @@ class Run:
         self._job = job
         self._selection = selection or Selection()
         self._stopping = threading.Event()
-        self._streams = Streams(job, self._selection.full)
+        self._streams = Streams(job, self._selection.full | self._selection.full_sinks)
         self._ingestion = Ingestion(job.emit)
         self._heartbeat = Heartbeat(job.journal, job.settings.lease_ms, job.emit)
         self._publication = Publication(job.store, job.settings, job.emit, self._stopping)
-        self._deliveries = Deliveries(job)
+        self._deliveries = Deliveries(job, self._streams, self._selection)
         self._checkpoints = CheckpointLoop(
             job,
             self._ingestion,
@@ -116,7 +113,7 @@ class Run:
     def continuously(self, interval_ms: int) -> RunState:
         """Ingest, and publish a checkpoint at most every `interval_ms`, until `stop`."""
         try:
-            self._begin(processingTime=f"{interval_ms} milliseconds")
+            self._begin(interval_ms, processingTime=f"{interval_ms} milliseconds")
             try:
                 while not self._stopping.is_set():
                     started = time.monotonic()
@@ -139,21 +136,14 @@ class Run:
             self._deliveries.stop()
             self._heartbeat.close()
 
-    def _begin(self, **trigger: object) -> None:
+    def _begin(self, interval_ms: int | None = None, **trigger: object) -> None:
         """Take the job over, empty the tables that are rebuilt, start ingestion."""
         self._publication.begin()
         take_over(self._job, self._selection.full, self._heartbeat.start)
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear(self._job, table)
-        for sink in undelivered_sinks(self._job.definitions, has_adapter):
-            self._job.emit(
-                "sink_not_served",
-                sink=sink.name.table,
-                format=sink.format,
-                reason=Reason.of(ReasonCode.FORMAT_WITHOUT_ADAPTER),
-            )
-        self._deliveries.begin()
+        self._deliveries.begin(interval_ms)
         self._checkpoints.begin()
         self._ingestion.start(self._ingestion_flows(), self._job.store.now_ms(), **trigger)
 

@@ -18,6 +18,7 @@ from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.kafka_topics import KafkaTopics
 from tautochrone.ingest.log_flow import DEFAULT_MAX_EVENTS, LogFlow
 from tautochrone.ingest.running_flow import RunningFlow
+from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.text_files import Files
@@ -30,6 +31,7 @@ from tautochrone.model.read_points import FullSnapshotRead, Streamed, job_read_p
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
+from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
@@ -65,6 +67,7 @@ class Streams:
     """Makes and remembers the job's stream queries, one per flow."""
 
     def __init__(self, job: Job, full: frozenset[TableName] = frozenset()) -> None:
+        """`full`: the tables that are rebuilt, and the sinks to which all rows are sent again."""
         self._job = job
         self._full = full
         self._files = Files(job.base)
@@ -127,6 +130,24 @@ class Streams:
                 require_fence=self._job.journal.require,
             )
         return self._logs[name]
+
+    def sink_query(self, sink: StreamSink, flow: ResolvedFlow) -> SinkQuery:
+        """A query that writes a flow's rows into a sink."""
+        name = flow.flow.name
+        limits = self._job.settings.limits.get(name)
+        evaluated = _Evaluated(self._job.definitions, flow)
+        return SinkQuery(
+            flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
+            sink=sink.name,
+            format=sink.format,
+            options=sink.options,
+            files=self._files,
+            folders=self.folders(sink.target, name),
+            effects=self._job.effects,
+            emit=self._job.emit,
+            begin=partial(self._begin, sink.target, evaluated) if flow.inputs.stream else None,
+            require_fence=self._job.journal.require,
+        )
 
     def stop(self) -> None:
         """End all flows that were made here, whatever became of them."""
@@ -271,11 +292,11 @@ class Streams:
     def highest_fence(self) -> Fence:
         """Of all owners that left a folder of one of the job's flows: the next one must be above it."""
         topology = self._job.topology
+        targets = [table for table in topology.graph.order if not topology.is_view(table)]
         folders = (
-            self.folders(table, flow.flow.name)
-            for table in topology.graph.order
-            if not topology.is_view(table)
-            for flow in topology.flows(table)
+            self.folders(target, flow.flow.name)
+            for target in (*targets, *topology.definitions.sinks)
+            for flow in topology.flows(target)
         )
         return Fence(max((folder.highest_fence() for folder in folders), default=0))
 

@@ -1,0 +1,205 @@
+"""One flow into a sink that Spark writes: a Structured Streaming query with a checkpoint folder of its own.
+
+The folder alone says how far the sink has come. A batch that a killed process planned runs again with the
+same number and the same rows: at least once, and once only where the sink remembers the numbers of batches,
+as Spark's file sink does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tautochrone.errors import IngestError, SinkError, TautochroneError
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.ingest.flow import Begin, StreamingFlow
+from tautochrone.ingest.flow_folders import FlowCheckpointFolders
+from tautochrone.ingest.folder_decision import source_offsets
+from tautochrone.ingest.stream_errors import explain
+from tautochrone.ingest.text_files import Files
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.events import Emit
+
+__all__ = ["SinkQuery"]
+
+T = TypeVar("T")
+_STOP_TIMEOUT_S = 60.0
+_METRIC = "tautochrone_sink"
+_FILE_LOG = "_spark_metadata"
+"""The log of Spark's file sink: the numbers of the batches whose files are in the folder."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SinkQuery:
+    """A flow bound to its sink and to its folder.
+
+    `batch` is the number of the last batch that the sink took from this process; `rows` counts the rows of
+    these batches.
+    """
+
+    flow: StreamingFlow
+    sink: str
+    format: str
+    options: Mapping[str, str] = field(repr=False)
+    files: Files
+    folders: FlowCheckpointFolders
+    effects: Effects
+    emit: Emit
+    begin: Begin | None
+    require_fence: Callable[[], object]
+    batch: int | None = None
+    rows: int = 0
+    _query: StreamingQuery | None = None
+    _has_stopped: bool = False
+
+    @property
+    def folder(self) -> CheckpointFolder:
+        return self.folders.own
+
+    def start(self, session: SparkSession, **trigger: Any) -> None:
+        """Take over the folder of the last owner, then start.
+
+        Raises:
+            TautochroneError: the source or the sink refuses, or a newer owner exists.
+        """
+        self._take_over()
+        self._require_log_of_own_batches()
+        self._has_stopped = False
+        try:
+            rows = self._evaluate(session)
+            counted = rows.observe(_METRIC, F.count(F.lit(1)).alias("rows"))
+            self._query = (
+                counted.writeStream.queryName(self.flow.name)
+                .format(self.format)
+                .options(**self.options)
+                .option("checkpointLocation", self.folder.path)
+                .outputMode("append")
+                .trigger(**trigger)
+                .start()
+            )
+        except PySparkException as error:
+            raise explain(error, self.flow.name) from error
+
+    def offsets(self) -> str | None:
+        """The offsets of the newest batch that the sink took; None before the first."""
+        finished = self.folder.state().finished
+        return None if finished is None else self.folder.offsets(finished)
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    @property
+    def progressed(self) -> bool:
+        """Whether a batch, or a trigger without new rows, succeeded since the last start."""
+        return self._query is not None and self._query.lastProgress is not None
+
+    def collect(self) -> bool:
+        """Report the batches since the last call; whether there were any."""
+        query = self._query
+        newest = None if query is None else query.lastProgress
+        if query is None or newest is None or newest.batchId == self.batch:
+            return False
+        has_new = False
+        for progress in query.recentProgress:
+            metrics = progress.observedMetrics.get(_METRIC)
+            if metrics is None or (self.batch is not None and progress.batchId <= self.batch):
+                continue
+            has_new, self.batch = True, int(progress.batchId)
+            self.rows += int(metrics["rows"])
+            self.emit(
+                "sink_batch",
+                sink=self.sink,
+                flow=self.flow.name,
+                batch=self.batch,
+                rows=int(metrics["rows"]),
+            )
+        return has_new
+
+    def failure(self) -> TautochroneError | None:
+        """Why the query is dead, if it died by itself."""
+        if self._query is None or self._has_stopped or self._query.isActive:
+            return None
+        problem = self._query.exception()
+        return None if problem is None else explain(problem, self.flow.name)
+
+    def stop(self) -> None:
+        """End the query after the batch that runs."""
+        query = self._query
+        if query is None or not query.isActive:
+            return
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._has_stopped = query.isActive
+        query.stop()
+        self.collect()
+
+    def _take_over(self) -> None:
+        own = self.folder
+        if own.query_id is None:
+            last = next((folder for folder in self.folders.older() if folder.query_id is not None), None)
+            if last is not None:
+
+                def move() -> None:
+                    own.move_from(last)
+                    own.correct_schema_paths()
+
+                self._step(Step.INGEST_FOLDER, move)
+        if self.folders.has_leftovers:
+            self._step(Step.INGEST_CLEAN, self.folders.delete_leftovers)
+
+    def _require_log_of_own_batches(self) -> None:
+        """Spark's file sink silently skips a batch whose number is in its log, whatever its rows are."""
+        path = next((text for key, text in self.options.items() if key.lower() == "path"), None)
+        if path is None:
+            return
+        numbers = (name.split(".")[0] for name in self.files.names(f"{path}/{_FILE_LOG}"))
+        newest = max((int(number) for number in numbers if number.isdigit()), default=-1)
+        planned = self.folder.state().planned
+        if newest > (-1 if planned is None else planned):
+            raise SinkError(
+                "SINK_FOLDER_HAS_BATCHES",
+                f"Sink {self.sink}: the folder {path} already has batches up to {newest}, which flow "
+                f"{self.flow.name} did not write since it began; Spark would skip its first batches",
+                hint="give the sink an empty folder: another path, or move the files away together with "
+                f"{_FILE_LOG}",
+                parameters={"sink": self.sink},
+                sqlstate="55000",
+            )
+
+    def _evaluate(self, session: SparkSession) -> DataFrame:
+        if self.begin is None:
+            return self.flow.evaluate(session)
+        text = self.offsets()
+        reached = {} if text is None else dict(enumerate(source_offsets(text)))
+        rows, initial_offsets = self.begin(session, self.folder.iceberg_initial_offsets(), reached)
+        if initial_offsets and not reached and self.folder.state().planned is not None:
+            raise IngestError(
+                "FLOW_POSITIONS_LOST",
+                f"Flow {self.flow.name} must run its first batch again, whose versions are expired",
+                hint=f"send all rows again with --full-refresh {self.sink}",
+            )
+        if initial_offsets:
+            self._step(Step.INGEST_FOLDER, lambda: self.folder.set_iceberg_initial_offsets(initial_offsets))
+        return rows
+
+    def _step(self, step: Step, action: Callable[[], T]) -> T:
+        self.require_fence()
+        try:
+            return self.effects.perform(step, self.sink, action)
+        except FileNotFoundError as error:
+            # A newer owner may have moved the folder.
+            self.require_fence()
+            raise IngestError(
+                "FLOW_POSITIONS_LOST",
+                f"Flow {self.flow.name}: its folder is needed, but {error} is missing",
+                hint=f"send all rows again with --full-refresh {self.sink}",
+            ) from error

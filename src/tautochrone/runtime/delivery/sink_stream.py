@@ -1,0 +1,352 @@
+"""The flows of one sink that Spark writes, as streaming queries in a thread of their own.
+
+A flow over datasets runs to its end for each published checkpoint and reads that checkpoint's versions. A
+flow over outside sources alone runs to its end in a one-shot run, and without an end in a continuous one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import FencedError, RefreshError, SinkFencedError, TautochroneError
+from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
+from tautochrone.iceberg.sessions.spark_sessions import reader_session
+from tautochrone.ingest.sink_query import SinkQuery
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.delivery import DeliveryPolicy, SinkDeclaration, SinkFlow
+from tautochrone.model.lake import NO_VERSION, ChangeKind
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.read_points import NEWEST, Streamed, job_read_point
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.project.stream_sinks import StreamSink
+from tautochrone.runtime.delivery.declarations import project_tables
+from tautochrone.runtime.delivery.journal import DeliveryJournal
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.streams.streams import Streams
+from tautochrone.spark.session.factory import use_database
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
+from tautochrone.traces import is_defect, trace_of
+
+__all__ = ["SinkStream"]
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_POLL_S = 1.0
+_JOIN_S = 600.0
+
+
+@dataclass(slots=True)
+class _Flow:
+    """A flow, its query, and the versions that its session shows.
+
+    Attributes:
+        tables: of the project, that it reads.
+        checkpoint: of which it took all rows in this run.
+        has_ended: it reads no dataset, and took in a one-shot run what its sources had.
+    """
+
+    resolved: ResolvedFlow
+    query: SinkQuery
+    tables: frozenset[TableName]
+    session: SparkSession | None = None
+    versions: dict[TableName, Version] = field(default_factory=dict)
+    empty: frozenset[TableName] = frozenset()
+    checkpoint: CheckpointNumber | None = None
+    has_ended: bool = False
+
+
+class SinkStream:
+    """Writes one sink; `runtime.delivery.deliveries` starts, wakes and ends it.
+
+    Args:
+        is_fresh: all rows are sent again.
+        interval_ms: between the batches of a continuous run; None: the run is one-shot.
+    """
+
+    policy = DeliveryPolicy.RETRY
+    is_skipping = False
+
+    def __init__(
+        self, job: Job, streams: Streams, sink: StreamSink, *, is_fresh: bool, interval_ms: int | None
+    ) -> None:
+        self.name = sink.name
+        self.error: str | None = None
+        self.fatal: BaseException | None = None
+        self._job = job
+        self._sink = sink
+        self._streams = streams
+        self._interval_ms = interval_ms
+        self._tables = project_tables(job.topology)
+        self._journal = DeliveryJournal(job.journal, sink.name)
+        self._is_fresh = is_fresh
+        self._last_versions: Mapping[TableName, Version] = {}
+        self._sent: dict[str, SinkFlow] = {}
+        self._recorded: object = None
+        self._failures = 0
+        self._news = threading.Event()
+        self._news.set()
+        self._settled = threading.Event()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._flows: list[_Flow] = []
+        self._thread = threading.Thread(target=self._run, name=f"tautochrone-sink-{self.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        with self._lock:
+            self._settled.clear()
+            self._news.set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the flows took the newest checkpoint that was announced."""
+        return self._settled.is_set()
+
+    def finish(self) -> None:
+        """Wait until the flows took the newest checkpoint, or failed."""
+        # Another job may have completed a checkpoint.
+        self.wake()
+        until = time.monotonic() + _JOIN_S
+        while time.monotonic() < until and self._thread.is_alive():
+            if self._settled.wait(0.02):
+                return
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._news.wait(_POLL_S if self._interval_ms is not None else None)
+                if self._stopping.is_set():
+                    break
+                self._news.clear()
+                self._try()
+        except BaseException as error:
+            self.fatal = error
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            for flow in self._flows:
+                flow.query.stop()
+            if self.fatal is None and self._flows:
+                self._report()
+        except Exception as error:
+            self.fatal = self.fatal or error
+
+    def _claim(self) -> None:
+        sink = self._sink
+        status = self._journal.status()
+        self._journal.claim(
+            SinkDeclaration(
+                name=sink.name,
+                format=sink.format,
+                tables=tuple(sorted(sink.inputs & self._tables)),
+                location=sink.location,
+            ),
+            Fence(0),
+        )
+        if status is not None and not self._is_fresh:
+            self._sent = dict(status.flows)
+            if status.delivered is not None:
+                self._last_versions = status.delivered.versions
+        self._flows = [
+            _Flow(flow, self._streams.sink_query(sink, flow), flow.inputs.tables & self._tables)
+            for flow in sink.flows
+        ]
+
+    def _try(self) -> None:
+        try:
+            if not self._flows:
+                self._claim()
+            checkpoint = self._job.store.checkpoints.latest_published(self._job.name)
+            for flow in self._flows:
+                self._advance(flow, checkpoint)
+        except (FencedError, SinkFencedError):
+            raise
+        except Exception as error:
+            require_live_jvm()
+            self._failed(error)
+            return
+        if self._stopping.is_set():
+            # What was interrupted did not succeed.
+            return
+        if self.error is None or all(flow.query.progressed for flow in self._flows if flow.query.active):
+            self._failures, self.error = 0, None
+        self._report()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Nothing more is done before the next news."""
+        with self._lock:
+            if not self._news.is_set():
+                self._settled.set()
+
+    def _advance(self, flow: _Flow, checkpoint: Checkpoint | None) -> None:
+        if flow.tables:
+            if checkpoint is not None and self._has_news(flow, checkpoint):
+                self._read_checkpoint(flow, checkpoint)
+        elif self._interval_ms is None:
+            if not flow.has_ended:
+                self._run_to_end(flow)
+                flow.has_ended = not self._stopping.is_set()
+        else:
+            self._keep_running(flow, self._interval_ms)
+
+    def _has_news(self, flow: _Flow, checkpoint: Checkpoint) -> bool:
+        # Outside sources may have news without a checkpoint.
+        return flow.checkpoint != checkpoint.number or flow.resolved.inputs.external_streams
+
+    def _read_checkpoint(self, flow: _Flow, checkpoint: Checkpoint) -> None:
+        versions = dict(self._job.store.checkpoints.versions_at(checkpoint.number))
+        if not flow.tables <= versions.keys():
+            # A table that could not be built yet; its own failure is reported.
+            return
+        if flow.query.offsets() is not None:
+            self._require_appends(flow, versions)
+        flow.versions = versions
+        flow.empty = self._empty_tables(flow)
+        self._run_to_end(flow)
+        if not self._stopping.is_set():
+            flow.checkpoint = checkpoint.number
+
+    def _run_to_end(self, flow: _Flow) -> None:
+        """Run the flow until it has read what there is, or until the run stops."""
+        flow.query.start(self._session(flow), availableNow=True)
+        cancelled = self._job.ownership.cancelled
+        while flow.query.active and not self._stopping.wait(0.05):
+            flow.query.collect()
+            if cancelled.is_set() and not flow.tables:
+                break
+        flow.query.stop()
+        flow.query.collect()
+        failure = flow.query.failure()
+        if failure is not None:
+            raise failure
+
+    def _keep_running(self, flow: _Flow, interval_ms: int) -> None:
+        if not flow.query.active:
+            failure = flow.query.failure()
+            flow.query.start(self._session(flow), processingTime=f"{interval_ms} milliseconds")
+            if failure is not None and self.error is None:
+                raise failure
+        flow.query.collect()
+
+    # -- what the flows read ----------------------------------------------------------------------
+
+    def _require_appends(self, flow: _Flow, versions: Mapping[TableName, Version]) -> None:
+        for name in sorted(flow.resolved.inputs.stream & flow.tables):
+            last = self._last_versions.get(name) if not flow.versions else flow.versions.get(name)
+            if last is None:
+                continue
+            change = self._job.lake_table(name).change_between(last, versions[name])
+            if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended:
+                raise RefreshError(
+                    "STREAM_INPUT_CHANGED",
+                    f"The sink {self.name} reads {name} as a stream, and {change.reason}",
+                    hint="a stream only takes appended rows; send all rows again with "
+                    f"--full-refresh {self.name}",
+                    sqlstate="55000",
+                )
+
+    def _empty_tables(self, flow: _Flow) -> frozenset[TableName]:
+        """Tables without rows are shown as tables without versions to a flow that has not begun to read them:
+        Iceberg's source fails where it should begin at a version without rows."""
+        offsets = flow.query.offsets()
+        if offsets is not None and not waits_for_first_version(offsets):
+            return frozenset()
+        empty = set[TableName]()
+        for name in flow.resolved.inputs.stream & flow.tables:
+            table, version = self._job.lake_table(name), flow.versions[name]
+            is_unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
+            if is_unchanged or table.row_count(version) == 0:
+                empty.add(name)
+        return frozenset(empty)
+
+    def _session(self, flow: _Flow) -> SparkSession:
+        if flow.session is None:
+            job, scope = self._job, flow.resolved.flow.scope
+            read_point = job_read_point(f"sink-{self._job.journal.fence}-{id(flow)}", job.name)
+
+            def lookup(table: TableName) -> Version | str | Streamed | None:
+                version = NO_VERSION if table in flow.empty else flow.versions.get(table)
+                if version is None:
+                    return None if table in self._tables else NEWEST
+                return self._streams.streamed(self._sink.target, flow.resolved.flow.name, version)
+
+            job.read_points.show(read_point, lookup)
+            catalog = job.settings.catalog.name
+            session = reader_session(job.base, catalog, job.read_points.uri, read_point)
+            use_database(session, catalog, scope.namespace[0], create=False)
+            for key, value in flow.resolved.flow.conf.items():
+                session.conf.set(key, value)
+            flow.session = session
+        return flow.session
+
+    # -- what people see --------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Store how far the flows have come, if that changed."""
+        for flow in self._flows:
+            flow.query.collect()
+        flows = self._progress()
+        done = {flow.checkpoint for flow in self._flows if flow.tables}
+        checkpoint = next(iter(done)) if len(done) == 1 else None
+        state = flows, checkpoint, self.error
+        if self.error is not None or state == self._recorded:
+            return
+        versions: dict[TableName, Version] = {}
+        if checkpoint is not None:
+            for flow in self._flows:
+                versions |= {name: flow.versions[name] for name in flow.tables}
+        self._journal.streamed(flows, checkpoint, versions)
+        self._recorded = state
+
+    def _progress(self) -> dict[str, SinkFlow]:
+        flows: dict[str, SinkFlow] = {}
+        for flow in self._flows:
+            name = flow.resolved.flow.name
+            before = self._sent.get(name)
+            if flow.query.batch is not None:
+                rows = flow.query.rows + (0 if before is None else before.rows)
+                flows[name] = SinkFlow(batch=flow.query.batch, rows=rows)
+            elif before is not None:
+                flows[name] = before
+        return flows
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        text = str(error)
+        if not isinstance(error, TautochroneError) or is_defect(error):
+            text = f"{type(error).__name__}: {error} ({trace_of(error, f'sink {self.name}')})"
+        is_last = self._interval_ms is None
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 1))
+        if self._journal.fence:
+            self._journal.failed(text, failures=self._failures, skips=False, attention=False)
+        self._recorded, self.error = None, text
+        self._job.emit(
+            "sink_failed",
+            sink=self.name,
+            error=text,
+            error_class=error.error_class if isinstance(error, TautochroneError) else type(error).__name__,
+            hint=error.hint if isinstance(error, TautochroneError) else None,
+            failures=self._failures,
+            retry_in_ms=None if is_last else round(pause_s * 1000),
+        )
+        self._settle()
+        if not is_last:
+            self._stopping.wait(pause_s)
+            self._news.set()
