@@ -55,7 +55,7 @@ def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, polls: i
     share = {side: (after[side] - cpu[side]) / elapsed_s for side in cpu}
     return {
         "interval_ms": interval_ms,
-        "looks": len(times),
+        "polls": len(times),
         "spark_jobs": jobs,
         "median_ms": statistics.median(times),
         "longest_ms": max(times),

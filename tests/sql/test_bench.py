@@ -43,11 +43,11 @@ def test_smallest_bench_of_refreshes(tmp_path: Path, spark: SparkSession) -> Non
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_checkpoints(tmp_path: Path, spark: SparkSession) -> None:
     results = {
-        "idle": idle.measure(spark, tmp_path, interval_ms=500, looks=3),
+        "idle": idle.measure(spark, tmp_path, interval_ms=500, polls=3),
         "checkpoint": checkpoint.measure(spark, tmp_path, rows=1001, rounds=1),
     }
     assert results["idle"]["spark_jobs"] == 0
-    assert results["idle"]["looks"] == 3
+    assert results["idle"]["polls"] == 3
     assert results["idle"]["cpu_share_in_all"] > 0
     (last_round,) = results["checkpoint"]["rounds"]
     assert last_round["mode"] == {"large": "append", "totals": "diff"}
