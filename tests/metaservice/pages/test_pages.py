@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tautochrone.metaservice.pages.rendering import ASSETS, NAVIGATION
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.delivery import SinkDeclaration, SinkFlow
+from tautochrone.model.names import Fence, TableName, Version
 
 from .conftest import Site
 from .html import Element, parse
@@ -224,6 +225,19 @@ def test_hundred_tables_are_all_shown(open_site: OpenSite) -> None:
     assert len([e for e in get(site, "/graph").all("a") if "hx-get" in e.attributes]) == 100
     assert len(get(site, "/datasets").all("tbody")[0].all("tr")) == 100
     assert len(get(site, "/jobs").all("tbody")[0].all("tr")) == 20
+
+
+def test_jobs_page_lists_sinks_with_their_batches(open_site: OpenSite) -> None:
+    site = open_site("hostile")
+    site.store.jobs.start_run("etl", "sender", [])
+    fence = site.store.jobs.take_over("sender")
+    sink = SinkDeclaration(name="<b>alerts", format="console", tables=())
+    sink_fence = site.store.deliveries.claim("sender", fence, sink, Fence(0))
+    flows = {"large_orders": SinkFlow(batch=2, rows=7)}
+    site.store.deliveries.record_streamed("sender", fence, sink.name, sink_fence, flows, None, {})
+    text = get(site, "/jobs").text
+    assert "<b>alerts" in text
+    assert "large_orders: batch 2, 7 rows" in text
 
 
 def test_hostile_text_stays_text(open_site: OpenSite) -> None:
