@@ -56,3 +56,23 @@ def test_row_with_a_hundred_matches_costs_two_hundred_rows(testbed: ViewTestbed)
     refresh = happened.refresh("named")
     assert (refresh["rows_inserted"], refresh["rows_deleted"]) == (1, 1)
     assert Measured.of(happened, "sold").mode in ("incremental", "diff" if not PROPERTIES else "")
+
+
+def test_reason_names_the_node_that_decides_the_mode(testbed: ViewTestbed) -> None:
+    testbed.sql(
+        "CREATE NAMESPACE lake.src",
+        "CREATE TABLE lake.src.t USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
+        "SELECT id, id % 7 AS x FROM range(50)",
+    )
+    testbed.view(
+        "placed",
+        "SELECT id, row_number() OVER (ORDER BY x, id) AS place FROM src.t",
+        "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')",
+    )
+    testbed.checkpoint()
+    testbed.sql("INSERT INTO lake.src.t VALUES (50, 3)")
+    refresh = testbed.checkpoint(allowed={"placed"}).refresh("placed")
+    assert refresh["mode"] == "diff"
+    assert refresh["reason_code"] == "NODE_NEEDS_MODE"
+    assert refresh["reason_params"]["node"] == "window"
+    assert refresh["reason"].startswith("window needs diff: ")

@@ -24,6 +24,7 @@ __all__ = [
     "choose",
     "is_committed",
     "keeps_state",
+    "node_needs_mode",
     "not_incremental",
     "require_incremental",
     "sizes_of",
@@ -180,10 +181,12 @@ def require_incremental(task: RefreshTask, nodes: Sequence[NodeRefresh]) -> None
         return
     for node in nodes:
         if node.mode in (RefreshMode.DIFF, RefreshMode.FULL):
-            reason = Reason.of(
-                ReasonCode.NODE_NEEDS_MODE, node=node.node, mode=str(node.mode), cause=str(node.reason)
-            )
-            raise not_incremental(task.name, reason, task.location)
+            raise not_incremental(task.name, node_needs_mode(node), task.location)
+
+
+def node_needs_mode(node: NodeRefresh) -> Reason:
+    """That a node could not follow the change, with its own reason."""
+    return Reason.of(ReasonCode.NODE_NEEDS_MODE, node=node.node, mode=str(node.mode), cause=str(node.reason))
 
 
 def not_incremental(table: TableName, reason: Reason, location: str) -> RefreshError:

@@ -25,7 +25,7 @@ from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.runtime.refresh.apply import find_rows
 from tautochrone.runtime.refresh.changes import Changes
-from tautochrone.runtime.refresh.choose_mode import require_incremental
+from tautochrone.runtime.refresh.choose_mode import node_needs_mode, require_incremental
 from tautochrone.runtime.refresh.state_layout import Planned
 from tautochrone.runtime.refresh.states import States
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
@@ -247,9 +247,14 @@ class IncrementalRefresh:
         mode = worst_mode(
             [RefreshMode.APPEND if rows_out == 0 else RefreshMode.INCREMENTAL, *(n.mode for n in nodes)]
         )
+        # Following the change was expected to be cheapest, but a node may have been computed in full.
+        deciding = mode in (RefreshMode.DIFF, RefreshMode.FULL)
+        reason = next(
+            (node_needs_mode(node) for node in nodes if deciding and node.mode is mode), choice.reason
+        )
         return Refresh(
             mode=mode,
-            reason=choice.reason,
+            reason=reason,
             rows_inserted=rows_in,
             rows_deleted=rows_out,
             nodes=nodes,
