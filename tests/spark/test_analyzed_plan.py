@@ -69,10 +69,25 @@ def view_of(session: SparkSession, query: str) -> View:
         ),
         ("SELECT x, first_value(g) OVER (PARTITION BY k ORDER BY x) FROM t", None),
         ("SELECT x, last_value(g) OVER (PARTITION BY k ORDER BY x, g, k) FROM t", None),
+        ("SELECT count(DISTINCT y), count(DISTINCT x) FROM (SELECT 1 AS y, x FROM t)", None),
+        ("SELECT k, count(DISTINCT x, 3), listagg(DISTINCT 'a') FROM t GROUP BY k", None),
+        ("SELECT x, last_value(x) OVER (PARTITION BY k ORDER BY x) FROM t", None),
+        ("SELECT x, nth_value(g, 2) OVER (PARTITION BY g ORDER BY x) FROM t", None),
         (
-            "SELECT count(DISTINCT y), count(DISTINCT x) FROM (SELECT 1 AS y, x FROM t)",
-            "DISTINCT of a constant",
+            "SELECT last_value(string(d)) OVER (ORDER BY d) FROM (SELECT k, double(x) AS d FROM t)",
+            "last() picks an arbitrary row",
         ),
+        ("SELECT k, length(listagg(g, ',')), cardinality(collect_list(x)) FROM t GROUP BY k", None),
+        ("SELECT k, size(first(array(x, k))) FROM t GROUP BY k", "first() picks an arbitrary row"),
+        ("SELECT k, sort_array(max_by(array(x), g)) FROM t GROUP BY k", "max_by() picks an arbitrary row"),
+        ("SELECT x FROM t WHERE EXISTS (SELECT 1 FROM t AS o WHERE x > 3)", None),
+        ("SELECT x, NOT EXISTS (SELECT x, g FROM t AS o ORDER BY g LIMIT 3) FROM t", None),
+        ("SELECT x FROM t WHERE EXISTS (SELECT 1 FROM t AS o WHERE o.k = t.k LIMIT 1)", None),
+        ("SELECT x, (SELECT 1 FROM t AS o LIMIT 1) FROM t", None),
+        ("SELECT x, (SELECT k FROM t AS o LIMIT 1) FROM t", "LIMIT without ORDER BY"),
+        ("SELECT count(*) AS n FROM t LIMIT 1", None),
+        ("SELECT x > 3, count(*) FROM t GROUP BY x > 3 LIMIT 3", None),
+        ("SELECT x > 3, count(*) FROM t GROUP BY x > 3 LIMIT 2", "LIMIT without ORDER BY"),
         ("SELECT k, listagg(g) WITHIN GROUP (ORDER BY x) FROM t GROUP BY k", "listagg() joins in any order"),
         ("SELECT first_value(x) OVER (PARTITION BY k) FROM t", "first() picks an arbitrary row"),
         (
@@ -139,6 +154,28 @@ def test_scalar_subquery_stays_in_filters_only(session: SparkSession) -> None:
     in_filter = view_of(session, f"SELECT k FROM t WHERE x < {scalar}").plan
     assert [type(node) for node in walk(in_filter) if isinstance(node, ScalarFilter)] == [ScalarFilter]
     assert not [node for node in walk(in_filter) if isinstance(node, Join)]
+
+
+def test_exists_without_correlation_is_a_group(session: SparkSession) -> None:
+    plan = view_of(session, "SELECT x FROM t WHERE EXISTS (SELECT g FROM t AS o WHERE g = 'a' LIMIT 5)").plan
+    (scalar_filter,) = [node for node in walk(plan) if isinstance(node, ScalarFilter)]
+    (subquery,) = scalar_filter.scalars
+    (group,) = [node for node in walk(subquery) if isinstance(node, Aggregate)]
+    assert len(group.keys) == 1
+    assert group.calls == ()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT x FROM t ORDER BY x, (SELECT max(x) FROM t AS o)",
+        "WITH w AS (SELECT x, k FROM t) SELECT x FROM w ORDER BY k, (SELECT count(*) FROM t AS o)",
+    ],
+)
+def test_order_of_the_result_costs_nothing(session: SparkSession, query: str) -> None:
+    view = view_of(session, query)
+    assert view.obstacles == ()
+    assert {type(node).__name__ for node in walk(view.plan)} == {"Select", "Scan"}
 
 
 def test_duplicate_output_column_is_removed(session: SparkSession) -> None:

@@ -65,6 +65,19 @@ SELECT id, g FROM src.a WHERE NOT EXISTS (SELECT 1 FROM src.b WHERE b.k = a.k AN
 SELECT id FROM src.a WHERE x > 12 OR EXISTS (SELECT 1 FROM src.b WHERE b.k = a.k) OR NOT EXISTS (SELECT
   1 FROM src.c WHERE c.k = a.k);
 
+-- subquery_exists_alone | EXISTS without correlation | incremental
+SELECT id, g FROM src.a WHERE EXISTS (SELECT k, y FROM src.b WHERE y >= 12 AND s = 'p' LIMIT 2);
+
+-- subquery_not_exists_alone | NOT EXISTS without correlation, as a value and under OR | incremental
+SELECT id, NOT EXISTS (SELECT 1 FROM src.b GROUP BY k HAVING count(*) > 6) AS few FROM src.a WHERE x > 9 OR
+  NOT EXISTS (SELECT 1 FROM src.b WHERE y = 14 UNION ALL SELECT 2 FROM src.c WHERE z = 13);
+
+-- subquery_exists_limited | EXISTS with a LIMIT of its own | incremental
+SELECT id FROM src.a WHERE EXISTS (SELECT 1 FROM src.b WHERE b.k = a.k LIMIT 1);
+
+-- subquery_constant | scalar subquery of a constant with LIMIT 1 | incremental
+SELECT k, w, coalesce((SELECT 1 FROM src.b WHERE y = 15 LIMIT 1), 0) AS some FROM src.c;
+
 -- subquery_in | IN with NULLs | incremental
 SELECT id FROM src.a WHERE k IN (SELECT y FROM src.b WHERE s <> 'q');
 
@@ -168,6 +181,12 @@ SELECT id, y FROM src.b ORDER BY y NULLS LAST, id, k, s LIMIT 4 OFFSET 3;
 SELECT t.id, b.id AS bid FROM (SELECT id, k FROM src.a ORDER BY x, id, k LIMIT 6) t JOIN src.b b ON t.k
   = b.k;
 
+-- top_order | ORDER BY without LIMIT, with a subquery | incremental
+SELECT id, x FROM src.a WHERE x > 2 ORDER BY x * (SELECT max(y) FROM src.b), g;
+
+-- top_uncut | LIMIT that removes no row | incremental
+SELECT x > 3 AS big, count(*) AS n FROM src.a GROUP BY x > 3 LIMIT 3;
+
 -- top_rows | QUALIFY by ROW_NUMBER | incremental
 SELECT * FROM (SELECT id, g, x, row_number() OVER (PARTITION BY g ORDER BY x DESC, id) AS place FROM
   src.a) WHERE place <= 2;
@@ -219,6 +238,13 @@ SELECT g, sum(knownnullable) AS total, count(knownnullable) AS n FROM (SELECT g,
 SELECT g, count(DISTINCT k) FILTER (WHERE x > 2) AS some, count(DISTINCT k) FILTER (WHERE x <= 2) AS
   others, count(DISTINCT day) AS days FROM src.a GROUP BY g;
 
+-- group_distinct_constant | DISTINCT of constants | incremental
+SELECT k, count(DISTINCT 1) AS one, count(DISTINCT x, 3) AS xs, sum(DISTINCT 3) FILTER (WHERE x > 9) AS three,
+  count(DISTINCT x, NULL) AS none FROM src.a GROUP BY k;
+
+-- group_distinct_constant_whole | DISTINCT of a constant, over all rows | incremental
+SELECT count(DISTINCT 'a') AS one, sum(DISTINCT 2) AS two, count(DISTINCT z, 1) AS zs FROM src.c WHERE z > 13;
+
 -- group_decimal | SUM and AVG of decimals up to (38, x) | incremental
 SELECT g, sum(d) AS total, sum(CAST(d AS DECIMAL(38,6))) AS wide, sum(d * d) AS squares, avg(CAST(d AS
   DECIMAL(30,10))) AS mean FROM src.a GROUP BY g;
@@ -257,6 +283,10 @@ SELECT g, bit_and(x) AS a, bit_or(x) FILTER (WHERE k > 1) AS o, bit_xor(CAST(k A
 -- group_collect | COLLECT_LIST, COLLECT_SET | incremental
 SELECT g, sort_array(collect_list(x)) AS xs, array_sort(collect_set(k)) AS ks,
   size(array_distinct(collect_list(x))) AS n FROM src.a GROUP BY g;
+
+-- group_lengths | length of LISTAGG and COLLECT_LIST | incremental
+SELECT k, length(listagg(g, ', ')) AS letters, size(collect_list(x)) AS n, octet_length(string_agg(DISTINCT g))
+  AS bytes FROM src.a GROUP BY k;
 
 -- group_string | string aggregates | incremental
 SELECT k, array_join(sort_array(collect_list(g)), '-') AS word, listagg(CAST(id AS STRING), ',') WITHIN
@@ -329,6 +359,10 @@ SELECT id, sum(x) OVER (PARTITION BY g ORDER BY id, x, k, d, day) AS running, ma
 -- window_range | RANGE frame | incremental
 SELECT id, count(*) OVER (PARTITION BY k ORDER BY x RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) AS close
   FROM src.a;
+
+-- window_value | FIRST_VALUE, LAST_VALUE, NTH_VALUE of the order itself | incremental
+SELECT id, first_value(x) OVER w AS low, last_value(x) OVER w AS high, nth_value(x, 2) OVER w AS next FROM
+  src.a WINDOW w AS (PARTITION BY k ORDER BY x);
 
 -- window_two | windows by different partitions | incremental
 SELECT id, sum(x) OVER (PARTITION BY g) AS of_g, count(*) OVER (PARTITION BY k) AS of_k FROM src.a;

@@ -7,7 +7,7 @@ is refreshed by comparing its new rows with the stored ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from py4j.java_gateway import JavaObject
 
@@ -29,6 +29,7 @@ _SIGNED_ZERO = ("FLOAT", "DOUBLE")
 _ORDER_INSENSITIVE = frozenset(
     {"SortArray", "ArrayMax", "ArrayMin", "Size", "ArrayContains", "ArrayExists", "ArrayForAll"}
 )
+_LENGTHS = frozenset({"Length", "OctetLength", "BitLength"})
 _PER_ELEMENT = frozenset({"ArrayDistinct", "Cast"})
 _PER_ELEMENT_WITHOUT_INDEX = frozenset({"ArrayFilter", "ArrayTransform"})
 # The comparators of array_sort() without an argument, for non-nullable and nullable elements.
@@ -60,14 +61,18 @@ def range_window_nondeterminism(window: JavaObject) -> str | None:
 
     The caller has made sure that the frame is RANGE and that ties are possible.
     """
-    function = window.windowFunction()
-    if kind(function) == "NthValue":
-        return "nth_value() picks an arbitrary row"
-    return (
-        nondeterministic_function(function.aggregateFunction())
-        if kind(function) == "AggregateExpression"
-        else None
-    )
+    function, spec = window.windowFunction(), window.windowSpec()
+    name = kind(function)
+    if name not in ("NthValue", "AggregateExpression"):
+        return None
+    picked = function if name == "NthValue" else function.aggregateFunction()
+    if kind(picked) in ("NthValue", "First", "Last"):
+        # A frame has all rows of a tie or none. If they have the same value, any of them may be picked.
+        orders = [*items(spec.partitionSpec()), *(entry.child() for entry in items(spec.orderSpec()))]
+        value = picked.children().apply(0)
+        if value.deterministic() and _is_function_of(value, _exact(orders)):
+            return None
+    return "nth_value() picks an arbitrary row" if name == "NthValue" else nondeterministic_function(picked)
 
 
 def unordered_rows_window_nondeterminism(entry: JavaObject) -> str | None:
@@ -100,13 +105,24 @@ def is_first_of_partition(window: JavaObject) -> bool:
 
 
 def order_insensitive_arrays(expression: JavaObject) -> set[int]:
-    """Result ids of the aggregate functions whose array `expression` uses independently of its order."""
+    """Result ids of the aggregate functions whose array `expression` uses independently of its order.
+
+    The length of listagg() does not depend on the order either.
+    """
+    if kind(expression) in _LENGTHS:
+        return _result_id_of(expression.children().apply(0), frozenset({"ListAgg"}))
     if kind(expression) not in _ORDER_INSENSITIVE and not _sorts_by_value(expression):
         return set()
     array = expression.children().apply(0)
     while _is_per_element(array):
         array = array.children().apply(0)
-    return {int(array.resultId().id())} if kind(array) == "AggregateExpression" else set()
+    return _result_id_of(array, frozenset(_ARRAYS))
+
+
+def _result_id_of(call: JavaObject, functions: frozenset[str]) -> set[int]:
+    """The result id of a call of one of these functions: an array that first() picks has no other order."""
+    is_call = kind(call) == "AggregateExpression" and kind(call.aggregateFunction()) in functions
+    return {int(call.resultId().id())} if is_call else set()
 
 
 def _sorts_by_value(expression: JavaObject) -> bool:
@@ -137,8 +153,12 @@ def _determined_by(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
     """Whether rows with equal `orders` have an equal `value`: it is one of them or a function of them."""
     if any(order.semanticEquals(value) for order in orders):
         return True
-    exact = [order for order in orders if not any(name in order.dataType().sql() for name in _SIGNED_ZERO)]
-    return bool(value.deterministic()) and _is_function_of(value, exact)
+    return bool(value.deterministic()) and _is_function_of(value, _exact(orders))
+
+
+def _exact(orders: Iterable[JavaObject]) -> list[JavaObject]:
+    """The orders whose equal values are the same in every function of them."""
+    return [order for order in orders if not any(name in order.dataType().sql() for name in _SIGNED_ZERO)]
 
 
 def _is_function_of(value: JavaObject, orders: Sequence[JavaObject]) -> bool:

@@ -10,10 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, lake_table
 from tautochrone.spark.analysis.current_time import read_clocks, reads_current_time
+from tautochrone.spark.analysis.equivalent_plan import with_exists_as_groups, without_result_order
 from tautochrone.spark.analysis.scalar_subqueries import join_scalar_subqueries
 from tautochrone.spark.analysis.session_context import session_settings
 from tautochrone.spark.jvm.callbacks import TransformRule, start_callback_server
-from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, contains_pattern, items, kind
 
 __all__ = ["DISTINCT_MODE", "KNOWN_NULLABLE", "OptimizedPlan", "optimized_plan"]
 
@@ -68,7 +69,8 @@ def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
     catalyst = Catalyst(session)
     start_callback_server(session)
     leaves = _Leaves(catalyst, catalog)
-    plan = analyzed_plan(frame).transformUpWithSubqueries(TransformRule(leaves.replaced))
+    plan = without_result_order(catalyst, analyzed_plan(frame))
+    plan = plan.transformUpWithSubqueries(TransformRule(leaves.replaced))
     with _without_rules(session):
         dataset = catalyst.java_object("classic.Dataset")
         optimized = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
@@ -115,6 +117,8 @@ class _Leaves:
         if reads_current_time(node):
             seq = self._catalyst.seq
             node = read_clocks(self._catalyst, node, lambda clock, time: self._leaf(clock, seq([time])))
+        if contains_pattern(node, "EXISTS_SUBQUERY"):
+            node = with_exists_as_groups(self._catalyst, node)
         return self._with_distinct_modes(node) if kind(node) == "Aggregate" else node
 
     def _leaf(self, name: TableName, output: JavaObject) -> JavaObject:

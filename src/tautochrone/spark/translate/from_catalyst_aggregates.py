@@ -146,13 +146,15 @@ class AggregateTranslation:
         """The rows and calls for `f(DISTINCT x) GROUP BY k`: f(x) over the distinct rows of k and x.
 
         Each of the two aggregates then has its own state. Where a FILTER is false, x is NULL, which aggregate
-        functions ignore.
+        functions ignore. A constant x is the same in all rows, so one row per group counts it.
         """
         translator = self._translator
         catalyst = translator.catalyst
         arguments = distinct_children(calls[0])
-        if not arguments:
-            translator.obstacles.append("DISTINCT of a constant has no rule")
+        is_constant = not arguments
+        if is_constant:
+            # A column of the rows that count: the constant itself is in the calls.
+            arguments = [catalyst.literal(True)]
         if calls[0].filter().isDefined():
             condition = calls[0].filter().get()
             arguments = [
@@ -171,10 +173,11 @@ class AggregateTranslation:
         )
         values = [translator.attributes[column] for column in argument_columns]
         complete = catalyst.expression("aggregate.Complete$")
+        condition = catalyst.some(values[0]) if is_constant else catalyst.none
         plain = []
         for call in calls:
             function = self._with_arguments(call.aggregateFunction(), values)
-            plain.append(call.copy(function, complete, False, catalyst.none, call.resultId()))
+            plain.append(call.copy(function, complete, False, condition, call.resultId()))
         return rows, plain
 
     def _with_arguments(self, function: JavaObject, values: list[JavaObject]) -> JavaObject:

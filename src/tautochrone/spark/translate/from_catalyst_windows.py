@@ -12,6 +12,7 @@ from tautochrone.spark.analysis.nondeterminism import (
     range_window_nondeterminism,
     unordered_rows_window_nondeterminism,
 )
+from tautochrone.spark.analysis.row_bound import most_rows
 from tautochrone.spark.jvm.catalyst import items, kind
 
 if TYPE_CHECKING:
@@ -84,9 +85,19 @@ def _tie_breakers(translator: Translator, child: Node, order: list[JavaObject]) 
 
 
 def translate_limit(translator: Translator, plan: JavaObject) -> Node:
-    """The node of ORDER BY … LIMIT … OFFSET. A limit without an order has no rule."""
+    """The node of ORDER BY … LIMIT … OFFSET.
+
+    A limit without an order has no rule, except where it removes no row, and LIMIT 1 of equal rows.
+    """
     local = plan.child()
     source = local.child() if kind(local) == "LocalLimit" else local
+    if kind(plan.limitExpr()) == "Literal":
+        limit, bound = int(plan.limitExpr().value()), most_rows(source)
+        if bound is not None and bound <= limit:
+            return translator.node(source)
+        if limit == 1 and _has_equal_rows(source):
+            output, none = source.output(), translator.catalyst.none
+            return translator.node(translator.catalyst.logical("Aggregate")(output, output, source, none))
     offset = 0
     if kind(source) == "Offset":
         offset = int(source.offsetExpr().value())
@@ -114,6 +125,13 @@ def translate_limit(translator: Translator, plan: JavaObject) -> Node:
     for project in reversed(projects):
         node = translator.project(node, list(items(project.projectList())))
     return node
+
+
+def _has_equal_rows(plan: JavaObject) -> bool:
+    """Whether all rows of a plan are the same constants."""
+    if kind(plan) != "Project":
+        return False
+    return all(kind(entry) == "Alias" and entry.child().foldable() for entry in items(plan.projectList()))
 
 
 def _depends_on_row_order(window: JavaObject) -> bool:
