@@ -90,10 +90,10 @@ class StepRecorder(PlanEvaluator):
         insert_only = all(row[WEIGHT] > 0 for row in zset)
         return Change(plan, insert_only, consolidated=True)
 
-    def is_large(self, node: Node) -> bool:
+    def reads_many_rows(self, node: Node) -> bool:
         return False
 
-    def is_small(self, node: Node) -> bool:
+    def reads_few_rows(self, node: Node) -> bool:
         return False
 
     def _name(self, node: Node, name: str) -> None:

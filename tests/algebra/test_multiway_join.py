@@ -75,8 +75,8 @@ def test_row_affected_by_all_inputs_is_joined_once() -> None:
 
 def test_inputs_with_more_keys_to_come_are_joined_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nation alone would lead from a customer to all suppliers of the nation, for each order."""
-    monkeypatch.setattr(PlanEvaluator, "is_large", lambda _engine, _node: False)
-    monkeypatch.setattr(PlanEvaluator, "is_small", lambda _engine, _node: True)
+    monkeypatch.setattr(PlanEvaluator, "reads_many_rows", lambda _engine, _node: False)
+    monkeypatch.setattr(PlanEvaluator, "reads_few_rows", lambda _engine, _node: True)
     customers = join(scan("o", "o_key o_customer"), scan("c", "c_key c_nation"), "o_customer=c_key")
     suppliers = join(customers, scan("s", "s_key s_nation"), "c_nation=s_nation")
     lines = join(suppliers, scan("l", "l_order l_supplier"), "o_key=l_order s_key=l_supplier")

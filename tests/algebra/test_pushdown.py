@@ -34,7 +34,7 @@ from .test_random import CASES, DATA, MAX_VIEW_ROWS, PLANS, plan_tree, query_fro
 class NothingIsSmall(PlanEvaluator):
     """Every relation is worth selecting from by key."""
 
-    def is_small(self, node: Node) -> bool:
+    def reads_few_rows(self, node: Node) -> bool:
         return False
 
 

@@ -91,10 +91,10 @@ class Engine(Protocol):
     def fresh(self) -> ColumnId:
         """A column id that no plan uses yet."""
 
-    def is_large(self, node: Node) -> bool:
+    def reads_many_rows(self, node: Node) -> bool:
         """Whether reading all inputs of `node` would be expensive, so that it should be read by key."""
 
-    def is_small(self, node: Node) -> bool:
+    def reads_few_rows(self, node: Node) -> bool:
         """Whether `node` reads so few rows that selecting by key saves nothing."""
 
 

@@ -51,7 +51,7 @@ class _PushDown:
     def into(self, plan: Node, on: _KeyPairs) -> tuple[Node, bool]:
         """`plan` with all rows whose key is in the set, and whether it has no other rows. Otherwise it also
         has rows with other keys, which may be wrong."""
-        if not on or self._engine.is_small(plan):
+        if not on or self._engine.reads_few_rows(plan):
             return plan, False
         if isinstance(plan, Union):
             inputs = [self.into(child, on) for child in plan.inputs]

@@ -126,13 +126,13 @@ class PlanEvaluator:
         self._last_id += 1
         return ColumnId(f"fresh{self._last_id}")
 
-    def is_large(self, node: Node) -> bool:  # noqa: ARG002 - results must not depend on the answer
+    def reads_many_rows(self, node: Node) -> bool:  # noqa: ARG002 - results must not depend on the answer
         """A random answer."""
         return self._random.random() < 0.5
 
-    def is_small(self, node: Node) -> bool:
+    def reads_few_rows(self, node: Node) -> bool:
         """A random answer."""
-        return self.is_large(node)
+        return self.reads_many_rows(node)
 
     # -- evaluation --------------------------------------------------------------------------------------
 

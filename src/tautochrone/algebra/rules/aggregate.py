@@ -171,7 +171,7 @@ def _merged_groups(
     on = tuple((key, key) for key in node.keys)
     stored: Node = StateScan(columns=node.state_columns, operator=node)
     partial: PartialAggregate | Materialized = partial_aggregate
-    if not (engine.is_small(stored) and engine.is_small(partial_aggregate)):
+    if not (engine.reads_few_rows(stored) and engine.reads_few_rows(partial_aggregate)):
         partial = engine.materialize(partial_aggregate)
         if partial.rows == 0:
             return None

@@ -76,7 +76,7 @@ def join_along_keys(
         following = min(remaining, key=lambda index: _rank(graph, index, current, remaining, context))
         remaining.remove(following)
         relation = graph.inputs[following]
-        reads_by_key = keys_between(graph, current, relation) and not context.engine.is_small(relation)
+        reads_by_key = keys_between(graph, current, relation) and not context.engine.reads_few_rows(relation)
         if reads_by_key and not isinstance(current, Materialized):
             # The keys must be known: they are read as literals.
             current = context.engine.materialize(current)
@@ -100,7 +100,7 @@ def _rank(
         bool(keys_between(graph, graph.inputs[index], relation)) for index in remaining if index != position
     )
     has_key = bool(keys_between(graph, current, relation))
-    return not has_key, linked, context.engine.is_large(relation), position
+    return not has_key, linked, context.engine.reads_many_rows(relation), position
 
 
 def keys_between(graph: JoinGraph, current: Node, relation: Node) -> list[JoinKey]:

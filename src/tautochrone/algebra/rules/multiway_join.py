@@ -100,7 +100,7 @@ def _root_rank(graph: JoinGraph, position: int, context: Differentiator) -> tupl
     linked = sum(
         bool(keys_between(graph, relation, neighbor)) for neighbor in graph.inputs if neighbor is not relation
     )
-    return context.engine.is_large(relation), not context.engine.is_small(relation), linked
+    return context.engine.reads_many_rows(relation), not context.engine.reads_few_rows(relation), linked
 
 
 def _tree(graph: JoinGraph, root: int) -> _Tree:

@@ -46,7 +46,7 @@ def semi_join_change(node: Join, context: Differentiator) -> Change:
         # Without keys one changed right row may affect every left row.
         affected = context.engine.materialize(
             _affected_rows(node, context.rows_before(node.left), right.plan, context),
-            may_be_large=not node.keys and context.engine.is_large(node.left),
+            may_be_large=not node.keys and context.engine.reads_many_rows(node.left),
         )
         if affected.rows:
             for sign, rows in ((1, context.rows_after(node.right)), (-1, context.rows_before(node.right))):

@@ -120,7 +120,13 @@ class SparkEngine:
         self.lowering = Lowering(
             self.catalyst,
             self.columns,
-            LeafPlans(self._rows_at, self._state_rows, self._lookup, self.is_small, self._reads_many_rows),
+            LeafPlans(
+                self._rows_at,
+                self._state_rows,
+                self._lookup,
+                self.reads_few_rows,
+                self._reads_many_rows_at_cut,
+            ),
         )
 
     # -- the protocol -----------------------------------------------------------------------------
@@ -154,12 +160,12 @@ class SparkEngine:
     def fresh(self) -> ColumnId:
         return self.columns.fresh()
 
-    def is_small(self, node: Node) -> bool:
+    def reads_few_rows(self, node: Node) -> bool:
         """Whether all rows that a node reads fit into one task."""
         return all(are_few(self._leaf_rows(leaf)) for leaf in walk(node) if not leaf.children)
 
-    def _reads_many_rows(self, node: Node) -> bool:
-        """Like `is_large`, for a plan at a cut."""
+    def _reads_many_rows_at_cut(self, node: Node) -> bool:
+        """Like `reads_many_rows`, for a plan at a cut."""
         counts = [self._leaf_rows(leaf) for leaf in walk(node) if isinstance(leaf, ScanAtCut | StateScan)]
         return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
@@ -180,7 +186,7 @@ class SparkEngine:
             case _:
                 return None
 
-    def is_large(self, node: Node) -> bool:
+    def reads_many_rows(self, node: Node) -> bool:
         counts = [self.inputs.rows(leaf.table) for leaf in walk(node) if isinstance(leaf, Scan)]
         return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
@@ -257,7 +263,7 @@ class SparkEngine:
         """Cached rows of an input, at least those with one of the keys. None: there are too many, or the
         input is so small that it is read whole."""
         keys, scan = node.keys, scan_at_cut.scan
-        if not isinstance(keys, Materialized) or not self._reads_many_rows(scan_at_cut):
+        if not isinstance(keys, Materialized) or not self._reads_many_rows_at_cut(scan_at_cut):
             return None
         candidates = []
         for column, source in node.on:

@@ -115,29 +115,29 @@ class LeafPlans:
         state: rows of a state; the filter is applied to the state's log before that is grouped.
         lookup: rows of a table that contain all rows with one of the keys, from the cache of key lookups;
             None if the table has to be read.
-        is_small: whether one task can process all rows that a node reads.
-        is_large: whether a node reads so many rows that one more Spark job pays that finds out which keys
-            it needs.
+        reads_few_rows: whether one task can process all rows that a node reads.
+        reads_many_rows: whether a node reads so many rows that one more Spark job, to find out which keys it
+            needs, saves time.
     """
 
     scan: Callable[[ScanAtCut], JavaObject]
     state: Callable[[StateScan, RowFilter | None], JavaObject]
     lookup: Callable[[KeySemiJoin, ScanAtCut], JavaObject | None]
-    is_small: Callable[[Node], bool]
-    is_large: Callable[[Node], bool]
+    reads_few_rows: Callable[[Node], bool]
+    reads_many_rows: Callable[[Node], bool]
 
 
 class Lowering:
     """Lowers the plans of one refresh.
 
-    A node that `is_small` is computed in one task, without the stages, broadcasts and shuffles that take most
-    of the time of a small query.
+    A node that `reads_few_rows` is computed in one task, without the stages, broadcasts and shuffles that
+    take most of the time of a small query.
     """
 
     def __init__(self, catalyst: Catalyst, columns: Columns, leaves: LeafPlans) -> None:
         self.catalyst = catalyst
         self.leaves = leaves
-        self.is_small = leaves.is_small
+        self.reads_few_rows = leaves.reads_few_rows
         self.columns = columns
         self.keys = KeyConditions(self)
         self._already_lowered: dict[int, Materialized] = {}
@@ -181,7 +181,7 @@ class Lowering:
         """The plan of a node, in one partition if it is small; for nodes that group, sort or join its
         rows."""
         plan = self.plan(node)
-        return self.coalesce(plan) if self.is_small(node) else plan
+        return self.coalesce(plan) if self.reads_few_rows(node) else plan
 
     def coalesced_frame_named_by_ids(self, node: Node) -> DataFrame:
         """Like `frame_named_by_ids`, of a plan that is `coalesced`."""
@@ -310,7 +310,7 @@ class Lowering:
 
     def _join(self, node: Join) -> JavaObject:
         left, (right, hint) = self.plan(node.left), self._right_side(node)
-        if node.keys and self.is_small(node.left) and self.is_small(node.right):
+        if node.keys and self.reads_few_rows(node.left) and self.reads_few_rows(node.right):
             left, right, hint = self.coalesce(left), self.coalesce(right), self.catalyst.shuffle_hash_hint
         conditions = [condition.handle for condition in node.conditions]
         for key in node.keys:

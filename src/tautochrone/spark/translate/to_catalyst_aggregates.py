@@ -166,7 +166,9 @@ class AggregateLowering:
         stored = lowering.coalesced_frame_named_by_ids(node.stored).alias("old")
         same_key = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys) or "true"
         in_one_task = (
-            bool(aggregate.keys) and lowering.is_small(node.partial) and lowering.is_small(node.stored)
+            bool(aggregate.keys)
+            and lowering.reads_few_rows(node.partial)
+            and lowering.reads_few_rows(node.stored)
         )
         joined = added.join(
             stored.hint("shuffle_hash" if in_one_task else "broadcast"), sf.expr(same_key), "left"

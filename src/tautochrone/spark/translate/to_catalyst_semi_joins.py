@@ -45,7 +45,12 @@ def lower_key_semi_join(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
         attributes = lowering.attributes(tuple(column for column, _ in node.on))
         join_type = lowering.join_type("LeftAnti")
         return _join_keys(
-            lowering, lowering.plan(node.child), attributes, node, join_type, is_small=lowering.is_small(node)
+            lowering,
+            lowering.plan(node.child),
+            attributes,
+            node,
+            join_type,
+            in_one_task=lowering.reads_few_rows(node),
         )
     conditions, exact = _conditions(lowering, node)
     if isinstance(node.child, StateScan):
@@ -56,7 +61,7 @@ def lower_key_semi_join(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
         return plan
     attributes = lowering.attributes(tuple(column for column, _ in node.on))
     join_type = lowering.join_type("LeftSemi")
-    return _join_keys(lowering, plan, attributes, node, join_type, is_small=lowering.is_small(node))
+    return _join_keys(lowering, plan, attributes, node, join_type, in_one_task=lowering.reads_few_rows(node))
 
 
 def lower_superset(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
@@ -78,7 +83,7 @@ def lower_multi_key_semi_join(lowering: Lowering, node: MultiKeySemiJoin) -> Jav
             join_type = catalyst.java_object("catalyst.plans.ExistenceJoin")(flag)
             attributes = lowering.attributes(tuple(column for column, _ in on))
             plan = _join_keys(
-                lowering, plan, attributes, semi_join, join_type, is_small=lowering.is_small(node)
+                lowering, plan, attributes, semi_join, join_type, in_one_task=lowering.reads_few_rows(node)
             )
             condition = flag
         conditions.append(condition)
@@ -99,7 +104,7 @@ def _conditions(lowering: Lowering, node: KeySemiJoin) -> tuple[list[JavaObject]
     those."""
     if not isinstance(node.keys, Materialized):
         return [], False
-    fetch = lowering.leaves.is_large(node.child)
+    fetch = lowering.leaves.reads_many_rows(node.child)
     conditions = [
         lowering.keys.condition(column, node.keys, source, null_safe=node.null_safe, fetch=fetch)
         for column, source in node.on
@@ -136,7 +141,9 @@ def _state_rows(lowering: Lowering, node: KeySemiJoin, state: StateScan, *, join
         positions = [state.columns.index(column) for column, _ in node.on]
         keys = [lowering.cast_as_planned(state.columns[i], output[i]) for i in positions]
         join_type = lowering.join_type("LeftSemi")
-        joined_plan = _join_keys(lowering, plan, keys, node, join_type, is_small=lowering.is_small(node))
+        joined_plan = _join_keys(
+            lowering, plan, keys, node, join_type, in_one_task=lowering.reads_few_rows(node)
+        )
         return dataframe_of_plan(lowering.catalyst.session, joined_plan)
 
     return lowering.leaves.state(state, with_keys if joined else None)
@@ -149,11 +156,11 @@ def _join_keys(
     node: KeySemiJoin,
     join_type: JavaObject,
     *,
-    is_small: bool,
+    in_one_task: bool,
 ) -> JavaObject:
     """`plan` joined with the keys by equality with `values`. The keys get new column ids.
 
-    With `is_small` the join runs in one task.
+    With `in_one_task` the join runs in one task.
     """
     catalyst, columns = lowering.catalyst, lowering.columns
     ids: list[ColumnId] = [columns.fresh() for _ in node.on]
@@ -165,7 +172,7 @@ def _join_keys(
         for value, new in zip(values, ids, strict=True)
     ]
     hint = catalyst.broadcast_right_hint if should_broadcast(node.keys, len(ids)) else catalyst.no_hint
-    if is_small:
+    if in_one_task:
         plan, keys_plan, hint = (
             lowering.coalesce(plan),
             lowering.coalesce(keys_plan),
