@@ -64,7 +64,7 @@ def date_in_zone(session: SparkSession, zone: str, micros: int) -> int:
         zone: name of the time zone.
         micros: a time, in microseconds since 1970-01-01 UTC.
     """
-    times = Catalyst(session).java_object("catalyst.util.DateTimeUtils")
+    times = Catalyst(session).spark_sql_class("catalyst.util.DateTimeUtils")
     return int(times.microsToDays(micros, times.getZoneId(zone)))
 
 
@@ -135,5 +135,5 @@ def _typed(catalyst: Catalyst, function: JavaObject, time: JavaObject) -> JavaOb
 
 
 def _type_of(catalyst: Catalyst, clock: TableName) -> JavaObject:
-    types = catalyst.java_object("types.DataTypes")
+    types = catalyst.spark_sql_class("types.DataTypes")
     return types.TimestampType if clock == NOW else types.DateType

@@ -72,7 +72,7 @@ def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
     plan = without_result_order(catalyst, analyzed_plan(frame))
     plan = plan.transformUpWithSubqueries(TransformRule(leaves.replaced))
     with _without_rules(session):
-        dataset = catalyst.java_object("classic.Dataset")
+        dataset = catalyst.spark_sql_class("classic.Dataset")
         optimized = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
     return OptimizedPlan(join_scalar_subqueries(catalyst, optimized), leaves.tables, leaves.obstacles)
 
@@ -126,10 +126,10 @@ class _Leaves:
         if name not in self._rdds:
             self._rdds[name] = catalyst.session.sparkContext.parallelize([])._jrdd.rdd()  # noqa: SLF001
             self.tables[int(self._rdds[name].id())] = name
-        return catalyst.java_object("execution.LogicalRDD")(
+        return catalyst.spark_sql_class("execution.LogicalRDD")(
             output,
             self._rdds[name],
-            catalyst.java_object("catalyst.plans.physical.UnknownPartitioning")(0),
+            catalyst.spark_sql_class("catalyst.plans.physical.UnknownPartitioning")(0),
             catalyst.seq(),
             False,
             catalyst.none,

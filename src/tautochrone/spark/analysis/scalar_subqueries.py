@@ -93,7 +93,7 @@ class _ScalarJoins:
 
     def joined(self, child: JavaObject) -> JavaObject:
         catalyst = self._catalyst
-        single = catalyst.java_object("catalyst.plans.LeftSingle$")
+        single = catalyst.spark_sql_class("catalyst.plans.LeftSingle$")
         for _, _, source in self._columns:
             child = catalyst.logical("Join")(child, source, single, catalyst.none, catalyst.no_hint)
         return child

@@ -106,7 +106,7 @@ class Catalyst:
 
     # -- classes ----------------------------------------------------------------------------------
 
-    def java_object(self, path: str) -> Any:
+    def spark_sql_class(self, path: str) -> Any:
         """A class below `org.apache.spark.sql`, or a Scala `object` when the path ends with `$`."""
         member: Any = self.jvm.org.apache.spark.sql
         for part in path.split("."):
@@ -114,10 +114,10 @@ class Catalyst:
         return getattr(member, "MODULE$") if path.endswith("$") else member
 
     def logical(self, name: str) -> Any:
-        return self.java_object(f"catalyst.plans.logical.{name}")
+        return self.spark_sql_class(f"catalyst.plans.logical.{name}")
 
     def expression(self, name: str) -> Any:
-        return self.java_object(f"catalyst.expressions.{name}")
+        return self.spark_sql_class(f"catalyst.expressions.{name}")
 
     # -- Scala ------------------------------------------------------------------------------------
 
@@ -137,7 +137,8 @@ class Catalyst:
     def none(self) -> JavaObject:
         return self.jvm.scala.Option.empty()
 
-    def some(self, value: Any) -> JavaObject:
+    def option(self, value: Any) -> JavaObject:
+        """A Scala `Some` of the value, or `None` for None."""
         return self.jvm.scala.Option.apply(value)
 
     @cached_property
@@ -160,7 +161,7 @@ class Catalyst:
         return self.logical("JoinHint")(self._hint("BROADCAST$"), self.none)
 
     def _hint(self, strategy: str) -> JavaObject:
-        return self.some(self.logical("HintInfo")(self.some(self.logical(strategy))))
+        return self.option(self.logical("HintInfo")(self.option(self.logical(strategy))))
 
     # -- columns ----------------------------------------------------------------------------------
 

@@ -198,7 +198,7 @@ class Translator:
         """A new column of a type, given as DDL. Only the type of its attribute is used."""
         catalyst = self.catalyst
         column, expr_id = catalyst.new_expr_id()
-        data_type = catalyst.java_object("types.DataType").fromDDL(type_name)
+        data_type = catalyst.spark_sql_class("types.DataType").fromDDL(type_name)
         self.register(catalyst.alias(catalyst.null(data_type), str(column), expr_id).toAttribute())
         return column
 

@@ -173,7 +173,7 @@ class AggregateTranslation:
         )
         values = [translator.attributes[column] for column in argument_columns]
         complete = catalyst.expression("aggregate.Complete$")
-        condition = catalyst.some(values[0]) if is_constant else catalyst.none
+        condition = catalyst.option(values[0]) if is_constant else catalyst.none
         plain = []
         for call in calls:
             function = self._with_arguments(call.aggregateFunction(), values)

@@ -113,7 +113,9 @@ class KeyConditions:
         catalyst = self._lowering.catalyst
         value = keys.handle.output().apply(keys.columns.index(source))
         if type_name.startswith(UNORDERED_TYPE):
-            value = catalyst.cast(value, catalyst.java_object("types.StringType$"), catalyst.some("UTC"))
+            value = catalyst.cast(
+                value, catalyst.spark_sql_class("types.StringType$"), catalyst.option("UTC")
+            )
         frame = dataframe_of_plan(catalyst.session, keys.handle)
         frame = frame.select(self._lowering.pyspark_column(value).alias("value"))
         if kind(keys.handle) == "LocalRelation" and keys.rows <= limits.MAX_ROWS_WITHOUT_ARROW:

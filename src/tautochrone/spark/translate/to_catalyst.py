@@ -222,7 +222,7 @@ class Lowering:
 
     def pyspark_column(self, expression: JavaObject) -> Column:
         """A Catalyst expression as PySpark's `Column`."""
-        utils = self.catalyst.java_object("classic.ExpressionUtils")
+        utils = self.catalyst.spark_sql_class("classic.ExpressionUtils")
         return Column(utils.column(expression))
 
     def with_column_ids(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
@@ -349,10 +349,10 @@ class Lowering:
         conjunction = conditions[0]
         for condition in conditions[1:]:
             conjunction = self.catalyst.expression("And")(conjunction, condition)
-        return self.catalyst.some(conjunction)
+        return self.catalyst.option(conjunction)
 
     def join_type(self, name: str) -> JavaObject:
-        return self.catalyst.java_object(f"catalyst.plans.{name}$")
+        return self.catalyst.spark_sql_class(f"catalyst.plans.{name}$")
 
     def _join_type(self, node: Join) -> JavaObject:
         catalyst = self.catalyst
@@ -366,7 +366,9 @@ class Lowering:
         }
         if node.kind is JoinKind.EXISTENCE:
             assert node.exists is not None
-            return catalyst.java_object("catalyst.plans.ExistenceJoin")(self.columns.attribute(node.exists))
+            return catalyst.spark_sql_class("catalyst.plans.ExistenceJoin")(
+                self.columns.attribute(node.exists)
+            )
         if node.kind is JoinKind.SCALAR and isinstance(node.right, Materialized):
             return self.join_type("LeftOuter")
         return self.join_type(names[node.kind])

@@ -286,7 +286,7 @@ class AggregateLowering:
         """Sum divided by count exactly as Spark's own AVG does it; 0 divided by 0 is NULL."""
         lowering = self._lowering
         function = call.handle.aggregateFunction()
-        unresolved = lowering.catalyst.java_object("catalyst.analysis.UnresolvedAttribute")
+        unresolved = lowering.catalyst.spark_sql_class("catalyst.analysis.UnresolvedAttribute")
         buffers = [
             (function.aggBufferAttributes().apply(i).exprId().id(), sql)
             for i, sql in enumerate((total, f"coalesce({count}, 0L)"))

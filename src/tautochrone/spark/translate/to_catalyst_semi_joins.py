@@ -80,7 +80,7 @@ def lower_multi_key_semi_join(lowering: Lowering, node: MultiKeySemiJoin) -> Jav
         condition = _key_condition(lowering, semi_join)
         if condition is None:
             flag = lowering.columns.named(lowering.columns.fresh(), catalyst.literal(True)).toAttribute()
-            join_type = catalyst.java_object("catalyst.plans.ExistenceJoin")(flag)
+            join_type = catalyst.spark_sql_class("catalyst.plans.ExistenceJoin")(flag)
             attributes = lowering.attributes(tuple(column for column, _ in on))
             plan = _join_keys(
                 lowering, plan, attributes, semi_join, join_type, in_one_task=lowering.reads_few_rows(node)
