@@ -146,7 +146,9 @@ def test_status_shows_skipped_source_files(run: Callable[..., str], tmp_path: Pa
     assert "skipped" not in run("status")
     skipped = SkippedFiles("totals", SkipReason.REPLACED, 3, ("file:///in/a", "file:///in/b"))
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
-        store.datasets.record_skipped_files("shop", store.jobs.fence("shop"), VIEW, "totals", [skipped])
+        store.datasets.record_skipped_files(
+            "shop", store.jobs.newest_fence("shop"), VIEW, "totals", [skipped]
+        )
     header, _line, row, line = run("status").splitlines()
     assert (header.split()[-2:], row.split()[-2:]) == (["skipped", "error"], ["3", "NULL"])
     assert line == (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tautochrone
-from tautochrone.meta.protocols.marks import Effect
+from tautochrone.meta.protocols.marks import MethodEffect
 from tautochrone.meta.wire import remote_calls
 from tautochrone.model.effects import Step
 
@@ -90,7 +90,7 @@ def test_nothing_writes_outside_the_adapters() -> None:
 
 
 def test_the_store_is_written_through_the_door() -> None:
-    writing = {f"{c.part}.{c.method}" for c in remote_calls().values() if c.effect is Effect.WRITES}
+    writing = {f"{c.part}.{c.method}" for c in remote_calls().values() if c.effect is MethodEffect.WRITES}
     assert writing >= STORE_WRITERS
     for name, tree in _modules(adapters=False):
         behind = {

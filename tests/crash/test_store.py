@@ -73,7 +73,7 @@ def test_a_store_that_another_pipeline_uses_already(world: World) -> None:
     with MetaStore.open(f"sqlite:///{world.sources.storage}/meta.db") as store:
         theirs = TableName("lake", ("other",), "theirs")
         assert store.checkpoints.versions_at(1) == {theirs: "1"}
-        assert store.jobs.fence("other") == 1
+        assert store.jobs.newest_fence("other") == 1
 
 
 @pytest.mark.parametrize("later", [2, *(pytest.param(later, marks=pytest.mark.slow) for later in (1, 3))])

@@ -50,7 +50,7 @@ def test_job_belongs_to_its_first_lake(store: Store) -> None:
     with pytest.raises(MetaError) as raised:
         store.jobs.start_run("shop", "shop", DATASETS, lake="storage 2")
     assert error_class(raised) == "JOB_OF_ANOTHER_LAKE"
-    assert store.jobs.fence("shop") == fence
+    assert store.jobs.newest_fence("shop") == fence
     assert store.jobs.move_lake("shop", "storage 2") == 1
     store.jobs.start_run("shop", "shop", DATASETS, lake="storage 2")
 

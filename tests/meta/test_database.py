@@ -93,9 +93,9 @@ def test_readers_see_no_partial_writes_and_do_not_wait(database: Backing) -> Non
     holder = Database(database.url)
     with holder.write() as connection:
         connection.execute(text("UPDATE jobs SET fence = 9"))
-        assert store.jobs.fence("job") == 0
+        assert store.jobs.newest_fence("job") == 0
     holder.close()
-    assert store.jobs.fence("job") == 9
+    assert store.jobs.newest_fence("job") == 9
 
 
 def test_closed_connections_are_replaced(tmp_path: Path) -> None:

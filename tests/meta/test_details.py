@@ -108,5 +108,5 @@ def test_the_timeline_counts(store: Store) -> None:
 
 def test_reports_have_their_time(store: Store) -> None:
     store.roots.report("job", Fence(1), {ROOT: Version("1")})
-    ((table, job, at_ms),) = [(r.table, r.job, r.at_ms) for r in store.roots.reports()]
+    ((table, job, at_ms),) = [(r.table, r.job, r.at_ms) for r in store.roots.report_times()]
     assert (table, job, at_ms) == (ROOT, "job", 5_000)

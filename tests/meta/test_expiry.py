@@ -40,7 +40,7 @@ def store(backing: Backing) -> Iterator[Store]:
 
 def test_standing(store: Store) -> None:
     store.checkpoints.expire(1)
-    store.checkpoints.revoke("job", store.jobs.fence("job"), 2)
+    store.checkpoints.revoke("job", store.jobs.newest_fence("job"), 2)
     unexpired = store.checkpoints.unexpired("job")
     assert unexpired[0] == UnexpiredCheckpoint(CheckpointNumber(2), 2500)
     assert [checkpoint.number for checkpoint in unexpired] == list(range(2, 11))

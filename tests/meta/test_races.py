@@ -43,7 +43,7 @@ def test_concurrent_takeovers_keep_checkpoints_consistent(backing: Backing) -> N
     assert [err for _, err in answers] == [""] * 4
     done = sum(int(out.split()[0]) for out, _ in answers)
     with MetaStore.open(backing.url) as store:
-        assert store.jobs.fence("race") == 4 * 12
+        assert store.jobs.newest_fence("race") == 4 * 12
         checkpoints = store.checkpoints.newest(10_000)
         assert [c.number for c in checkpoints] == list(range(len(checkpoints), 0, -1))
         fences = [c.published_at_ms for c in reversed(checkpoints) if c.published_at_ms]

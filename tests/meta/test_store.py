@@ -72,7 +72,7 @@ def test_takeover_raises_fence_above_store_and_lake(store: Store) -> None:
     assert store.jobs.take_over("job") == 2
     assert store.jobs.take_over("job", at_least=40) == 41
     assert store.jobs.take_over("job", at_least=3) == 42
-    assert store.jobs.fence("job") == 42
+    assert store.jobs.newest_fence("job") == 42
     with pytest.raises(MetaError, match="JOB_NOT_FOUND"):
         store.jobs.take_over("nobody")
 

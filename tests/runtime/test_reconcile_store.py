@@ -83,15 +83,19 @@ def check(store: Store, *tables: Table, full: frozenset[TableName] = frozenset()
 
 
 def identify(store: Store, *tables: Table) -> None:
-    journal = Journal(store, "job", DirectEffects(), store.jobs.fence("job"))
+    journal = Journal(store, "job", DirectEffects(), store.jobs.newest_fence("job"))
     record_table_ids(journal, {table.name: table for table in tables}, parallelism=2)  # type: ignore[misc]
 
 
 def refused(store: Store, *tables: Table) -> str:
-    before = store.checkpoints.last_number(), store.jobs.fence("job"), store.incarnation
+    before = store.checkpoints.highest_used_number(), store.jobs.newest_fence("job"), store.incarnation
     with pytest.raises(MetaError) as error:
         check(store, *tables)
-    assert (store.checkpoints.last_number(), store.jobs.fence("job"), store.incarnation) == before
+    assert (
+        store.checkpoints.highest_used_number(),
+        store.jobs.newest_fence("job"),
+        store.incarnation,
+    ) == before
     return error.value.error_class
 
 
@@ -122,9 +126,9 @@ def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: Store
 
 
 def test_only_a_differing_store_is_reconciled(store: Store) -> None:
-    own, number = store.incarnation, store.checkpoints.last_number()
+    own, number = store.incarnation, store.checkpoints.highest_used_number()
     check(store, Table(A, "id-a", own), Table(B, "id-b", own))
-    assert store.checkpoints.last_number() == number
+    assert store.checkpoints.highest_used_number() == number
     check(store, Table(A, "id-a", "x", fence=9), Table(B, "id-b", "x", fence=9))
-    assert store.checkpoints.last_number() > number + 900
-    assert store.jobs.fence("job") > 900
+    assert store.checkpoints.highest_used_number() > number + 900
+    assert store.jobs.newest_fence("job") > 900

@@ -7,7 +7,7 @@ from tautochrone.meta.protocols.jobs import JobEntry
 from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
 from tautochrone.meta.protocols.recovery import Comparison, LakeVersion, Reconciled, StoreRelation
 from tautochrone.meta.protocols.registrations import TableRole
-from tautochrone.meta.protocols.roots import Report
+from tautochrone.meta.protocols.roots import ReportTime
 from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.store import MetaStore
 
@@ -23,7 +23,7 @@ __all__ = [
     "Lineage",
     "MetaStore",
     "Reconciled",
-    "Report",
+    "ReportTime",
     "Store",
     "StoreRelation",
     "TableRole",

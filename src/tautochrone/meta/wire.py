@@ -21,7 +21,7 @@ from cattrs.preconf.json import make_converter
 
 from tautochrone import errors
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta.protocols.marks import Effect, mark_of
+from tautochrone.meta.protocols.marks import MethodEffect, mark_of
 from tautochrone.meta.protocols.store import Store
 from tautochrone.model.alignment import Alignment
 from tautochrone.model.jobs import Claim, PublicationBlocker
@@ -87,7 +87,7 @@ class Call:
     @property
     def for_readers(self) -> bool:
         """Whether a caller with the role `read` may make it."""
-        return self.effect is not Effect.WRITES
+        return self.effect is not MethodEffect.WRITES
 
     def of(self, store: Store, arguments: Mapping[str, Any]) -> Any:
         """Make the call at a store."""

@@ -236,11 +236,11 @@ def test_a_copy_cannot_take_over_its_original_in_a_shared_store(tmp_path: Path, 
     relocate(folder)
     copy = Shop.at(folder, spark, original.ids, settings)
     with project_store(copy.pipeline.settings) as store:
-        fence = store.jobs.fence("shop")
+        fence = store.jobs.newest_fence("shop")
         with pytest.raises(MetaError) as raised:
             copy.run()
         assert raised.value.error_class == "JOB_OF_ANOTHER_LAKE"
-        assert store.jobs.fence("shop") == fence
+        assert store.jobs.newest_fence("shop") == fence
     original.add(3)
     original.run()
     original.check()

@@ -205,7 +205,7 @@ def test_page_refreshes_itself_unless_paused_or_focused(
     problems = page.get_by_role("heading", name="Problems", exact=True)
     expect(problems).to_have_count(0)
     roots = {name(table): Version("99") for table in ("orders", "payments")}
-    fence = site.store.jobs.fence("shop")
+    fence = site.store.jobs.newest_fence("shop")
     number = site.store.checkpoints.open("shop", fence, roots, 1).number
     expect(problems).to_have_count(1, timeout=20_000)
 

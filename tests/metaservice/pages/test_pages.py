@@ -279,7 +279,7 @@ def test_links_include_the_root_path(open_site: OpenSite) -> None:
 
 def test_changes_show_at_the_next_request(open_site: OpenSite) -> None:
     site = open_site("shop")
-    job, fence = "shop", site.store.jobs.fence("shop")
+    job, fence = "shop", site.store.jobs.newest_fence("shop")
     roots = {TableName.parse(t): Version("99") for t in ("lake.shop.orders", "lake.shop.payments")}
     assert "Under way" not in get(site, "/").text
     site.store.checkpoints.open(job, fence, roots, time.time_ns() // 1_000_000)

@@ -137,7 +137,7 @@ def reconciled(store: Store, fence: Fence) -> object:
     )
     lake = {VIEW: [LakeVersion(version=Version("v5"), commit_metadata=commit_metadata, committed_at_ms=50)]}
     store.recovery.reconcile("job", lake)
-    return store.checkpoints.last_number(), store.checkpoints.versions_at(5)
+    return store.checkpoints.highest_used_number(), store.checkpoints.versions_at(5)
 
 
 def decided(store: Store, fence: Fence) -> None:

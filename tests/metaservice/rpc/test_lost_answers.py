@@ -129,7 +129,7 @@ def test_delayed_request_cannot_arrive_after_its_repeat(serve: Callable[..., Ser
     service.store.jobs.start_run("shop", "job", TOPOLOGY)
     calls = [post(service, "take_over", {"job": "job"}, call_id) for call_id in ("a", "a", "b", "a")]
     assert [call.json()["answer"] for call in calls] == [1, 1, 2, 1]
-    assert service.store.jobs.fence("job") == 2
+    assert service.store.jobs.newest_fence("job") == 2
 
 
 def test_repeat_waits_for_the_running_call(
@@ -239,7 +239,7 @@ def test_call_of_another_version_is_refused(serve: Callable[..., Service]) -> No
         answer = post(service, method, dict(arguments), method + str(arguments))
         assert answer.status_code == 422, method
         assert answer.json()["error"]["error_class"] == "META_CALL_UNREADABLE"
-    assert service.store.jobs.fence("job") == 0
+    assert service.store.jobs.newest_fence("job") == 0
 
 
 def test_the_token_is_sent(serve: Callable[..., Service]) -> None:

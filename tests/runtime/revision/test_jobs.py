@@ -56,7 +56,7 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     (wrong, *_) = store.checkpoints.newest(1)
     assert wrong.state is CheckpointState.OPEN
     correct(topology, 2, 2)
-    before = {job: store.jobs.fence(job) for job in ALL}
+    before = {job: store.jobs.newest_fence(job) for job in ALL}
     plan = take_back(topology, right, Strike(Step.META_REVISE, "after", "crash"))
     assert plan.jobs == tuple(sorted(ALL))
     assert store.checkpoints.get(wrong.number).state is CheckpointState.REVOKED
@@ -66,7 +66,7 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     assert {event["action"] for event in joins.of("revised")} == {"roll back"}
     assert len(joins.of("revised")) == 4
     assert store.revisions.pending("test") == ()
-    assert all(store.jobs.fence(job) > before[job] for job in ALL)
+    assert all(store.jobs.newest_fence(job) > before[job] for job in ALL)
     assert not any(status.alive for status in store.jobs.states())
     check(topology, 1)
     topology.run("test", "counts")

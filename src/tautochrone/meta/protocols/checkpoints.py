@@ -291,6 +291,6 @@ class Checkpoints(Protocol):
     ) -> tuple[tuple[CheckpointNumber, CheckpointState], ...]:
         """The states of all checkpoints above a number, and of some others, by number."""
 
-    @reads
-    def last_number(self) -> int:
+    @reads(wire="last_number")
+    def highest_used_number(self) -> int:
         """The highest number that this store gave or skipped; 0 for none."""

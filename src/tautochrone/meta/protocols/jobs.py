@@ -126,8 +126,8 @@ class Jobs(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @reads
-    def fence(self, job: str) -> Fence:
+    @reads(wire="fence")
+    def newest_fence(self, job: str) -> Fence:
         """The newest fence of the job; 0 before the first takeover."""
 
     @reads

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar, overload
 
-__all__ = ["Effect", "Mark", "mark_of", "reads", "writes"]
+__all__ = ["Mark", "MethodEffect", "mark_of", "reads", "writes"]
 
 _MARK = "__tautochrone_mark__"
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class Effect(StrEnum):
+class MethodEffect(StrEnum):
     """What a method does to the store."""
 
     READS = "reads"
@@ -37,7 +37,7 @@ class Mark:
         wire_arguments: for arguments that were renamed the name of each on the wire.
     """
 
-    effect: Effect
+    effect: MethodEffect
     wire: str | None = None
     wire_arguments: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ def reads(
     method: Any = None, /, *, wire: str | None = None, wire_arguments: Mapping[str, str] | None = None
 ) -> Any:
     """Mark a method that changes nothing."""
-    mark = _marker(Mark(Effect.READS, wire, wire_arguments or {}))
+    mark = _marker(Mark(MethodEffect.READS, wire, wire_arguments or {}))
     return mark if method is None else mark(method)
 
 
@@ -71,7 +71,7 @@ def writes(
     for_readers: bool = False,
 ) -> Any:
     """Mark a method that changes the store. With `for_readers` a caller with the role `read` may call it."""
-    effect = Effect.WRITES_FOR_READERS if for_readers else Effect.WRITES
+    effect = MethodEffect.WRITES_FOR_READERS if for_readers else MethodEffect.WRITES
     mark = _marker(Mark(effect, wire, wire_arguments or {}))
     return mark if method is None else mark(method)
 

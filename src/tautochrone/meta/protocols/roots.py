@@ -10,11 +10,11 @@ from tautochrone.meta.protocols.marks import reads, writes
 from tautochrone.model.alignment import Alignment, SourceTime
 from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["Report", "Roots"]
+__all__ = ["ReportTime", "Roots"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReportTime:
     """When a job last reported a version of a table, in epoch milliseconds."""
 
     table: TableName
@@ -39,9 +39,9 @@ class Roots(Protocol):
     def reported(self, job: str) -> dict[TableName, Version]:
         """The newest reported version of each table of the job."""
 
-    @reads
-    def reports(self) -> tuple[Report, ...]:
-        """The newest report of each table, by table."""
+    @reads(wire="reports")
+    def report_times(self) -> tuple[ReportTime, ...]:
+        """The time of the newest report of each table, by table."""
 
     @writes(wire="observe")
     def observe_external_table(

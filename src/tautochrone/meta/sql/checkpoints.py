@@ -442,7 +442,7 @@ class SqlCheckpoints(Repository):
             rows = connection.execute(query.order_by(_C.number))
             return tuple((CheckpointNumber(row.number), CheckpointState(row.state)) for row in rows)
 
-    def last_number(self) -> int:
+    def highest_used_number(self) -> int:
         with self._read() as connection:
             return int(connection.execute(select(t.stores.c.last_number)).scalar_one())
 

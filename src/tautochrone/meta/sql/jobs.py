@@ -149,7 +149,7 @@ class SqlJobs(Repository):
             values = {"state": JobState.ENDED.value, "lease_until_ms": None}
             connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(values))
 
-    def fence(self, job: str) -> Fence:
+    def newest_fence(self, job: str) -> Fence:
         with self._read() as connection:
             stored = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job)).scalar()
             if stored is None:

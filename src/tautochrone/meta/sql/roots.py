@@ -8,7 +8,7 @@ from sqlalchemy import insert, select, update
 
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository, parse
-from tautochrone.meta.protocols.roots import Report
+from tautochrone.meta.protocols.roots import ReportTime
 from tautochrone.meta.queries.alignment import aligned_cut
 from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
 from tautochrone.model.alignment import Alignment, SourceTime
@@ -37,11 +37,11 @@ class SqlRoots(Repository):
             rows = connection.execute(select(t.reports).where(t.reports.c.job == job))
             return {parse(row.table_name): Version(row.version) for row in rows}
 
-    def reports(self) -> tuple[Report, ...]:
+    def report_times(self) -> tuple[ReportTime, ...]:
         query = select(t.reports).order_by(t.reports.c.table_name)
         with self._read() as connection:
             return tuple(
-                Report(table=parse(row.table_name), job=row.job, at_ms=row.at_ms)
+                ReportTime(table=parse(row.table_name), job=row.job, at_ms=row.at_ms)
                 for row in connection.execute(query)
             )
 

@@ -117,7 +117,7 @@ def events_after(store: Store, cursor: Cursor) -> tuple[list[tuple[str, Cursor, 
     numbers belong to that store. So does a cursor with a number that this store has not reached: the store is
     an older copy that no job has reconciled yet.
     """
-    if cursor.store != store.incarnation[:8] or cursor.checkpoint > store.checkpoints.last_number():
+    if cursor.store != store.incarnation[:8] or cursor.checkpoint > store.checkpoints.highest_used_number():
         restart = Cursor.now(store)
         return [("reset", restart, {"reason": "the store is another one: look at everything anew"})], restart
     events: list[tuple[str, Cursor, dict[str, Any]]] = []

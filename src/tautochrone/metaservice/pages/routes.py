@@ -109,7 +109,7 @@ def _add_overview(router: APIRouter, store: Store) -> None:
     @router.get("/sources")
     def sources(request: Request) -> Response:
         topology = read_topology(store)
-        reports = {report.table: report for report in store.roots.reports()}
+        reports = {report.table: report for report in store.roots.report_times()}
         return render(request, "sources.html", topology=topology, reports=reports)
 
 

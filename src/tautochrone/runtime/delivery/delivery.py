@@ -165,7 +165,7 @@ class Delivery:
         return (
             published is not None
             and published.transaction.incarnation == self.job.incarnation
-            and self.job.store.checkpoints.last_number() <= published.checkpoint
+            and self.job.store.checkpoints.highest_used_number() <= published.checkpoint
         )
 
     def _resolve(self) -> Resolution | None:

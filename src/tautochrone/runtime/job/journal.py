@@ -42,7 +42,7 @@ class Journal:
             FencedError: a newer owner exists.
             MetaError: the fence was not given by this store.
         """
-        compare_fence(self.name, self.fence, self.store.jobs.fence(self.name))
+        compare_fence(self.name, self.fence, self.store.jobs.newest_fence(self.name))
 
     def report(self, versions: Mapping[TableName, Version]) -> None:
         """Report versions of root tables. A cut takes all of them or none."""

@@ -173,7 +173,7 @@ class Maintenance:
 
     def _fence(self) -> Fence:
         """The job's fence; without a takeover that of the current owner, which may be running."""
-        return self.job.journal.fence or self.job.store.jobs.fence(self.job.name)
+        return self.job.journal.fence or self.job.store.jobs.newest_fence(self.job.name)
 
     def _expire_checkpoints(self, *, dry_run: bool) -> list[CheckpointNumber]:
         job = self.job

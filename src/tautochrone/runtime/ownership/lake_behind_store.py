@@ -22,7 +22,7 @@ def require_reported_versions(
         LakeError: `LAKE_BEHIND_STORE`.
     """
     reported = store.roots.reported(job)
-    reported_ms = {report.table: report.at_ms for report in store.roots.reports() if report.job == job}
+    reported_ms = {report.table: report.at_ms for report in store.roots.report_times() if report.job == job}
     for name, version in reported.items():
         if name not in existing or name not in reported_ms:
             continue
