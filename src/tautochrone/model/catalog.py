@@ -32,9 +32,12 @@ class LakeCatalog(Protocol):
     def create(self, definition: TableDefinition, commit_metadata: CommitMetadata) -> LakeTable:
         """Create the table (and its namespace) with a first fence snapshot. Existing: returned."""
 
-    def keep_view(self, name: TableName, query: str, schema: Any, fingerprint: str) -> bool:
-        """Make the persisted view `name` stand for `query` in the catalog; nothing to do when it has the
-        fingerprint already. False when the catalog has no views."""
+    def put_view_if_supported(self, name: TableName, query: str, schema: Any, fingerprint: str) -> bool:
+        """Create or replace the persisted view `name` with `query`, unless it has this fingerprint already.
+
+        Returns:
+            False: the catalog has no views, nothing was done.
+        """
 
     def load(self, name: TableName) -> LakeTable:
         """Raises TableMissingError when it is not there."""

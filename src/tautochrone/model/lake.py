@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tautochrone.model.commit_metadata import CommitMetadata
 from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
@@ -45,6 +45,7 @@ __all__ = [
     "Staged",
     "TableChange",
     "TableDefinition",
+    "TableVersion",
 ]
 
 NO_VERSION = Version("-1")
@@ -195,6 +196,14 @@ class ReadableTable(Protocol):
         """All rows at a version, as a DataFrame of `session`."""
 
 
+class TableVersion(NamedTuple):
+    """One version of a table's main branch. `commit_metadata` is None if Tautochrone did not commit it."""
+
+    version: Version
+    commit_metadata: CommitMetadata | None
+    committed_at_ms: int
+
+
 class LakeTable(ReadableTable, Protocol):
     """One table of one format. See the module docstring for the order of calls."""
 
@@ -295,11 +304,11 @@ class LakeTable(ReadableTable, Protocol):
     def current_version(self) -> Version:
         """Main's newest version, fresh from the catalog."""
 
-    def changed_ms(self) -> int:
+    def last_commit_ms(self) -> int:
         """When anything of the table was last committed, fresh from the catalog: epoch ms of the writer."""
 
-    def versions(self) -> Sequence[tuple[Version, CommitMetadata | None, int]]:
-        """Main's history as far as it is kept, oldest first: version, metadata of its commit, epoch ms."""
+    def versions(self) -> Sequence[TableVersion]:
+        """Main's history as far as it is kept, oldest first."""
 
     def tag(self, version: Version, name: str) -> None:
         """Keep a version from expiring under a name. Repeatable."""

@@ -195,7 +195,7 @@ class Functions:
         """The elements of a Java iterable of texts without line ends, in one call."""
         return self._texts(self._stream(iterable))
 
-    def listed(self, infos: Any) -> list[tuple[str, int, int]]:
+    def read_file_infos(self, infos: Any) -> list[tuple[str, int, int]]:
         """Location, bytes and time of the last write (epoch ms) of an iterable of `FileInfo`."""
         kind = _class(self._file_info)
         to_long = _class(self._util.function.ToLongFunction)

@@ -101,7 +101,7 @@ def old_files(
         )
     # The slash matters: in an object store `…/events` is also a prefix of `…/events_of_others/`.
     try:
-        listed = iceberg.functions.listed(io.listPrefix(f"{folder}/"))
+        listed = iceberg.functions.read_file_infos(io.listPrefix(f"{folder}/"))
     except ValueError as error:
         raise LakeError("ORPHANS_UNKNOWN", f"A file of {name} has a name of two lines") from error
     inside = tuple(f"{path_of(folder)}/{part}/" for part in ("data", "metadata"))

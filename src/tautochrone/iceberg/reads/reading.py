@@ -16,7 +16,16 @@ from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.reads.refs import tags
 from tautochrone.iceberg.reads.reverting import companions_at, merged_commit_metadata_at
 from tautochrone.model.effects import Effects
-from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, Outcome, RowChange, Rows, TableChange
+from tautochrone.model.lake import (
+    ChangeKind,
+    CommitMetadata,
+    Fork,
+    Outcome,
+    RowChange,
+    Rows,
+    TableChange,
+    TableVersion,
+)
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergReading"]
@@ -66,14 +75,14 @@ class IcebergReading:
     def current_version(self) -> Version:
         return load(self._iceberg, self._name).main
 
-    def versions(self) -> Sequence[tuple[Version, CommitMetadata | None, int]]:
+    def versions(self) -> Sequence[TableVersion]:
         loaded = load(self._iceberg, self._name)
         chain = ancestors(loaded.metadata, loaded.main)
         return [
-            (
-                Version(str(s.snapshotId())),
-                decode(s.summary().get(COMMIT_METADATA_KEY)),
-                int(s.timestampMillis()),
+            TableVersion(
+                version=Version(str(s.snapshotId())),
+                commit_metadata=decode(s.summary().get(COMMIT_METADATA_KEY)),
+                committed_at_ms=int(s.timestampMillis()),
             )
             for s in reversed(chain)
         ]
@@ -137,7 +146,7 @@ class IcebergReading:
             self._counts[version] = self._count(version)
         return self._counts[version]
 
-    def changed_ms(self) -> int:
+    def last_commit_ms(self) -> int:
         return int(load(self._iceberg, self._name).metadata.lastUpdatedMillis())
 
     def tags(self) -> Sequence[str]:

@@ -97,7 +97,9 @@ class IcebergLake:
             if not catalog.namespaceExists(namespace):
                 raise
 
-    def keep_view(self, name: TableName, query: str, schema: StructType, fingerprint: str) -> bool:
+    def put_view_if_supported(
+        self, name: TableName, query: str, schema: StructType, fingerprint: str
+    ) -> bool:
         catalog = self._iceberg.catalog()
         interface = self._iceberg.jvm.java.lang.Class.forName(
             "org.apache.iceberg.catalog.ViewCatalog",

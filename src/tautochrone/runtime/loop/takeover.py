@@ -167,7 +167,9 @@ def _persist_views(job: Job) -> None:
             continue
         (resolved,) = job.graph.flows_of(name)
         query = resolved.flow.query.view_text(job.base)
-        if query is None or not job.lake.keep_view(name, query, resolved.schema, resolved.fingerprint):
+        if query is None or not job.lake.put_view_if_supported(
+            name, query, resolved.schema, resolved.fingerprint
+        ):
             job.emit(
                 "view_not_persisted",
                 dataset=str(name),

@@ -30,7 +30,7 @@ def require_reported_versions(
         if table.change_between(version, table.current_version()).kind is not ChangeKind.UNKNOWN:
             continue
         # Expiry and revisions also remove versions, but they commit after the report.
-        if table.changed_ms() < reported_ms[name]:
+        if table.last_commit_ms() < reported_ms[name]:
             raise LakeError(
                 "LAKE_BEHIND_STORE",
                 f"{name} has no version {version}, which the store knows, and was not changed since",

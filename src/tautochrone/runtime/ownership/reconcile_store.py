@@ -164,9 +164,9 @@ def _history(table: LakeTable) -> list[LakeVersion]:
         LakeVersion(
             version=version,
             commit_metadata=_short(commit_metadata),
-            committed_at_ms=at_ms,
+            committed_at_ms=committed_at_ms,
         )
-        for version, commit_metadata, at_ms in table.versions()
+        for version, commit_metadata, committed_at_ms in table.versions()
     ]
     fork = table.fork()
     checkpoints = {version.checkpoint for version in history}
