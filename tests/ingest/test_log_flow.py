@@ -42,7 +42,7 @@ class Table:
     def submit(self, flow: str, staged: Staged, position: LogPosition) -> None:
         if self.fails is not None:
             raise self.fails
-        assert all(point <= position.point for point in self.database.acknowledged)
+        assert all(point <= position.point for point in self.database.points_acknowledged_by_reader)
         self.commits.append((staged.rows, position))
         self.positions[flow] = position
 
@@ -131,7 +131,7 @@ def test_bulk_then_tail(bench: Bench) -> None:
     point = deposit(bench, 1, 11)
     assert bench.run().failure() is None
     assert [row["operation"] for row in bench.table.staged[-1]] == ["update", "update"]
-    assert bench.database.acknowledged[-1] == bench.table.commits[-1][1].point == point
+    assert bench.database.points_acknowledged_by_reader[-1] == bench.table.commits[-1][1].point == point
 
 
 def test_relations_wait_until_the_log_has_passed_their_bulk() -> None:
@@ -159,10 +159,10 @@ def test_batches_end_at_transactions(bench: Bench) -> None:
 def test_nothing_is_acknowledged_when_the_commit_fails(bench: Bench) -> None:
     assert bench.run().failure() is None
     deposit(bench, 1, 1)
-    before = bench.database.acknowledged
+    before = bench.database.points_acknowledged_by_reader
     bench.table.fails = IngestError("FLOW_FAILED", "the catalog does not answer")
     assert bench.run().failure() is bench.table.fails
-    assert max(bench.database.acknowledged) == max(before)
+    assert max(bench.database.points_acknowledged_by_reader) == max(before)
     bench.table.fails = None
     assert bench.run().failure() is None
     assert len([row for row in bench.rows if row["operation"] != "completed"]) == 4
@@ -177,7 +177,7 @@ def test_a_start_acknowledges_what_the_table_has(bench: Bench) -> None:
     bench.steps.taken.clear()
     staged = len(bench.table.staged)
     assert bench.run().failure() is None
-    assert bench.database.acknowledged[-1] == point
+    assert bench.database.points_acknowledged_by_reader[-1] == point
     assert bench.steps.taken == [Step.SOURCE_ACKNOWLEDGE]
     assert len(bench.table.staged) == staged
 
@@ -187,7 +187,7 @@ def test_an_owner_without_the_fence_acknowledges_nothing(bench: Bench) -> None:
     point = deposit(bench, 1, 1)
     bench.fenced = FencedError("JOB_FENCED", "a newer owner exists")
     assert bench.run().failure() is bench.fenced
-    assert point not in bench.database.acknowledged
+    assert point not in bench.database.points_acknowledged_by_reader
 
 
 def test_an_older_position_acknowledges_nothing_back(bench: Bench) -> None:

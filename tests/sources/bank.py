@@ -208,7 +208,7 @@ class Bank:
 
     def require_acknowledged_is_durable(self) -> None:
         """The table holds every point that was acknowledged."""
-        acknowledged = self.database.acknowledged
+        acknowledged = self.database.points_acknowledged_by_reader
         if acknowledged:
             position = self.position()
             assert position is not None, acknowledged

@@ -164,12 +164,12 @@ def test_zombie_acknowledges_nothing(bank: Bank, tmp_path: Path) -> None:
         refused = bank.run()
         assert isinstance(refused.error, MetaError), refused.describe()
         bank.run(takeover=True).require_completed()
-        acknowledged = bank.database.acknowledged
+        acknowledged = bank.database.points_acknowledged_by_reader
         zombie.resume()
         over = zombie.wait()
         assert over.status == 1, over.describe()
         assert "JOB_FENCED" in over.stderr + over.describe()
-        assert bank.database.acknowledged == acknowledged
+        assert bank.database.points_acknowledged_by_reader == acknowledged
     bank.work()
     bank.run().require_completed()
     bank.check()

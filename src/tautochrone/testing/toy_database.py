@@ -145,8 +145,8 @@ class ToyDatabase:
         return states
 
     @property
-    def acknowledged(self) -> list[int]:
-        """All points that were acknowledged, in the order in which that happened."""
+    def points_acknowledged_by_reader(self) -> list[int]:
+        """All points that the reader of the journal acknowledged, in the order in which that happened."""
         with self.connect() as connection:
             return [point for (point,) in connection.execute("SELECT point FROM acknowledgements")]
 

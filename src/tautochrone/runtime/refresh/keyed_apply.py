@@ -47,14 +47,15 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
-__all__ = ["KeyedRefresher", "WaitingForBulk"]
+__all__ = ["KeyedRefresher", "WaitingForBulkLoad"]
 
 _RANK = "__taut_rank"
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingForBulk:
-    """The table has no version for the checkpoint, because the bulk of its relation is not complete."""
+class WaitingForBulkLoad:
+    """The table has no version for the checkpoint, because the bulk (the first load) of its
+    relation is not complete."""
 
     reason: Reason
 
@@ -75,7 +76,7 @@ class KeyedRefresher:
         dataset = self._context.definitions.datasets[table]
         return keyed_apply_of(dataset.properties, str(dataset.location))
 
-    def refresh(self, task: RefreshTask, apply: KeyedApply) -> Refreshed | WaitingForBulk:
+    def refresh(self, task: RefreshTask, apply: KeyedApply) -> Refreshed | WaitingForBulkLoad:
         """Merge what the table's input got since the last time.
 
         Raises:
@@ -92,7 +93,7 @@ class KeyedRefresher:
         source, newest = self._context.load_table(input_name), task.inputs[input_name]
         missing = _incomplete(source, newest, apply)
         if missing is not None:
-            return WaitingForBulk(missing)
+            return WaitingForBulkLoad(missing)
         merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
         session = self._session(task)
         base = self._context.base

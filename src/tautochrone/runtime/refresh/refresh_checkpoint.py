@@ -17,7 +17,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
-from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulk
+from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulkLoad
 from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import failure_of
 from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
@@ -171,7 +171,7 @@ class CheckpointRefresher:
         try:
             with metered_jobs(self._job.base) as used:
                 result = self._refreshed(self._task(checkpoint, table, last_versions))
-            if isinstance(result, WaitingForBulk):
+            if isinstance(result, WaitingForBulkLoad):
                 return self._wait(checkpoint, table, result.reason)
         except FencedError:
             raise
@@ -209,7 +209,7 @@ class CheckpointRefresher:
             location=str(dataset.location),
         )
 
-    def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulk:
+    def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:
         if self._topology.is_view(task.name):
             return self._views.refresh(task)
         apply = self._keyed.keyed_apply(task.name)

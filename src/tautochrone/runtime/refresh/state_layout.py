@@ -52,7 +52,7 @@ class StateLayout:
         return isinstance(self.node, TopK)
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def columns_without_run(self) -> tuple[str, ...]:
         return (*self.keys, *self.values)
 
 

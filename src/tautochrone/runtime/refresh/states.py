@@ -92,7 +92,7 @@ class States:
         if only is not None:
             stored = only(stored)
         if layout.is_buffer:
-            return stored.select(*layout.columns)
+            return stored.select(*layout.columns_without_run)
         if are_few(table.row_count(version)):
             stored = stored.coalesce(1)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
@@ -198,11 +198,11 @@ class States:
 
     def _run(self, layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
         """Rows of a state with the number of their run; a group that is gone counts 0 rows."""
-        texts = list(layout.columns)
+        texts = list(layout.columns_without_run)
         if not layout.is_buffer:
             count = len(layout.keys)
             texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
-        return frame.toDF(*layout.columns).selectExpr(*texts, f"CAST({run} AS BIGINT) AS {RUN}")
+        return frame.toDF(*layout.columns_without_run).selectExpr(*texts, f"CAST({run} AS BIGINT) AS {RUN}")
 
     def _name(self, number: int) -> TableName:
         parts = "__".join((*self.view.namespace, self.view.table))

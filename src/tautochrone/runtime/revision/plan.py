@@ -224,7 +224,7 @@ def _ordered(names: Collection[TableName], nodes: Mapping[TableName, DatasetNode
     todo, done = sorted(names), dict[TableName, DatasetNode]()
     while todo:
         waiting = set(todo)
-        # The store refuses cycles of jobs, so the fallback to the first table is never wrong.
+        # Some table is always ready, because the store refuses cycles; `todo[:1]` makes the loop end anyway.
         ready = [name for name in todo if not nodes[name].inputs & (waiting - {name})] or todo[:1]
         done.update((name, nodes[name]) for name in ready)
         todo = [name for name in todo if name not in done]
