@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import textwrap
 import time
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.crash.faults import Crash, Strike, StrikingEffects
 
+from tautochrone.model.effects import Step
 from tautochrone.testing.harness import Pipeline
 
 DEFINITIONS = """
@@ -93,6 +96,72 @@ def test_flows_into_file_sinks_go_on_where_they_were(project: Project) -> None:
     assert (third.state, third.of("sink_batch")) == ("COMPLETED", [])
 
 
+SINKS_ALONE = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
+
+spark = SparkSession.active()
+
+class Lines(DataSource):
+    @classmethod
+    def name(cls):
+        return "line_files"
+
+    def streamWriter(self, schema, overwrite):
+        return Writer(self.options["folder"])
+
+class Writer(DataSourceStreamWriter):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def write(self, iterator):
+        import os, uuid
+        from pyspark.sql.datasource import WriterCommitMessage
+        os.makedirs(self.folder, exist_ok=True)
+        with open(f"{self.folder}/{uuid.uuid4()}", "w") as file:
+            file.writelines(f"{row.id}\\n" for row in iterator)
+        return WriterCommitMessage()
+
+    def commit(self, messages, batchId):
+        pass
+
+    def abort(self, messages, batchId):
+        pass
+
+spark.dataSource.register(Lines)
+dp.create_sink("lines", "line_files", {"folder": "@OUT@/lines"})
+dp.create_sink("screen", "console")
+dp.create_sink("unused", "console")
+
+@dp.temporary_view
+def incoming():
+    return spark.readStream.schema("id INT, amount INT").json("@IN@/orders")
+
+@dp.append_flow(target="lines")
+def all_lines():
+    return spark.readStream.table("incoming")
+"""
+
+SCREEN_SQL = """
+CREATE FLOW shown AS INSERT INTO screen BY NAME
+SELECT id FROM STREAM(incoming);
+"""
+
+
+def test_a_pipeline_of_sinks_alone_runs(project: Project) -> None:
+    project.define(SINKS_ALONE)
+    project.define(SCREEN_SQL, "screen.sql")
+    project.orders("1", (1, 5), (2, 20))
+    happened = project.pipeline.run()
+    assert happened.state == "COMPLETED", happened.of("sink_failed")
+    lines = sorted("".join(f.read_text() for f in (project.folder / "out/lines").iterdir()).split())
+    assert lines == ["1", "2"]
+    assert [event["sink"] for event in happened.of("sink_not_served")] == ["unused"]
+    rows = {event["sink"]: event["rows"] for event in happened.of("sink_batch")}
+    assert rows == {"lines": 2, "screen": 2}
+
+
 def test_a_failing_sink_fails_the_run_until_it_is_sent_again(project: Project) -> None:
     project.define(DEFINITIONS)
     project.orders("1", (1, 50))
@@ -131,6 +200,33 @@ def test_a_continuous_run_sends_each_checkpoint(project: Project) -> None:
         wait_until(lambda: sum(event["rows"] for event in happened.of("sink_batch")) == 4)
     assert project.written("json", "big") == [(10,), (20,)]
     assert project.written("parquet", "copy") == [(1, 50), (2, 60)]
+
+
+class SinkStrikes(StrikingEffects):
+    """A strike at a sink, whose name has no database before it."""
+
+    def perform(self, step: Step, subject: str, action: Callable[[], Any]) -> Any:
+        return super().perform(step, f".{subject}", action)
+
+
+def test_file_sinks_show_each_row_once_after_crashes(project: Project) -> None:
+    project.define(DEFINITIONS)
+    # The first report of a sink comes before there is a checkpoint.
+    strikes = [
+        (Step.META_DELIVERY_CLAIM, "after", 1),
+        (Step.META_DELIVERY_DONE, "before", 2),
+        (Step.INGEST_FOLDER, "after", 1),
+        (Step.INGEST_FOLDER, "before", 1),
+    ]
+    for number, (step, when, nth) in enumerate(strikes, 1):
+        project.orders(str(number), (number, 50))
+        effects = SinkStrikes(Strike(step, when, "crash", nth, on="big"))
+        with project.pipeline.opened(effects) as (job, _), contextlib.suppress(Crash):
+            project.pipeline.execute(job)
+        assert effects.struck, step
+    assert project.pipeline.run().state == "COMPLETED"
+    assert project.written("json", "big") == [(10 * number,) for number in range(1, 5)]
+    assert project.written("parquet", "copy") == [(number, 50) for number in range(1, 5)]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:

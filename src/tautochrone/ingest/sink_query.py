@@ -26,6 +26,7 @@ from tautochrone.ingest.stream_errors import explain
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
+from tautochrone.spark.analysis.session_context import set_active_session
 
 __all__ = ["SinkQuery"]
 
@@ -74,6 +75,8 @@ class SinkQuery:
         self._has_stopped = False
         try:
             rows = self._evaluate(session)
+            # Spark looks a Python data source up in the active session.
+            set_active_session(session)
             counted = rows.observe(_METRIC, F.count(F.lit(1)).alias("rows"))
             self._query = (
                 counted.writeStream.queryName(self.flow.name)
