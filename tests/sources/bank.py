@@ -57,6 +57,7 @@ from pyspark.sql import SparkSession
 from tautochrone.testing import toy_database
 
 DATABASE = Path(__file__).resolve().parents[1] / "bank.db"
+toy_database.register(SparkSession.active())
 
 
 @dp.table

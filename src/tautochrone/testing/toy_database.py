@@ -11,6 +11,8 @@ In a definition file:
 
     from tautochrone.testing import toy_database
 
+    toy_database.register(spark)
+
     @dp.table
     def bank_log():
         return toy_database.stream(spark, "/path/to/bank.db")
@@ -36,7 +38,7 @@ from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.registry import register_change_log
 
-__all__ = ["RELATIONS", "Change", "ToyChangeLog", "ToyDatabase", "stream"]
+__all__ = ["RELATIONS", "Change", "ToyChangeLog", "ToyDatabase", "register", "stream"]
 
 RELATIONS = ("accounts", "savings", "transfers")
 FORMAT = "toy_database"
@@ -274,8 +276,12 @@ class ToyStream(DataSource):
         raise NotImplementedError("the log is read by us")
 
 
-def stream(session: SparkSession, path: str | Path) -> DataFrame:
-    """The change log of the database at `path`, as the query of a streaming table."""
+def register(session: SparkSession) -> None:
+    """Make the format known. Query functions must not, so definition files do it when they are imported."""
     register_change_log(FORMAT, lambda options: ToyChangeLog(ToyDatabase(Path(options["path"]))))
     session.dataSource.register(ToyStream)
+
+
+def stream(session: SparkSession, path: str | Path) -> DataFrame:
+    """The change log of the database at `path`, as the query of a streaming table."""
     return session.readStream.format(FORMAT).option("path", str(path)).load()
