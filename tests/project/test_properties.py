@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.clock import NOW, today
+from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.names import TableName
 
 from .conftest import ProjectMaker, schema_of
@@ -110,17 +111,41 @@ def test_types_as_the_lake_stores_them(project: ProjectMaker, name: Name) -> Non
     assert graph.flows["m"].schema["a"].dataType.simpleString() == "tinyint"
 
 
-def test_files_are_inputs_without_version(project: ProjectMaker, name: Name) -> None:
+def test_files_are_inputs_by_the_table_of_their_rows(project: ProjectMaker, name: Name) -> None:
     (project.folder / "data.csv").write_text("a,b\n1,2\n")
     graph = project.python(
         f"""
+        def reader(**options):
+            return spark.read.options(header=True, inferSchema=True, **options)
+
         @dp.materialized_view
         def m():
-            reader = spark.read.option("header", True).option("inferSchema", True)
-            return reader.csv("{project.folder}/data.csv")
+            return reader().csv("{project.folder}/data.csv")
+
+        @dp.materialized_view
+        def n():
+            return reader().csv("{project.folder}/data.csv").groupBy("a").count()
+
+        @dp.materialized_view
+        def strict():
+            return reader(mode="DROPMALFORMED").csv("{project.folder}/data.csv").select("a")
+
+        @dp.materialized_view
+        def located():
+            return reader().csv("{project.folder}/data.csv").select("_metadata.file_name")
         """
     )
-    assert graph.inputs(name("m")).unversioned == (f"csv:{project.folder}/data.csv",)
+    (table,) = graph.inputs(name("m")).batch
+    assert is_file_table(table)
+    assert table.table.startswith("files__data_csv__")
+    assert graph.inputs(name("n")).batch == {table}
+    assert graph.inputs(name("m")).unversioned == ()
+    assert graph.flows["m"].linear
+    source = f"csv:{project.folder}/data.csv"
+    assert graph.inputs(name("strict")).unversioned == (
+        f"{source} (which rows are malformed depends on the columns that the query reads)",
+    )
+    assert graph.inputs(name("located")).unversioned == (f"{source} (the query reads metadata of the files)",)
 
 
 def test_fingerprint_ignores_layout_only(project: ProjectMaker) -> None:

@@ -174,6 +174,10 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         f"  {short(f['dataset']):<32} {f['files']:,} source files skipped ({f['reason']}): "
         f"{', '.join(f['paths'][:3])}{', …' if f['files'] > 3 else ''}"
     ),
+    "files_taken_in": lambda _e, f: (
+        f"  {f['files']:<32} {f['added']:,} files added, {f['changed']:,} changed, {f['removed']:,} removed"
+    ),
+    "files_not_taken_in": lambda _e, f: f"  {f['files']:<32} compared as a whole: {f['reason']}",
     "source_files_unchecked": lambda _e, f: f"  {short(f['dataset']):<32} {f['reason']}",
     "kafka_topic_recreated": lambda _e, f: (
         f"  {short(f['dataset']):<32} recreated topics {', '.join(f['topics'])}: {f['reason']}"

@@ -81,12 +81,14 @@ def dry_run(arguments: argparse.Namespace) -> int:
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
     from tautochrone.model.clock import describe_clock
     from tautochrone.model.definitions import DatasetKind
+    from tautochrone.model.file_tables import describe_files, is_file_table
     from tautochrone.model.refresh import RefreshPolicy
     from tautochrone.project.policy import policy_of
     from tautochrone.runtime.refresh.preview import preview, refusal
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
+    tables = [describe_files(table) if is_file_table(table) else str(table) for table in inputs.tables]
     other_inputs = [*map(describe_clock, sorted(inputs.clocks)), *inputs.unversioned]
     other_inputs += ["a stream from outside"] if inputs.external_streams else []
     other_inputs += [f"bad records of {dataset.bad_records_of.table}"] if dataset.bad_records_of else []
@@ -95,7 +97,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     entry: dict[str, Any] = {
         "dataset": str(name),
         "kind": str(dataset.kind),
-        "reads": [*sorted(str(table) for table in inputs.tables), *other_inputs],
+        "reads": [*sorted(tables), *other_inputs],
         "appendable": all(flow.linear or flow.streaming for flow in flows),
         "reason": next((f.linear_reason for f in flows if not (f.linear or f.streaming)), ""),
         "policy": None if policy is None else str(policy),

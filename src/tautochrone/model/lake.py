@@ -32,6 +32,7 @@ __all__ = [
     "FILE_COLUMN",
     "NO_VERSION",
     "POSITION_COLUMN",
+    "RESERVED_COLUMNS",
     "ChangeKind",
     "CommitMetadata",
     "Committed",
@@ -54,6 +55,14 @@ NO_VERSION = Version("-1")
 FILE_COLUMN, POSITION_COLUMN = "_file", "_pos"
 """Columns that every read of a lake table has besides the user's: the data file of a row, and its position
 in it. Together they locate one copy of a row."""
+
+RESERVED_COLUMNS = frozenset(
+    {
+        FILE_COLUMN, POSITION_COLUMN, "_partition", "_spec_id", "_deleted", "_row_id",
+        "_last_updated_sequence_number",
+    }
+)  # fmt: skip
+"""Names that no column of a table can have: reads give them to metadata of a row."""
 
 Rows = Any
 """A pyspark DataFrame. The model must not import Spark, so the port cannot name the type."""

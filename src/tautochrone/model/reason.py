@@ -214,6 +214,8 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NOT_DETERMINISTIC: "{function} returns other values each time",
     ReasonCode.UNVERSIONED_SOURCE: _unversioned_text,
     ReasonCode.NEW_INPUT: "{input} is a new input",
+    ReasonCode.FILE_COLUMNS_CHANGED: "{input} have other columns or types than before",
+    ReasonCode.FILES_NOT_TAKEN_IN: "the rows of {input} could not be taken in: {text}",
     ReasonCode.COLUMN_NOT_COMPARABLE: "column {column} cannot be compared",
     ReasonCode.STATE_MISSING: "the view has no state {state} yet",
     ReasonCode.STATE_NOT_IN_PLAN: "its plan no longer has the state {state}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.databricks.files import collected_clauses
@@ -34,7 +35,13 @@ from tautochrone.project.definitions import (
     missing_relation,
 )
 from tautochrone.project.event_time import check_event_times
-from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph, Invariant, ResolvedFlow
+from tautochrone.project.graph import (
+    UNSTABLE_FUNCTION,
+    Graph,
+    Invariant,
+    ResolvedFlow,
+    evaluate_over_files,
+)
 from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.policy import check_policies
 from tautochrone.project.queries import PythonQuery
@@ -51,6 +58,13 @@ from tautochrone.spark.analysis.analyzed_plan import (
     stateful_node,
     temp_views_of,
 )
+from tautochrone.spark.analysis.file_relations import (
+    FileReads,
+    file_relations,
+    obstacle_to_following,
+    with_file_tables,
+)
+from tautochrone.spark.analysis.file_relations import table_schema as file_table_schema
 from tautochrone.spark.analysis.parsed_relations import relations_of
 from tautochrone.spark.execute.expectations import with_flags
 from tautochrone.spark.sources.external_sources import external_sources
@@ -171,13 +185,20 @@ class _Analysis:
         self._order.append(dataset.name)
 
     def _invariant(self, flow: Flow) -> Invariant:
-        return as_invariant(self._resolve(flow, self._evaluate(flow, ())), self._order)
+        return as_invariant(self._resolve(flow, self._evaluate(flow, ())[0]), self._order)
 
     def _flow(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
-        frame = self._evaluate(flow, path)
+        frame, reads = self._evaluate(flow, path)
         self._decide_kind(flow, streaming=bool(frame.isStreaming))
         check_query_type(self._kind(flow), flow, streaming=bool(frame.isStreaming))
-        self._resolved[flow.name] = self._resolve(flow, frame)
+        followed, obstacle = frame, None
+        if self._kind(flow) is DatasetKind.MATERIALIZED_VIEW:
+            followed, obstacle = self._over_file_tables(frame, reads, flow.expectations)
+        resolved = self._resolve(flow, followed)
+        if obstacle is not None:
+            described = tuple(f"{text} ({obstacle})" for text in resolved.inputs.unversioned)
+            resolved = replace(resolved, inputs=replace(resolved.inputs, unversioned=described))
+        self._resolved[flow.name] = resolved
         return frame
 
     def _decide_kind(self, flow: Flow, *, streaming: bool) -> None:
@@ -190,14 +211,42 @@ class _Analysis:
             datasets = {**self._definitions.datasets, flow.target: decided}
             self._definitions = replace(self._definitions, datasets=datasets)
 
-    def _evaluate(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
+    def _over_file_tables(
+        self, frame: DataFrame, reads: FileReads, expectations: Sequence[Expectation]
+    ) -> tuple[DataFrame, str | None]:
+        """A query over files as one over the tables that hold their rows, or itself and the reason."""
+        plan = analyzed_plan(with_flags(frame, expectations))
+        relations = file_relations(plan, reads)
+        if not relations:
+            return frame, None
+        obstacle = obstacle_to_following(plan, reads)
+        if obstacle is None and not determinism(plan)[0]:
+            return frame, None
+        try:
+            for relation in relations if obstacle is None else ():
+                if relation.table not in self._empty_catalog.tables:
+                    self._empty_catalog.create_table(relation.table, file_table_schema(relation.schema))
+        except DefinitionError as error:
+            obstacle = error.message
+        if obstacle is not None:
+            return frame, obstacle
+        followed = with_file_tables(frame, reads)
+        # With another input that has no versions everything is compared anyway: the rows need not be copied.
+        return (frame if inputs_of(analyzed_plan(followed), reads.catalog).unversioned else followed), None
+
+    def _evaluate(self, flow: Flow, path: tuple[TableName, ...]) -> tuple[DataFrame, FileReads]:
         last_missing: tuple[str, ...] = ()
         while True:
             try:
                 with collected_clauses() as clauses:
-                    frame = flow.evaluate(self._empty_catalog.session, partial(self._check_tables, flow))
+                    evaluated = evaluate_over_files(
+                        flow,
+                        self._empty_catalog.session,
+                        self._empty_catalog.catalog,
+                        partial(self._check_tables, flow),
+                    )
                 self._warn(flow, clauses)
-                return frame
+                return evaluated
             except DefinitionError as error:
                 parts = missing_relation(error)
                 if not parts or parts == last_missing or not self._provide(parts, flow, path):

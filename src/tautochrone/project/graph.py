@@ -5,18 +5,44 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import SparkSession
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import FlowInputs
+from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.names import TableName
-from tautochrone.project.definitions import Definitions, Flow
+from tautochrone.project.definitions import Definitions, Flow, QueryListener
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.analysis.file_relations import FileReads, file_relations, with_file_tables
+from tautochrone.spark.analysis.parsed_relations import relations_of
 
-__all__ = ["UNSTABLE_FUNCTION", "Graph", "Invariant", "ResolvedFlow"]
+__all__ = ["UNSTABLE_FUNCTION", "Graph", "Invariant", "ResolvedFlow", "evaluate_over_files"]
 
 
 UNSTABLE_FUNCTION = "a Python function that makes another query each time it runs"
 """The reason of `ResolvedFlow.deterministic` for a function that asks for the time or a random number."""
+
+
+def evaluate_over_files(
+    flow: Flow,
+    session: SparkSession,
+    catalog: str,
+    listener: QueryListener | None = None,
+    *,
+    with_dropped: bool = False,
+) -> tuple[DataFrame, FileReads]:
+    """A flow's query, and how it reads files. `catalog` is the lake's, the rest as of `Flow.evaluate`."""
+    names: set[tuple[str, ...]] = set()
+
+    def listen(query: JavaObject) -> None:
+        names.update(relations_of(query))
+        if listener is not None:
+            listener(query)
+
+    frame = flow.evaluate(session, listen, with_dropped=with_dropped)
+    return frame, FileReads(catalog=catalog, conf=flow.conf, sql_names=names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +79,54 @@ class ResolvedFlow:
     passes_on: TableName | None = None
     sources: frozenset[str] = frozenset()
     fingerprint: str
+
+    @property
+    def file_tables(self) -> frozenset[TableName]:
+        """The tables that hold the rows of the files which the query reads (`model.file_tables`)."""
+        return frozenset(filter(is_file_table, self.inputs.batch))
+
+    def follows_files(self, versions: Collection[TableName]) -> bool:
+        """Whether each table of files has a version at a checkpoint. Otherwise the files are read."""
+        return self.file_tables <= {*versions}
+
+    def evaluate(
+        self,
+        session: SparkSession,
+        versions: Collection[TableName] | None = None,
+        *,
+        with_dropped: bool = False,
+    ) -> DataFrame:
+        """The query in a session, over the tables that hold the rows of its files.
+
+        Args:
+            session: in it the tables that the query reads exist.
+            versions: the tables that have one at a checkpoint; see `follows_files`. None: all have.
+            with_dropped: see `Flow.evaluate`.
+
+        Raises:
+            DefinitionError: as of `Flow.evaluate`; `FILE_COLUMNS_CHANGED`, the inferred columns are not those
+                of the tables.
+        """
+        if not self.file_tables or not (versions is None or self.follows_files(versions)):
+            return self.flow.evaluate(session, with_dropped=with_dropped)
+        frame, reads = self.evaluate_over_files(session, with_dropped=with_dropped)
+        tables = [relation.table for relation in file_relations(analyzed_plan(frame), reads)]
+        if not self.file_tables.issuperset(tables):
+            raise DefinitionError(
+                "FILE_COLUMNS_CHANGED",
+                f"Flow {self.flow.name} reads files whose columns or types changed a moment ago",
+                sqlstate="55000",
+                location=str(self.flow.location),
+                hint="the next run takes them; a schema in the definition makes them the same for all files",
+            )
+        return with_file_tables(frame, reads)
+
+    def evaluate_over_files(
+        self, session: SparkSession, *, with_dropped: bool = False
+    ) -> tuple[DataFrame, FileReads]:
+        """The query over the files themselves, and how it reads them."""
+        catalog = next(iter(self.file_tables)).catalog
+        return evaluate_over_files(self.flow, session, catalog, with_dropped=with_dropped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

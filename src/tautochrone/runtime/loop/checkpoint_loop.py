@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from tautochrone.errors import MetaError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.events import Field
+from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
@@ -29,6 +30,7 @@ from tautochrone.runtime.loop.external_tables import tag_cut
 from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.publication import Publication
 from tautochrone.runtime.refresh.check_invariants import Checked
+from tautochrone.runtime.refresh.file_tables import FileTables
 from tautochrone.runtime.refresh.refresh_checkpoint import CheckpointRefresher
 from tautochrone.runtime.refresh.upstream_jobs import RefreshProgress, poll_upstream_jobs
 from tautochrone.runtime.streams.ingestion import Ingestion
@@ -64,7 +66,8 @@ class CheckpointLoop:
         self._heartbeat = heartbeat
         self._deliveries = deliveries
         self._aligner = Aligner(job)
-        self._refresher = CheckpointRefresher(job, streams, full)
+        self._file_tables = FileTables(job)
+        self._refresher = CheckpointRefresher(job, streams, full, self._file_tables.unfollowed)
         self._changes = ChangeDetector(job.store, job.name, job.topology, job.input_table, self._refresher)
         self._failed: dict[TableName, Reason] = {}
         self._waiting_for_bulk = frozenset[TableName]()
@@ -130,7 +133,8 @@ class CheckpointLoop:
             return True
         latest = job.store.checkpoints.latest_done(job.name)
         last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
-        cut = self._aligner.align(take_cut(job, self._ingestion), last)
+        self._file_tables.synchronize()
+        cut = self._aligner.align(take_cut(job, self._ingestion, self._file_tables.unfollowed), last)
         if self._rejected_roots is not None and not changed_roots(job.input_table, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
             return False
@@ -171,7 +175,12 @@ class CheckpointLoop:
             )
             return None
         if job.settings.tag_external_tables:
-            external = {name: cut.roots[name] for name in job.external_tables() & cut.roots.keys()}
+            # Maintenance of ours keeps the versions of tables of files that are needed.
+            external = {
+                name: cut.roots[name]
+                for name in job.external_tables() & cut.roots.keys()
+                if not is_file_table(name)
+            }
             tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
         try:
             return job.journal.open(

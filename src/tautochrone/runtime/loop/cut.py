@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tautochrone.errors import TableMissingError
@@ -38,12 +38,15 @@ class Cut:
     observations: dict[TableName, int]
 
 
-def take_cut(job: Job, ingestion: Ingestion) -> Cut:
+def take_cut(job: Job, ingestion: Ingestion, unfollowed: Collection[TableName] = ()) -> Cut:
     """Take the reported versions of the job's roots and the current versions of external tables.
 
     Ingestion goes on meanwhile. An external table that was dropped gets no version; its readers fail with
     the reason, other tables are refreshed. The store adds the roots of other jobs. Clocks are taken here
     for all jobs.
+
+    Args:
+        unfollowed: tables of files that do not agree with the files: they get no version.
     """
     observed_ms, taken_at_us = job.store.now_ms(), job.clock_us()
     # Read before the reported versions: a version may contain more than its observations say, never less.
@@ -51,7 +54,7 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     reported = job.store.roots.reported(job.name)
     roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
     missing: dict[TableName, Reason] = {}
-    external_tables = sorted(job.external_tables())
+    external_tables = sorted(job.external_tables() - {*unfollowed})
     observed = job.store.roots.external_versions() if external_tables else {}
     for name in external_tables:
         try:

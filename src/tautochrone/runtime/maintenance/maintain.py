@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from tautochrone.errors import FencedError, LakeError, MetaError, TautochroneError
 from tautochrone.model.effects import Step
+from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.maintenance import Expired
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
@@ -165,10 +166,11 @@ class Maintenance:
         }
 
     def _states(self, needs: Needs, tables: Mapping[TableName, LakeTable]) -> dict[TableName, LakeTable]:
-        """The state tables of the job's views that are still needed."""
+        """State tables of the job's views that are still needed, and tables of files that they read."""
         states = {name for name in needs.followed if name.namespace == STATE_NAMESPACE}
         views = tuple("__".join((*table.namespace, table.table)) + "__" for table in tables)
         own = sorted(name for name in states if name.table.startswith(views))
+        own += sorted(filter(is_file_table, self.job.topology.upstream_tables))
         return {name: self.job.lake.load(name) for name in own if self.job.lake.exists(name)}
 
     def _fence(self) -> Fence:

@@ -9,6 +9,7 @@ from itertools import takewhile
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
 from tautochrone.model.clock import describe_clock, is_clock
+from tautochrone.model.file_tables import describe_files, is_file_table, is_same_source
 from tautochrone.model.lake import ChangeKind, ReadableTable, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -83,7 +84,7 @@ def choose(
     old = {TableName.parse(name): Version(version) for name, version in last_commit.inputs.items()}
     if last_commit.definition != task.metadata.definition:
         return Choice(RefreshMode.FULL, Reason.of(ReasonCode.DEFINITION_CHANGED), policy=policy)
-    changes = {name: _change(context, name, old.get(name), version) for name, version in new.items()}
+    changes = {name: _change(context, name, old, version) for name, version in new.items()}
     moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
     if not moved and forced is None:
         return Choice(RefreshMode.NO_DATA, Reason.of(ReasonCode.NO_INPUT_CHANGED), policy=policy)
@@ -203,17 +204,26 @@ def not_incremental(table: TableName, reason: Reason, location: str) -> RefreshE
     )
 
 
-def _change(context: RefreshContext, name: TableName, old: Version | None, new: Version) -> TableChange:
+def _change(
+    context: RefreshContext, name: TableName, last: Mapping[TableName, Version], new: Version
+) -> TableChange:
+    old = last.get(name)
     if old is None:
-        new_input = describe_clock(name) if is_clock(name) else name
-        return TableChange(
-            kind=ChangeKind.UNKNOWN, reason=Reason.of(ReasonCode.NEW_INPUT, input=str(new_input))
-        )
+        code = ReasonCode.NEW_INPUT
+        if any(is_same_source(name, last_name) for last_name in last):
+            code = ReasonCode.FILE_COLUMNS_CHANGED
+        return TableChange(kind=ChangeKind.UNKNOWN, reason=Reason.of(code, input=_describe(name)))
     if old == new:
         return TableChange(
             kind=ChangeKind.NONE, reason=Reason.of(ReasonCode.TABLE_UNCHANGED, table=str(name))
         )
     return context.load_input(name).change_between(old, new)
+
+
+def _describe(name: TableName) -> str:
+    if is_clock(name):
+        return describe_clock(name)
+    return describe_files(name) if is_file_table(name) else str(name)
 
 
 def _obstacles(
@@ -258,7 +268,8 @@ def _measure(
 
 
 def _facts_of(name: TableName, size: Size) -> InputFacts:
-    return InputFacts(name=name.table, changed_rows=size.changed_rows, rows=size.rows)
+    label = describe_files(name) if is_file_table(name) else name.table
+    return InputFacts(name=label, changed_rows=size.changed_rows, rows=size.rows)
 
 
 def _total(counts: Iterable[int | None]) -> int | None:

@@ -73,7 +73,7 @@ class Plans:
         (flow,) = self._graph.flows_of(view)
         set_active_session(session)
         self._views.prepare(session, flow.views)
-        rows = flow.flow.evaluate(session, with_dropped=True)
+        rows = flow.evaluate(session, with_dropped=True)
         frame = align(rows, self._graph.schemas[view], flow.flow.name)
         plan = plan_of(with_flags(frame, flow.flow.expectations), view.catalog)
         if flow.deterministic_reason == UNSTABLE_FUNCTION:

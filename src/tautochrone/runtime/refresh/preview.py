@@ -42,7 +42,7 @@ def preview(graph: Graph, view: TableName, default: RefreshPolicy) -> RefreshPre
         return None
     assert graph.analysis_session is not None
     (flow,) = graph.flows_of(view)
-    planned = plan_of(flow.flow.evaluate(graph.analysis_session), view.catalog)
+    planned = plan_of(flow.evaluate(graph.analysis_session), view.catalog)
     parts = explained_nodes(planned.plan, RULES)
     policy = policy_of(dataset, default)
     reasons = [Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=text) for text in planned.obstacles]

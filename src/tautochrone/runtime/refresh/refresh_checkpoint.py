@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from types import MappingProxyType
 
 from tautochrone.errors import FencedError
 from tautochrone.model.checkpoint import Checkpoint
@@ -40,10 +41,18 @@ class CheckpointRefresher:
 
     Args:
         full: datasets that a user asked to compute anew; each is, once.
+        unfollowed: tables of files that do not agree with the files, with the reason.
     """
 
-    def __init__(self, job: Job, streams: Streams, full: frozenset[TableName] = frozenset()) -> None:
+    def __init__(
+        self,
+        job: Job,
+        streams: Streams,
+        full: frozenset[TableName] = frozenset(),
+        unfollowed: Mapping[TableName, Reason] = MappingProxyType({}),
+    ) -> None:
         self._job = job
+        self._unfollowed = unfollowed
         self._topology = job.topology
         self._full = set(full)
         self._compared_definitions: set[TableName] = set()
@@ -73,7 +82,7 @@ class CheckpointRefresher:
         )
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
-        self._views = ViewRefresher(context, self._sessions, plans, self._changes)
+        self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed)
         self._streams = StreamRefresher(context, self._sessions, streams)
         self._keyed = KeyedRefresher(context, self._sessions)
 
@@ -190,7 +199,9 @@ class CheckpointRefresher:
         self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
     ) -> RefreshTask:
         job, topology, versions = self._job, self._topology, self._sessions.versions
-        inputs = {name: versions[name] for name in topology.inputs(table) if name in versions}
+        # An older listing must not stand in for files that could not be taken in.
+        known = versions.keys() - self._unfollowed.keys()
+        inputs = {name: versions[name] for name in topology.inputs(table) if name in known}
         dataset = job.definitions.datasets[table]
         return RefreshTask(
             table=job.tables[table],

@@ -194,7 +194,7 @@ class _FullComputation:
             return self.rows
         flow = self.task.flow
         self.context.views.prepare(self.session, flow.views, self.task.inputs)
-        rows = flow.flow.evaluate(self.session, with_dropped=True)
+        rows = flow.evaluate(self.session, self.task.inputs, with_dropped=True)
         aligned = align(rows, self.context.schemas[self.task.name], flow.flow.name)
         return with_fixed_time(with_flags(aligned, flow.flow.expectations), self.task.inputs)
 

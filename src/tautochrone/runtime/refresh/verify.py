@@ -137,7 +137,7 @@ def recompute(
     """
     (flow,) = graph.flows_of(view)
     definitions.prepare(session, flow.views)
-    actual_query = with_fixed_time(flow.flow.evaluate(session), versions)
+    actual_query = with_fixed_time(flow.evaluate(session, versions), versions)
     expected = align(actual_query, graph.schemas[view], flow.flow.name)
     return diff_sizes(expected, session.table(view.sql))
 
@@ -149,4 +149,4 @@ def _unknown(view: TableName, checkpoint: CheckpointNumber | None, reason: str) 
 def nondeterminism(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
     """Why the recomputation may rightly differ; asked only when it does."""
     assert graph.analysis_session is not None
-    return plan_of(flow.flow.evaluate(graph.analysis_session), catalog).nondeterminism
+    return plan_of(flow.evaluate(graph.analysis_session), catalog).nondeterminism

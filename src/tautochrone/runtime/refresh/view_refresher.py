@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from tautochrone.ingest.expectations import counts
 from tautochrone.model import limits
+from tautochrone.model.file_tables import describe_files
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -44,11 +45,18 @@ class ViewRefresher:
     Args:
         plans: of the job's views.
         changes: what is known of changes of tables, for all views that read them.
+        unfollowed: tables of files that do not agree with the files, with the reason.
     """
 
     def __init__(
-        self, context: RefreshContext, sessions: SessionPool, plans: Plans, changes: Changes
+        self,
+        context: RefreshContext,
+        sessions: SessionPool,
+        plans: Plans,
+        changes: Changes,
+        unfollowed: Mapping[TableName, Reason],
     ) -> None:
+        self._unfollowed = unfollowed
         self._context = context
         self._sessions = sessions
         self._plans = plans
@@ -57,9 +65,23 @@ class ViewRefresher:
 
     def unversioned_reason(self, view: TableName, flow: ResolvedFlow) -> Reason | None:
         """Why a view must be compared although no lake table moved: once per run."""
-        if not flow.inputs.unversioned or view in self._compared:
+        if view in self._compared:
             return None
-        return unversioned_source(flow)
+        if flow.inputs.unversioned:
+            return unversioned_source(flow)
+        return next((self._unfollowed[name] for name in flow.file_tables if name in self._unfollowed), None)
+
+    def _forced_reason(self, task: RefreshTask) -> Reason | None:
+        """Why a view must be compared whatever changed, or None."""
+        if task.flow.follows_files(task.inputs):
+            return self.unversioned_reason(task.name, task.flow) if task.flow.inputs.unversioned else None
+        missing = next(name for name in sorted(task.flow.file_tables) if name not in task.inputs)
+        return self._unfollowed.get(missing) or Reason.of(
+            ReasonCode.FILES_NOT_TAKEN_IN,
+            input=describe_files(missing),
+            error_class="",
+            text="the cut names no version of them",
+        )
 
     def refresh(self, task: RefreshTask) -> Refreshed:
         """Bring the view's table to the task's checkpoint.
@@ -87,7 +109,8 @@ class ViewRefresher:
             return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason.code)
         plan = None
         stateless = choice.stateless or choice.mode is RefreshMode.APPEND
-        if not stateless and keeps_state(task, self._context.load_input):
+        follows = task.flow.follows_files(task.inputs)
+        if follows and not stateless and keeps_state(task, self._context.load_input):
             plan = self._plans.of(task.name, self._session(task))
         result = refresh_view(self._context, task, choice, self._session(task), plan, self._changes)
         self._compared.add(task.name)
@@ -105,7 +128,7 @@ class ViewRefresher:
         choice = choose(
             self._context,
             task,
-            forced=self.unversioned_reason(task.name, task.flow),
+            forced=self._forced_reason(task),
             obstacles=obstacles,
             steps=lambda: self._plans.steps(task.name, self._session(task)),
             sizes=sizes_of(load_input, self._changes.size),

@@ -1,0 +1,155 @@
+"""Views over files that are read in batch: whatever happens to the files, they equal Spark's own result."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.crash.faults import Crash, Strike, StrikingEffects
+
+from tautochrone.model.effects import Step
+from tautochrone.testing.harness import Happened, Pipeline
+
+pytestmark = pytest.mark.spark
+
+VIEWS = """
+    from pyspark import pipelines as dp
+
+    @dp.materialized_view(table_properties={{"tautochrone.refresh-policy": "incremental_strict"}})
+    def even():
+        return spark.sql("SELECT id, k, small FROM parquet.`{folder}/numbers` WHERE id % 2 = 0")
+
+    @dp.materialized_view(table_properties={{"tautochrone.refresh-policy": "incremental_strict"}})
+    def by_key():
+        numbers = spark.read.parquet("{folder}/numbers")
+        names = spark.read.csv("{folder}/names*/*.csv", schema="k BIGINT, name STRING", header=True)
+        return numbers.join(names, "k").groupBy("name", "part").agg({{"id": "sum", "*": "count"}})
+
+    @dp.materialized_view(table_properties={{"tautochrone.refresh-policy": "incremental_strict"}})
+    def lines():
+        return spark.sql("SELECT value FROM text.`{folder}/names*/*.csv`")
+
+    @dp.materialized_view
+    def with_paths():
+        return spark.sql("SELECT id, input_file_name() AS path FROM parquet.`{folder}/numbers`")
+"""
+QUERIES = {
+    "even": "SELECT id, k, small FROM parquet.`{folder}/numbers` WHERE id % 2 = 0",
+    "by_key": "SELECT name, part, sum(id), count(*) FROM parquet.`{folder}/numbers` JOIN names USING (k) "
+    "GROUP BY name, part",
+    "lines": "SELECT value FROM text.`{folder}/names*/*.csv`",
+    "with_paths": "SELECT id, input_file_name() AS path FROM parquet.`{folder}/numbers`",
+}
+
+
+@pytest.fixture
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
+    pipeline.write("definitions/p.py", VIEWS.format(folder=tmp_path))
+    write_numbers(pipeline, "part=1/a", 0, 40)
+    pipeline.write("names 1/ä.csv", "k,name\n0,zero\n1,one\n2,\n")
+    return pipeline
+
+
+def write_numbers(pipeline: Pipeline, path: str, first: int, end: int, *, key: str = "id % 3") -> Path:
+    """One Parquet file of the folder of numbers."""
+    rows = pipeline.session.range(first, end).selectExpr("id", f"{key} AS k", "CAST(id AS TINYINT) AS small")
+    written, target = pipeline.folder / "written", pipeline.folder / "numbers" / f"{path}.parquet"
+    rows.coalesce(1).write.mode("overwrite").parquet(str(written))
+    (file,) = written.glob("*.parquet")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    file.replace(target)
+    return target
+
+
+def run_and_compare(pipeline: Pipeline, modes: Sequence[str]) -> Happened:
+    """Run; compare the views with Spark's own results, and the modes of two views with the expected ones."""
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", list(happened)
+    session, folder = pipeline.session.newSession(), pipeline.folder
+    names = session.read.csv(f"{folder}/names*/*.csv", schema="k BIGINT, name STRING", header=True)
+    names.createOrReplaceTempView("names")
+    for view, query in QUERIES.items():
+        expected = sorted(map(tuple, session.sql(query.format(folder=folder)).collect()), key=repr)
+        columns = "*" if view != "by_key" else "name, part, `sum(id)`, `count(1)`"
+        stored = sorted(map(tuple, pipeline.reader.sql(f"SELECT {columns} FROM {view}").collect()), key=repr)
+        assert stored == expected, view
+    assert [happened.mode(view)[0] for view in ("even", "by_key")] == [*modes], list(happened)
+    pipeline.verify()
+    return happened
+
+
+def test_views_follow_files_that_come_change_and_vanish(pipeline: Pipeline) -> None:
+    first = run_and_compare(pipeline, ["full", "full"])
+    assert first.refresh("even")["reason_code"] == "FIRST_BUILD"
+    added = write_numbers(pipeline, "part=2/b %20", 40, 50)
+    happened = run_and_compare(pipeline, ["append", "incremental"])
+    (taken_in,) = happened.of("files_taken_in")
+    assert (taken_in["added"], taken_in["rows_inserted"], taken_in["rows_deleted"]) == (1, 10, 0)
+    assert happened.refresh("with_paths")["reason_code"] == "UNVERSIONED_SOURCE"
+    # Replaced by a file of the same size and modification time.
+    before = added.stat()
+    write_numbers(pipeline, "part=2/b %20", 60, 70)
+    os.utime(added, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (taken_in,) = run_and_compare(pipeline, ["incremental", "incremental"]).of("files_taken_in")
+    assert (taken_in["changed"], taken_in["rows_inserted"], taken_in["rows_deleted"]) == (1, 10, 10)
+    # A key moves to another name, and a file of the other source vanishes.
+    pipeline.write("names 2/b.csv", "k,name\n0,null\n")
+    kept = (pipeline.folder / "names 1/ä.csv").rename(pipeline.folder / "kept")
+    happened = pipeline.run()
+    kept.rename(pipeline.folder / "names 1/ä.csv")
+    assert pipeline.query("SELECT DISTINCT name FROM by_key") == [("null",)]
+    happened = pipeline.run()
+    assert happened.mode("by_key")[0] == "incremental"
+    # The folder of a partition is renamed, and a file is only touched.
+    shutil.move(pipeline.folder / "numbers/part=2", pipeline.folder / "numbers/part=3")
+    (pipeline.folder / "numbers/part=1/a.parquet").touch()
+    happened = run_and_compare(pipeline, ["append", "incremental"])
+    assert happened.refresh("even")["rows_inserted"] == happened.refresh("even")["rows_deleted"] == 0
+    unchanged = pipeline.run()
+    assert unchanged.of("files_taken_in") == []
+    modes = {view: unchanged.mode(view)[0] for view in QUERIES}
+    # What reads its files' names is compared in each run; the others cost nothing.
+    assert modes == {"even": "no_data", "by_key": "no_data", "lines": "no_data", "with_paths": "diff"}
+
+
+def test_new_columns_are_compared_with_a_reason(pipeline: Pipeline) -> None:
+    pipeline.write(
+        "definitions/p.py",
+        f"""
+        from pyspark import pipelines as dp
+
+        @dp.materialized_view(table_properties={{"tautochrone.refresh-policy": "incremental"}})
+        def total():
+            orders = spark.read.csv("{pipeline.folder}/orders", header=True, inferSchema=True)
+            return orders.selectExpr("CAST(sum(amount) AS DOUBLE) AS amount")
+        """,
+    )
+    pipeline.write("orders/a.csv", "id,amount\n1,10\n2,20\n")
+    pipeline.run()
+    pipeline.write("orders/b.csv", "id,amount\n3,0.5\n")
+    happened = pipeline.run()
+    assert happened.mode("total")[0] == "diff"
+    assert happened.refresh("total")["reason_code"] == "FILE_COLUMNS_CHANGED"
+    assert pipeline.query("SELECT amount FROM total") == [(30.5,)]
+    # A run that has begun learns of it by the listing alone.
+    with pipeline.opened() as (job, happened):
+        pipeline.write("orders/c.csv", "id,amount\nx,4\n")
+        pipeline.execute(job)
+    assert happened.refresh("total")["reason_code"] == "FILE_COLUMNS_CHANGED", list(happened)
+    assert pipeline.query("SELECT amount FROM total") == [(34.5,)]
+
+
+def test_an_interrupted_checkpoint_reads_the_files_of_its_cut(pipeline: Pipeline) -> None:
+    run_and_compare(pipeline, ["full", "full"])
+    added = write_numbers(pipeline, "part=2/b", 40, 50)
+    effects = StrikingEffects(Strike(Step.META_OPEN, "after", "crash"))
+    with pipeline.opened(effects) as (job, _), pytest.raises(Crash):
+        pipeline.execute(job)
+    added.unlink()
+    write_numbers(pipeline, "part=2/c", 50, 58)
+    happened = run_and_compare(pipeline, ["incremental", "incremental"])
+    refreshes = [refresh for refresh in happened.of("refresh") if refresh["dataset"].endswith(".even")]
+    assert [(refresh["rows_inserted"], refresh["rows_deleted"]) for refresh in refreshes] == [(5, 0), (4, 5)]
