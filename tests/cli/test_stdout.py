@@ -58,3 +58,19 @@ def test_command_works_with_standard_output_closed() -> None:
         ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code], capture_output=True, text=True, check=False
     )
     assert "Traceback" not in done.stderr, done.stderr
+
+
+def test_reader_of_a_pipe_may_end_early() -> None:
+    command = '"$0" -c "$1" | true'
+    code = """
+import time
+from tautochrone.cli import stdout
+
+with stdout.reserved():
+    time.sleep(0.5)
+    stdout.answer().write("a line\\n")
+"""
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, code], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""

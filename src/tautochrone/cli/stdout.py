@@ -48,5 +48,7 @@ def give_back() -> None:
         return
     stream, _reserved = _reserved, None
     sys.stdout.flush()
-    with stream:
-        os.dup2(stream.fileno(), _STDOUT)
+    os.dup2(stream.fileno(), _STDOUT)
+    # The reader of a pipe may have ended before all was written: `taut status | head -1`.
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
