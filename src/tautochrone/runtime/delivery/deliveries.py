@@ -18,7 +18,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.delivery.declarations import declared_sinks, streamed_sinks
 from tautochrone.runtime.delivery.delivery import Delivery
-from tautochrone.runtime.delivery.sink_stream import SinkStream
+from tautochrone.runtime.delivery.sink_stream import UNFINISHED, SinkStream
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import Selection
 from tautochrone.runtime.streams.streams import Streams
@@ -32,6 +32,7 @@ _POLL_S = 5.0
 _LAST_TRIES = 3
 """Failed tries in a row after which the end of a run waits no longer for a sink."""
 _JOIN_S = 600.0
+"""How long a cancelled run waits for a sink."""
 
 NOT_RETRYABLE = frozenset(
     {
@@ -194,10 +195,15 @@ class _Worker:
         return self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures >= self._attempts
 
     def finish(self) -> None:
-        until = time.monotonic() + _JOIN_S
-        while time.monotonic() < until and self._thread.is_alive():
+        cancelled = self._job.ownership.cancelled
+        until: float | None = None
+        while self._thread.is_alive() and (until is None or time.monotonic() < until):
             if self._settled.wait(0.02) or self._needs_attention or self._failures >= _LAST_TRIES:
                 return
+            if until is None and cancelled.is_set():
+                until = time.monotonic() + _JOIN_S
+        if self.fatal is None and not self.is_settled and self.error is None:
+            self.error = UNFINISHED
 
     def stop(self) -> None:
         self._stopping.set()

@@ -32,11 +32,14 @@ from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
 
-__all__ = ["SinkStream"]
+__all__ = ["UNFINISHED", "SinkStream"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _POLL_S = 1.0
 _JOIN_S = 600.0
+"""How long a cancelled run waits for a sink."""
+
+UNFINISHED = "the run ended before the sink had all rows; the next run goes on"
 
 
 @dataclass(slots=True)
@@ -109,13 +112,18 @@ class SinkStream:
         return self._settled.is_set()
 
     def finish(self) -> None:
-        """Wait until the flows took the newest checkpoint, or failed."""
+        """Wait until the flows took the newest checkpoint, or failed; if cancelled, 10 minutes at most."""
         # Another job may have completed a checkpoint.
         self.wake()
-        until = time.monotonic() + _JOIN_S
-        while time.monotonic() < until and self._thread.is_alive():
+        cancelled = self._job.ownership.cancelled
+        until: float | None = None
+        while self._thread.is_alive() and (until is None or time.monotonic() < until):
             if self._settled.wait(0.02):
                 return
+            if until is None and cancelled.is_set():
+                until = time.monotonic() + _JOIN_S
+        if self.fatal is None and not self.is_settled and self.error is None:
+            self.error = UNFINISHED
 
     def stop(self) -> None:
         self._stopping.set()
@@ -173,8 +181,7 @@ class SinkStream:
             if not self._flows:
                 self._claim()
             checkpoint = self._job.store.checkpoints.latest_published(self._job.name)
-            for flow in self._flows:
-                self._advance(flow, checkpoint)
+            self._advance_all(checkpoint)
         except (FencedError, SinkFencedError):
             raise
         except Exception as error:
@@ -194,6 +201,20 @@ class SinkStream:
         with self._lock:
             if not self._news.is_set():
                 self._settled.set()
+
+    def _advance_all(self, checkpoint: Checkpoint | None) -> None:
+        """Advance each flow, whatever becomes of the others, and raise the first error."""
+        errors: list[Exception] = []
+        for flow in self._flows:
+            try:
+                self._advance(flow, checkpoint)
+            except (FencedError, SinkFencedError):
+                raise
+            except Exception as error:
+                require_live_jvm()
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _advance(self, flow: _Flow, checkpoint: Checkpoint | None) -> None:
         if flow.tables:

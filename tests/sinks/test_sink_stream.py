@@ -1,0 +1,109 @@
+"""When a sink that Spark writes waits, fails and recovers, with queries that a test controls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tautochrone.errors import IngestError
+from tautochrone.model.names import TableName
+from tautochrone.runtime.delivery import sink_stream
+from tautochrone.runtime.delivery.sink_stream import UNFINISHED, SinkStream
+
+
+class Query:
+    """A flow's query: each start calls `on_start`."""
+
+    def __init__(self, on_start: Callable[[], None] = lambda: None) -> None:
+        self.on_start = on_start
+        self.starts = 0
+        self.active, self.progressed = False, False
+        self.error: IngestError | None = None
+        self.batch: int | None = None
+        self.rows = 0
+
+    def start(self, _session: object, **_trigger: object) -> None:
+        self.starts += 1
+        self.error, self.active, self.progressed = None, "processingTime" in _trigger, False
+        self.on_start()
+
+    def die(self) -> None:
+        self.active, self.error = False, IngestError("SINK_TEST", "it is broken")
+
+    def failure(self) -> IngestError | None:
+        return self.error
+
+    def collect(self) -> bool:
+        return False
+
+    def stop(self) -> None:
+        self.active = False
+
+
+class Sink:
+    """A sink whose flows read outside sources alone."""
+
+    def __init__(self, *queries: Query, interval_ms: int | None = None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.recorded: list[str] = []
+        self.cancelled = threading.Event()
+        job = SimpleNamespace(
+            name="job",
+            topology=SimpleNamespace(graph=SimpleNamespace(order=()), sibling_tables=frozenset()),
+            journal=None,
+            ownership=SimpleNamespace(cancelled=self.cancelled),
+            store=SimpleNamespace(checkpoints=SimpleNamespace(latest_published=lambda _job: None)),
+            emit=lambda event, **fields: self.events.append({"event": event, **fields}),
+        )
+        target = SimpleNamespace(name="out", target=TableName("lake", ("db",), "out"), flows=())
+        self.stream = SinkStream(job, None, target, is_fresh=False, interval_ms=interval_ms)  # type: ignore[arg-type]
+        self.stream._journal = SimpleNamespace(  # type: ignore[assignment]
+            fence=1,
+            streamed=lambda *_: self.recorded.append("streamed"),
+            failed=lambda *_, **__: self.recorded.append("failed"),
+        )
+        self.stream._session = lambda _flow: None  # type: ignore[method-assign, assignment, return-value]
+        for number, query in enumerate(queries):
+            resolved = SimpleNamespace(flow=SimpleNamespace(name=f"flow_{number}"))
+            self.stream._flows.append(sink_stream._Flow(resolved, query, frozenset()))  # type: ignore[arg-type]
+
+
+def test_end_of_a_run_waits_for_a_slow_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_stream, "_JOIN_S", 0.0)
+    release = threading.Event()
+    sink = Sink(Query(lambda: release.wait(10) and None))
+    sink.stream.start()
+    finishing = threading.Thread(target=sink.stream.finish)
+    finishing.start()
+    finishing.join(0.2)
+    assert finishing.is_alive()
+    release.set()
+    finishing.join(5)
+    assert (finishing.is_alive(), sink.stream.error, sink.stream.is_settled) == (False, None, True)
+    sink.stream.stop()
+
+
+def test_cancelled_run_reports_a_sink_without_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_stream, "_JOIN_S", 0.0)
+    release = threading.Event()
+    sink = Sink(Query(lambda: release.wait(10) and None))
+    sink.cancelled.set()
+    sink.stream.start()
+    sink.stream.finish()
+    assert sink.stream.error == UNFINISHED
+    release.set()
+    sink.stream.stop()
+
+
+def test_failing_flow_does_not_stop_the_other_flows_of_a_sink() -> None:
+    broken = Query()
+    broken.on_start = broken.die
+    sound = Query()
+    sink = Sink(broken, sound)
+    sink.stream._try()
+    assert (broken.starts, sound.starts) == (1, 1)
+    assert [event["error_class"] for event in sink.events] == ["SINK_TEST"]
