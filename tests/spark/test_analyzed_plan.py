@@ -64,6 +64,14 @@ def view_of(session: SparkSession, query: str) -> View:
         ),
         ("SELECT k, listagg(g, ',') WITHIN GROUP (ORDER BY g) FROM t GROUP BY k", None),
         (
+            "SELECT k, max_by(c, c) FROM (SELECT k, g COLLATE UTF8_LCASE AS c FROM t) GROUP BY k",
+            "max_by() picks an arbitrary row of a tie",
+        ),
+        (
+            "SELECT last_value(string(c)) OVER (ORDER BY c) FROM (SELECT g COLLATE UTF8_LCASE AS c FROM t)",
+            "last() picks an arbitrary row",
+        ),
+        (
             "SELECT x, last_value(g) OVER (PARTITION BY k ORDER BY x) FROM t",
             "last() picks an arbitrary row",
         ),

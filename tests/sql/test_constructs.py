@@ -76,3 +76,23 @@ def test_reason_names_the_node_that_decides_the_mode(testbed: ViewTestbed) -> No
     assert refresh["reason_code"] == "NODE_NEEDS_MODE"
     assert refresh["reason_params"]["node"] == "window"
     assert refresh["reason"].startswith("window needs diff: ")
+
+
+def test_limit_1_without_columns_follows_an_input_that_becomes_empty(testbed: ViewTestbed) -> None:
+    """Of such rows only their number counts, which a global aggregate would make 1 over no rows."""
+    testbed.sql(
+        "CREATE NAMESPACE lake.src",
+        "CREATE TABLE lake.src.a USING iceberg AS SELECT id FROM range(3)",
+        "CREATE TABLE lake.src.flags (name STRING, is_on BOOLEAN) USING iceberg",
+    )
+    testbed.view("any_row", "SELECT count(*) AS n FROM (SELECT name FROM src.flags LIMIT 1)")
+    testbed.view("allowed", "SELECT a.* FROM src.a CROSS JOIN (SELECT 1 FROM src.flags WHERE is_on LIMIT 1)")
+    for statement in (
+        "INSERT INTO lake.src.flags VALUES ('x', false), ('y', false)",
+        "UPDATE lake.src.flags SET is_on = true",
+        "DELETE FROM lake.src.flags WHERE name = 'x'",
+        "DELETE FROM lake.src.flags",
+    ):
+        testbed.checkpoint()
+        testbed.sql(statement)
+    testbed.checkpoint()

@@ -151,14 +151,23 @@ def _order_determines(order: JavaObject, value: JavaObject) -> bool:
 
 def _determined_by(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
     """Whether rows with equal `orders` have an equal `value`: it is one of them or a function of them."""
-    if any(order.semanticEquals(value) for order in orders):
+    if any(order.semanticEquals(value) and not _is_collated(order) for order in orders):
         return True
     return bool(value.deterministic()) and _is_function_of(value, _exact(orders))
 
 
 def _exact(orders: Iterable[JavaObject]) -> list[JavaObject]:
     """The orders whose equal values are the same in every function of them."""
-    return [order for order in orders if not any(name in order.dataType().sql() for name in _SIGNED_ZERO)]
+    return [
+        order
+        for order in orders
+        if not _is_collated(order) and not any(name in order.dataType().sql() for name in _SIGNED_ZERO)
+    ]
+
+
+def _is_collated(expression: JavaObject) -> bool:
+    """Whether equal values may differ, such as 'a' and 'A' in UTF8_LCASE."""
+    return "collate" in expression.dataType().catalogString()
 
 
 def _is_function_of(value: JavaObject, orders: Sequence[JavaObject]) -> bool:

@@ -13,7 +13,7 @@ from tautochrone.spark.analysis.nondeterminism import (
     unordered_rows_window_nondeterminism,
 )
 from tautochrone.spark.analysis.row_bound import most_rows
-from tautochrone.spark.jvm.catalyst import items, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.from_catalyst import Translator
@@ -96,8 +96,7 @@ def translate_limit(translator: Translator, plan: JavaObject) -> Node:
         if bound is not None and bound <= limit:
             return translator.node(source)
         if limit == 1 and _has_equal_rows(source):
-            output, none = source.output(), translator.catalyst.none
-            return translator.node(translator.catalyst.logical("Aggregate")(output, output, source, none))
+            return translator.node(_one_of_equal_rows(translator.catalyst, source))
     offset = 0
     if kind(source) == "Offset":
         offset = int(source.offsetExpr().value())
@@ -132,6 +131,19 @@ def _has_equal_rows(plan: JavaObject) -> bool:
     if kind(plan) != "Project":
         return False
     return all(kind(entry) == "Alias" and entry.child().foldable() for entry in items(plan.projectList()))
+
+
+def _one_of_equal_rows(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+    """A plan with one of the rows of a plan whose rows are all the same, and none if it has none."""
+    output = plan.output()
+    if not output.isEmpty():
+        return catalyst.logical("Aggregate")(output, output, plan, catalyst.none)
+    # Without a grouping expression an aggregate has a row over an empty input too.
+    true = catalyst.literal(True)
+    _, expr_id = catalyst.new_expr_id()
+    row = catalyst.seq([catalyst.alias(true, "row", expr_id)])
+    group = catalyst.logical("Aggregate")(catalyst.seq([true]), row, plan, catalyst.none)
+    return catalyst.logical("Project")(output, group)
 
 
 def _depends_on_row_order(window: JavaObject) -> bool:
