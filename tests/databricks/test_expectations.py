@@ -130,6 +130,32 @@ def test_view_follows_rows_that_start_and_stop_to_violate(project: DialectProjec
     assert project.verdicts["totals"] is True
 
 
+def test_conditions_see_settings_and_datasets_as_the_query_does(project: DialectProject) -> None:
+    project.define(
+        "limits.sql",
+        """
+        SET rules.lowest = 3;
+        CREATE LIVE TABLE limits AS SELECT 20 AS highest;
+        CREATE STREAMING LIVE TABLE taken (CONSTRAINT low EXPECT (v >= ${rules.lowest}) ON VIOLATION DROP ROW)
+          AS SELECT * FROM STREAM read_files('@IN@/taken', format => 'json', schema => 'k INT, v INT');
+        CREATE LIVE TABLE checked (
+          CONSTRAINT low EXPECT (v >= ${rules.lowest}),
+          CONSTRAINT high EXPECT (v <= (SELECT max(highest) FROM LIVE.limits)) ON VIOLATION DROP ROW
+        ) AS SELECT k, v FROM items;
+        """,
+    )
+    external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
+    external(project, "INSERT INTO lake.default.items VALUES (1, 2), (2, 10), (3, 30)")
+    project.json("taken/1.json", {"k": 1, "v": 2}, {"k": 2, "v": 4})
+    events = project.run()
+    assert project.rows("SELECT k FROM taken") == [(2,)]
+    assert project.rows("SELECT k FROM checked ORDER BY k") == [(1,), (2,)]
+    assert refresh_counts(events.of("batch")[-1]) == {"low": (1, 1)}
+    assert refresh_counts(events.refresh("checked")) == {"low": (1, 1), "high": (1, 1)}
+    external(project, "INSERT INTO lake.default.items VALUES (4, 1), (5, 99)")
+    assert refresh_counts(project.run().refresh("checked")) == {"low": (2, 1), "high": (2, 1)}
+
+
 def test_linear_view_appends_and_counts_added_rows(project: DialectProject) -> None:
     project.define(
         "view.sql",

@@ -49,7 +49,6 @@ from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.execute.expectations import with_flags
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 
@@ -71,6 +70,9 @@ class StreamingFlow(Protocol):
     def name(self) -> str: ...
 
     def evaluate(self, session: SparkSession) -> DataFrame: ...
+
+    def with_flags(self, rows: DataFrame) -> DataFrame:
+        """Rows of `evaluate` with a column for each expectation: true if the row violates it."""
 
 
 def spark_position(commit_metadata: CommitMetadata | None, flow: str) -> SparkPosition | None:
@@ -442,7 +444,7 @@ class FlowQuery:
         fork = table.fork()
 
         def stage(aligned: DataFrame) -> Staged:
-            flagged = with_flags(aligned, self.expectations)
+            flagged = self.flow.with_flags(aligned)
             staged, counted = stage_expected(table, fork, flagged, self.expectations)
             violations.update(counted)
             return staged

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
-from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.databricks.files import collected_clauses
@@ -66,7 +65,6 @@ from tautochrone.spark.analysis.file_relations import (
 )
 from tautochrone.spark.analysis.file_relations import table_schema as file_table_schema
 from tautochrone.spark.analysis.parsed_relations import relations_of
-from tautochrone.spark.execute.expectations import with_flags
 from tautochrone.spark.sources.external_sources import external_sources
 
 __all__ = ["ExternalSchema", "analyse"]
@@ -193,7 +191,7 @@ class _Analysis:
         check_query_type(self._kind(flow), flow, streaming=bool(frame.isStreaming))
         followed, obstacle = frame, None
         if self._kind(flow) is DatasetKind.MATERIALIZED_VIEW:
-            followed, obstacle = self._over_file_tables(frame, reads, flow.expectations)
+            followed, obstacle = self._over_file_tables(flow, frame, reads)
         resolved = self._resolve(flow, followed)
         if obstacle is not None:
             described = tuple(f"{text} ({obstacle})" for text in resolved.inputs.unversioned)
@@ -212,10 +210,10 @@ class _Analysis:
             self._definitions = replace(self._definitions, datasets=datasets)
 
     def _over_file_tables(
-        self, frame: DataFrame, reads: FileReads, expectations: Sequence[Expectation]
+        self, flow: Flow, frame: DataFrame, reads: FileReads
     ) -> tuple[DataFrame, str | None]:
         """A query over files as one over the tables that hold their rows, or itself and the reason."""
-        plan = analyzed_plan(with_flags(frame, expectations))
+        plan = analyzed_plan(flow.with_flags(frame))
         relations = file_relations(plan, reads)
         if not relations:
             return frame, None
@@ -245,6 +243,8 @@ class _Analysis:
                         self._empty_catalog.catalog,
                         partial(self._check_tables, flow),
                     )
+                    # A condition may read a table that must be provided first.
+                    flow.with_flags(evaluated[0])
                 self._warn(flow, clauses)
                 return evaluated
             except DefinitionError as error:
@@ -309,7 +309,7 @@ class _Analysis:
 
     def _resolve(self, flow: Flow, frame: DataFrame) -> ResolvedFlow:
         # What a condition reads, such as the time, counts as read by the flow.
-        plan = analyzed_plan(with_flags(frame, flow.expectations))
+        plan = analyzed_plan(flow.with_flags(frame))
         streaming = bool(frame.isStreaming)
         state = stateful_node(plan) if streaming else None
         linear, linear_reason = linearity(plan, self._empty_catalog.catalog)
@@ -349,7 +349,7 @@ class _Analysis:
         literals, text = literals_of(plan), flow.text.lower()
         if all(literal.lower() in text for literal in literals):
             return False
-        again = flow.evaluate(self._empty_catalog.session)
+        again = flow.with_flags(flow.evaluate(self._empty_catalog.session))
         return literals_of(analyzed_plan(again)) != literals
 
     def _kind(self, flow: Flow) -> DatasetKind:

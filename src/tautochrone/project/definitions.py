@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.analysis.session_context import use_session
-from tautochrone.spark.execute.expectations import without_dropped
+from tautochrone.spark.execute.expectations import with_flags, without_dropped
 from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = [
@@ -116,9 +116,29 @@ class Flow:
             try:
                 with use_session(session, self.scope.catalog, self.scope.namespace, self.conf):
                     rows = self.query.dataframe(session, listener)
-                    return rows if with_dropped else without_dropped(rows, self.expectations)
+                    return rows if with_dropped else without_dropped(rows, self._rewritten())
             except Exception as error:
                 raise explain(error, self.query.position_of, self.location) from error
+
+    def with_flags(self, rows: DataFrame) -> DataFrame:
+        """Rows of `evaluate` with a column for each expectation: true if the row violates it, else false.
+
+        A condition sees what the query sees: the flow's settings, its current database and `LIVE.x`.
+
+        Raises:
+            DefinitionError: as of `spark.execute.expectations.without_dropped`.
+        """
+        if not self.expectations:
+            return rows
+        with (
+            evaluation_lock,
+            use_session(rows.sparkSession, self.scope.catalog, self.scope.namespace, self.conf),
+        ):
+            return with_flags(rows, self._rewritten())
+
+    def _rewritten(self) -> tuple[Expectation, ...]:
+        """The expectations with the names of the pipeline's datasets as Spark knows them."""
+        return tuple(replace(e, condition=self.scope.rewrite(e.condition)) for e in self.expectations)
 
 
 def missing(parts: tuple[str, ...]) -> DefinitionError:

@@ -16,7 +16,6 @@ from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
 from tautochrone.runtime.refresh.state_layout import Planned, planned
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.spark.execute.expectations import with_flags
 from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Plans"]
@@ -75,7 +74,7 @@ class Plans:
         self._views.prepare(session, flow.views)
         rows = flow.evaluate(session, with_dropped=True)
         frame = align(rows, self._graph.schemas[view], flow.flow.name)
-        plan = plan_of(with_flags(frame, flow.flow.expectations), view.catalog)
+        plan = plan_of(flow.flow.with_flags(frame), view.catalog)
         if flow.deterministic_reason == UNSTABLE_FUNCTION:
             # The rows that are stored have the constants of another run.
             plan = replace(plan, obstacles=(*plan.obstacles, UNSTABLE_FUNCTION))

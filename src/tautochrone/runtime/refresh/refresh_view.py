@@ -26,7 +26,7 @@ from tautochrone.runtime.refresh.state_layout import Planned
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import with_fixed_time
-from tautochrone.spark.execute.expectations import violations, with_flags, without_flags
+from tautochrone.spark.execute.expectations import violations, without_flags
 from tautochrone.spark.execute.multiset_diff import multiset_diff, surviving_rows, ungroupable_column
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
@@ -196,7 +196,7 @@ class _FullComputation:
         self.context.views.prepare(self.session, flow.views, self.task.inputs)
         rows = flow.evaluate(self.session, self.task.inputs, with_dropped=True)
         aligned = align(rows, self.context.schemas[self.task.name], flow.flow.name)
-        return with_fixed_time(with_flags(aligned, flow.flow.expectations), self.task.inputs)
+        return with_fixed_time(flow.flow.with_flags(aligned), self.task.inputs)
 
     def _stored_rows(self) -> int:
         fork = self.task.fork

@@ -41,6 +41,9 @@ class LimitedFlow:
     def evaluate(self, session: SparkSession) -> DataFrame:
         return limited(session, self.flow.evaluate(session), self.options).rows
 
+    def with_flags(self, rows: DataFrame) -> DataFrame:
+        return self.flow.with_flags(rows)
+
 
 def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
     """Refuse limits of flows that do not exist, that read no source, or whose sources don't know them.

@@ -62,6 +62,9 @@ class _Evaluated:
         self.definitions.prepare(session, self.flow.views)
         return self.flow.flow.evaluate(session, with_dropped=True)
 
+    def with_flags(self, rows: DataFrame) -> DataFrame:
+        return self.flow.flow.with_flags(rows)
+
 
 class Streams:
     """Makes and remembers the job's stream queries, one per flow."""
