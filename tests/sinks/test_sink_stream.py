@@ -37,6 +37,10 @@ class Query:
     def failure(self) -> IngestError | None:
         return self.error
 
+    def take_failure(self) -> IngestError | None:
+        error, self.error = self.error, None
+        return error
+
     def collect(self) -> bool:
         return False
 
@@ -107,3 +111,33 @@ def test_failing_flow_does_not_stop_the_other_flows_of_a_sink() -> None:
     sink.stream._try()
     assert (broken.starts, sound.starts) == (1, 1)
     assert [event["error_class"] for event in sink.events] == ["SINK_TEST"]
+
+
+def test_each_death_of_a_continuous_query_is_a_failure_with_a_longer_pause() -> None:
+    query = Query()
+    sink = Sink(query, interval_ms=1000)
+    sink.stream._stopping.wait = lambda _seconds=None: False  # type: ignore[method-assign, assignment]
+    sink.stream._try()
+    for _ in range(3):
+        query.die()
+        sink.stream._try()
+        # It is started again by the next try, and has not succeeded yet.
+        sink.stream._try()
+        assert (query.active, sink.stream.error) == (True, sink.events[-1]["error"])
+    assert [(event["failures"], event["retry_in_ms"]) for event in sink.events] == [
+        (1, 1000),
+        (2, 2000),
+        (3, 4000),
+    ]
+    query.progressed = True
+    sink.stream._try()
+    assert sink.stream.error is None
+
+
+def test_death_during_a_try_keeps_the_error_of_a_sink() -> None:
+    query = Query()
+    sink = Sink(query, interval_ms=1000)
+    sink.stream.error = "an older failure"
+    query.on_start = query.die
+    sink.stream._try()
+    assert sink.stream.error == "an older failure"

@@ -182,6 +182,10 @@ def test_a_failing_sink_fails_the_run_until_it_is_sent_again(project: Project) -
     rebuilt = project.pipeline.run(full=["orders"])
     assert rebuilt.state == "FAILED"
     assert "STREAM_INPUT_CHANGED" in rebuilt.of("sink_failed")[0]["error"]
+    # The next process, whose first checkpoint is the rebuilt one, refuses it too.
+    refused = project.pipeline.run()
+    assert refused.state == "FAILED"
+    assert "STREAM_INPUT_CHANGED" in refused.of("sink_failed")[0]["error"]
     again = project.pipeline.run(full=["big"])
     assert again.state == "FAILED"
     assert "SINK_FOLDER_HAS_BATCHES" in again.of("sink_failed")[0]["error"]

@@ -65,12 +65,12 @@ class SinkQuery:
         return self.folders.own
 
     def start(self, session: SparkSession, **trigger: Any) -> None:
-        """Take over the folder of the last owner, then start.
+        """Take over the folder of the last owner, if that is not done yet, then start.
 
         Raises:
             TautochroneError: the source or the sink refuses, or a newer owner exists.
         """
-        self._take_over()
+        self.take_over()
         self._require_log_of_own_batches()
         self._has_stopped = False
         try:
@@ -91,7 +91,7 @@ class SinkQuery:
             raise explain(error, self.flow.name) from error
 
     def offsets(self) -> str | None:
-        """The offsets of the newest batch that the sink took; None before the first."""
+        """The offsets of the newest batch that the sink took; None before the first. First `take_over`."""
         finished = self.folder.state().finished
         return None if finished is None else self.folder.offsets(finished)
 
@@ -133,6 +133,13 @@ class SinkQuery:
         problem = self._query.exception()
         return None if problem is None else explain(problem, self.flow.name)
 
+    def take_failure(self) -> TautochroneError | None:
+        """As `failure`, which then forgets the dead query."""
+        failure = self.failure()
+        if failure is not None:
+            self._query = None
+        return failure
+
     def stop(self) -> None:
         """End the query after the batch that runs."""
         query = self._query
@@ -145,7 +152,12 @@ class SinkQuery:
         query.stop()
         self.collect()
 
-    def _take_over(self) -> None:
+    def take_over(self) -> None:
+        """Take over the folder of the last owner, which says how far the sink has come. Repeatable.
+
+        Raises:
+            TautochroneError: a newer owner exists.
+        """
         own = self.folder
         if own.query_id is None:
             last = next((folder for folder in self.folders.older() if folder.query_id is not None), None)

@@ -191,7 +191,7 @@ class SinkStream:
         if self._stopping.is_set():
             # What was interrupted did not succeed.
             return
-        if self.error is None or all(flow.query.progressed for flow in self._flows if flow.query.active):
+        if self.error is None or all(_is_sound(flow.query) for flow in self._flows):
             self._failures, self.error = 0, None
         self._report()
         self._settle()
@@ -236,6 +236,7 @@ class SinkStream:
         if not flow.tables <= versions.keys():
             # A table that could not be built yet; its own failure is reported.
             return
+        flow.query.take_over()
         if flow.query.offsets() is not None:
             self._require_appends(flow, versions)
         flow.versions = versions
@@ -259,12 +260,13 @@ class SinkStream:
             raise failure
 
     def _keep_running(self, flow: _Flow, interval_ms: int) -> None:
-        if not flow.query.active:
-            failure = flow.query.failure()
-            flow.query.start(self._session(flow), processingTime=f"{interval_ms} milliseconds")
-            if failure is not None and self.error is None:
-                raise failure
         flow.query.collect()
+        failure = flow.query.take_failure()
+        if failure is not None:
+            # The next try, after a pause, starts it again.
+            raise failure
+        if not flow.query.active:
+            flow.query.start(self._session(flow), processingTime=f"{interval_ms} milliseconds")
 
     # -- what the flows read ----------------------------------------------------------------------
 
@@ -304,9 +306,10 @@ class SinkStream:
 
             def lookup(table: TableName) -> Version | str | Streamed | None:
                 version = NO_VERSION if table in flow.empty else flow.versions.get(table)
-                if version is None:
-                    return None if table in self._tables else NEWEST
-                return self._streams.streamed(self._sink.target, flow.resolved.flow.name, version)
+                if version is None and table in self._tables:
+                    return None
+                name = flow.resolved.flow.name
+                return self._streams.streamed(self._sink.target, name, NEWEST if version is None else version)
 
             job.read_points.show(read_point, lookup)
             catalog = job.settings.catalog.name
@@ -371,3 +374,8 @@ class SinkStream:
         if not is_last:
             self._stopping.wait(pause_s)
             self._news.set()
+
+
+def _is_sound(query: SinkQuery) -> bool:
+    """Whether a query runs and has succeeded since its start, or ended without a failure."""
+    return (query.progressed or not query.active) and query.failure() is None
