@@ -148,6 +148,62 @@ def test_views_are_registered_anew_in_a_session(project: ProjectMaker) -> None:
         assert [session.table(view).head() for view in ("above", "below")] == [(number,), (number,)]
 
 
+FRAMES = """
+    from pyspark import pipelines as dp
+    from pyspark.sql import functions as F
+
+    rows = [[1, 200], [2, 50]]
+    ORDERS = spark.createDataFrame(rows, "id BIGINT, amount BIGINT")
+    rows[0][1] = 0
+    rows.append([3, 300])
+    ZIPPED = spark.createDataFrame(zip([1, 3], ["one", "three"]), "id BIGINT, name STRING")
+    columns = ["id"]
+    IDS = ORDERS.select(columns)
+    columns.append("amount")
+
+    FREE = ORDERS.withColumn("amount", F.lit(0))
+    SAME = ORDERS.drop("other")
+    VIEWS = {
+        "orders": ORDERS,
+        "ids": IDS,
+        "old_column": FREE.where(ORDERS["amount"] > 100),
+        "new_column": FREE.where(FREE["amount"] > 100),
+        "same_plan": SAME.where(SAME.id > 1).where(ORDERS.id < 3),
+        "joined": ORDERS.join(ZIPPED, ORDERS.id == ZIPPED.id).select(ORDERS["*"], ZIPPED[1], ZIPPED.id),
+        "joined_by_function": ORDERS.join(ZIPPED, ORDERS.id == ZIPPED.id).groupBy(ZIPPED["id"]).count(),
+    }
+
+    for name in VIEWS:
+        @dp.temporary_view(name=name)
+        def view():
+            return VIEWS[name]
+
+    @dp.materialized_view
+    def stored():
+        return ORDERS
+"""
+
+
+@pytest.mark.spark
+def test_frames_of_the_import_keep_their_arguments_and_columns(project: ProjectMaker) -> None:
+    definitions = project.load({"defs/a.py": FRAMES})
+    session = project.spark.newSession()
+
+    def rows(view: str) -> list[tuple[object, ...]]:
+        return sorted(map(tuple, session.table(view).collect()))
+
+    for _ in range(2):
+        # Each time the frames are built again.
+        definitions.prepare(session)
+        assert rows("orders") == [(1, 200), (2, 50)]
+        assert rows("ids") == [(1,), (2,)]
+        assert rows("old_column") == [(1, 0)]
+        assert rows("new_column") == []
+        assert rows("same_plan") == [(2, 50)]
+        assert rows("joined") == [(1, 200, "one", 1)]
+        assert rows("joined_by_function") == [(1, 1)]
+
+
 def test_whole_numbers_of_float_columns_become_floats() -> None:
     nested = StructType(
         [

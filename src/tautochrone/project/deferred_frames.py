@@ -8,16 +8,20 @@ again in each session in which a query function runs.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
-from pyspark.sql import Column, SparkSession, functions
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import DataType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.project.deferred_columns import column_of_plan, column_text, next_plan_id, with_plan_id
 
 __all__ = [
     "DeferredFrame",
@@ -76,7 +80,7 @@ def evaluation_session() -> SparkSession | None:
     return _evaluations[-1].session if _evaluations else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Recorded:
     """What was recorded: how to build it, the session of the import, and a text that is the same in every
     process."""
@@ -84,18 +88,32 @@ class _Recorded:
     build: Callable[[SparkSession], Any]
     session: SparkSession
     text: str
+    plan_id: int | None = None
+    """Set when the file uses one of its columns."""
 
     def built(self) -> Any:
         """The real object in the session of the evaluation."""
         evaluation = _evaluations[-1]
         if id(self) not in evaluation.built:
-            evaluation.built[id(self)] = self.build(evaluation.session)
+            result = self.build(evaluation.session)
+            evaluation.built[id(self)] = (
+                result if self.plan_id is None else with_plan_id(result, self.plan_id)
+            )
         return evaluation.built[id(self)]
+
+    def column(self, name: str, *, is_metadata: bool = False) -> Column:
+        """A column that is found in what is built."""
+        if self.plan_id is None:
+            self.plan_id = next_plan_id()
+            _with_columns[self.plan_id] = self
+        return column_of_plan(self.session, name, self.plan_id, is_metadata=is_metadata)
 
     def method(self, name: str, wrap: Callable[[_Recorded], Any]) -> Callable[..., Any]:
         """A method that records its call."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _copied(args), _copied(kwargs)
+
             def build(_: SparkSession) -> Any:
                 return getattr(self.built(), name)(*args, **kwargs)
 
@@ -106,6 +124,10 @@ class _Recorded:
         return call
 
 
+_with_columns: WeakValueDictionary[int, _Recorded] = WeakValueDictionary()
+"""By its plan id."""
+
+
 class DeferredFrame(DataFrame):
     """A DataFrame that is built in each session in which a query function uses it."""
 
@@ -114,8 +136,8 @@ class DeferredFrame(DataFrame):
     def __new__(cls, *_args: Any) -> DeferredFrame:
         return object.__new__(cls)
 
-    def __init__(self, build: Callable[[SparkSession], DataFrame], session: SparkSession, text: str) -> None:
-        self._recorded = _Recorded(build, session, text)
+    def __init__(self, recorded: _Recorded) -> None:
+        self._recorded = recorded
 
     def __getattribute__(self, name: str) -> Any:
         if name == "_recorded" or name.startswith("__"):
@@ -124,7 +146,7 @@ class DeferredFrame(DataFrame):
         if evaluation_session() is not None:
             return getattr(recorded.built(), name)
         if name in _FRAME_METHODS:
-            return recorded.method(name, _frame)
+            return recorded.method(name, DeferredFrame)
         if name in _GROUPING_METHODS:
             return recorded.method(name, _DeferredGroups)
         if name == "transform":
@@ -134,7 +156,7 @@ class DeferredFrame(DataFrame):
         if name.startswith("_") or name in _SUBQUERIES:
             raise _needs_a_session(recorded.text)
         if not hasattr(DataFrame, name):
-            return functions.col(name)
+            return recorded.column(name)
         # The file wants rows or columns now, for instance to loop over them.
         with evaluating(recorded.session):
             return getattr(recorded.built(), name)
@@ -145,8 +167,10 @@ class DeferredFrame(DataFrame):
     def __getitem__(self, item: Any) -> Any:
         if evaluation_session() is not None:
             return self._recorded.built()[item]
+        if isinstance(item, int):
+            item = self.columns[item]
         if isinstance(item, str):
-            return functions.col(item)
+            return self._recorded.column(item)
         return self.filter(item) if isinstance(item, Column) else self.select(*item)
 
     def __repr__(self) -> str:
@@ -164,11 +188,7 @@ class _DeferredGroups:
             raise AttributeError(name)
         if evaluation_session() is not None:
             return getattr(self._recorded.built(), name)
-        return self._recorded.method(name, _DeferredGroups if name == "pivot" else _frame)
-
-
-def _frame(recorded: _Recorded) -> DeferredFrame:
-    return DeferredFrame(recorded.build, recorded.session, recorded.text)
+        return self._recorded.method(name, _DeferredGroups if name == "pivot" else DeferredFrame)
 
 
 def recorded_call(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeferredFrame:
@@ -177,6 +197,7 @@ def recorded_call(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[s
     >>> recorded_call(session, "table", ("orders",), {})  # doctest: +SKIP
     DataFrame[spark.table('orders')]
     """
+    args, kwargs = _copied(args), _copied(kwargs)
     options: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
     session, kind = owner, "spark"
     if not isinstance(owner, SparkSession):
@@ -192,12 +213,12 @@ def recorded_call(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[s
 
     calls = [*options, (method, args, kwargs)]
     text = ".".join(f"{name}({_text(values)}, {_text(named)})" for name, values, named in calls)
-    return DeferredFrame(build, session, f"{kind}.{text}")
+    return DeferredFrame(_Recorded(build, session, f"{kind}.{text}"))
 
 
 def remember_option(reader: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Remember a call that sets an option of a reader, for `recorded_call`."""
-    vars(reader).setdefault(_OPTIONS, []).append((method, args, kwargs))
+    vars(reader).setdefault(_OPTIONS, []).append((method, _copied(args), _copied(kwargs)))
 
 
 def real_frame(value: Any) -> Any:
@@ -210,6 +231,24 @@ def recorded_text(value: Any) -> str | None:
     return value._recorded.text if isinstance(value, (DeferredFrame, _DeferredGroups)) else None  # noqa: SLF001
 
 
+def _copied(value: Any) -> Any:
+    """An argument as it is now: each build gets it, and the file may change it later or read on in it."""
+    if isinstance(value, Iterator):
+        value = list(value)
+    if type(value) in (list, tuple, set):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (DataType, bytearray)) or type(value).__module__.startswith(("pandas.", "numpy")):
+        return copy.deepcopy(value)
+    return value
+
+
+def _frame_text(plan_id: int) -> str:
+    recorded = _with_columns.get(plan_id)
+    return recorded.text if recorded is not None else "?"
+
+
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_text(item) for item in value)}]"
@@ -218,7 +257,9 @@ def _text(value: Any) -> str:
     code = getattr(value, "__code__", None)
     if code is not None:
         return f"{code.co_name} {code.co_code.hex()}"
-    if isinstance(value, (str, bytes, int, float, bool, type(None), Column)):
+    if isinstance(value, Column):
+        return column_text(value, _frame_text)
+    if isinstance(value, (str, bytes, int, float, bool, type(None))):
         return repr(value)
     return recorded_text(value) or type(value).__name__
 

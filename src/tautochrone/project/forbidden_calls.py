@@ -6,9 +6,8 @@ with the same names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import GeneratorType
 from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
@@ -178,7 +177,7 @@ def _with_floats(
     schema = rest[0] if rest else kwargs.get("schema")
     if isinstance(schema, str):
         schema = _parse_datatype_string(schema)
-    if isinstance(schema, DataType) and isinstance(data, (list, tuple, GeneratorType)):
+    if isinstance(schema, DataType) and isinstance(data, (list, tuple, Iterator)):
         # A single type is that of the only column.
         convert = float_converter(schema)
         data = [convert(row) for row in data] if convert is not None else data
