@@ -51,9 +51,9 @@ class Query:
 class Sink:
     """A sink whose flows read outside sources alone."""
 
-    def __init__(self, *queries: Query, interval_ms: int | None = None) -> None:
+    def __init__(self, *queries: Query, interval_ms: int | None = None, is_fresh: bool = False) -> None:
         self.events: list[dict[str, Any]] = []
-        self.recorded: list[str] = []
+        self.recorded: list[tuple[object, ...]] = []
         self.cancelled = threading.Event()
         job = SimpleNamespace(
             name="job",
@@ -64,11 +64,12 @@ class Sink:
             emit=lambda event, **fields: self.events.append({"event": event, **fields}),
         )
         target = SimpleNamespace(name="out", target=TableName("lake", ("db",), "out"), flows=())
-        self.stream = SinkStream(job, None, target, is_fresh=False, interval_ms=interval_ms)  # type: ignore[arg-type]
+        self.stream = SinkStream(job, None, target, is_fresh=is_fresh, interval_ms=interval_ms)  # type: ignore[arg-type]
         self.stream._journal = SimpleNamespace(  # type: ignore[assignment]
             fence=1,
-            streamed=lambda *_: self.recorded.append("streamed"),
-            failed=lambda *_, **__: self.recorded.append("failed"),
+            status=lambda: SimpleNamespace(delivered=SimpleNamespace(checkpoint=7)),
+            streamed=lambda *state: self.recorded.append(state),
+            failed=lambda *_, **__: None,
         )
         self.stream._session = lambda _flow: None  # type: ignore[method-assign, assignment, return-value]
         for number, query in enumerate(queries):
@@ -141,3 +142,18 @@ def test_death_during_a_try_keeps_the_error_of_a_sink() -> None:
     query.on_start = query.die
     sink.stream._try()
     assert sink.stream.error == "an older failure"
+
+
+def test_full_refresh_has_happened_when_all_flows_began_anew() -> None:
+    def refuse() -> None:
+        raise IngestError("SINK_TEST", "it is broken")
+
+    sound, late = Query(), Query(refuse)
+    sink = Sink(sound, late, is_fresh=True)
+    sink.stream._try()
+    assert (sink.stream.is_full_refresh_left, sink.recorded) == (True, [])
+    late.on_start = lambda: None
+    sink.stream._try()
+    assert not sink.stream.is_full_refresh_left
+    # The versions that the older queries had read are forgotten.
+    assert sink.recorded[0] == ({}, 7, {})

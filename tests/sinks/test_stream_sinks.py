@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.model.effects import Step
+from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.harness import Pipeline
 
 DEFINITIONS = """
@@ -190,7 +192,11 @@ def test_a_failing_sink_fails_the_run_until_it_is_sent_again(project: Project) -
     assert again.state == "FAILED"
     assert "SINK_FOLDER_HAS_BATCHES" in again.of("sink_failed")[0]["error"]
     (out / "big").rename(out / "older")
-    sent_again = project.pipeline.run(full=["big"])
+    with project.pipeline.opened() as (job, sent_again):
+        run = Run(job, select(job.topology, (), ["orders", "big"], everything=False))
+        assert {name.table for name in run.full_refreshes_left} == {"orders", "big"}
+        run.once()
+        assert run.full_refreshes_left == frozenset()
     assert sent_again.state == "COMPLETED", sent_again.of("sink_failed")
     assert project.written("json", "big") == [(10,)]
 

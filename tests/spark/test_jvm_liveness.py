@@ -104,3 +104,17 @@ def test_waits_between_restarts_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch
     assert following.folder == os.getcwd()
     long_ago = Restarts(deaths=5, _since=-1e9)
     assert long_ago.died() == 1
+
+
+def test_restart_knows_the_full_refreshes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("_TAUT_SPARK_DEATHS", "_TAUT_FULL_REFRESHES_LEFT"):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    restarts = Restarts()
+    assert restarts.full_refreshes_left is None
+    restarts.restart_process()
+    # Spark did not start, so no run has begun.
+    assert Restarts().full_refreshes_left is None
+    restarts.full_refreshes_left = ["lake.shop.orders"]
+    restarts.restart_process()
+    assert Restarts().full_refreshes_left == ["lake.shop.orders"]

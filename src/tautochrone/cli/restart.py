@@ -7,6 +7,7 @@ process it is still the same one.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -18,6 +19,8 @@ __all__ = ["Restarts"]
 
 _VARIABLE = "_TAUT_SPARK_DEATHS"
 """Passes the number of deaths in a row from one program image to the next."""
+_LEFT_VARIABLE = "_TAUT_FULL_REFRESHES_LEFT"
+"""Passes on which full refreshes have not happened yet, as a JSON list of names."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _STABLE_AFTER_S = 600.0
 """The death of a Spark that ran this long does not count as in a row with the one before."""
@@ -25,9 +28,16 @@ _STABLE_AFTER_S = 600.0
 
 @dataclass(slots=True)
 class Restarts:
-    """How often Spark died in a row, and how long to wait before the next start."""
+    """How often Spark died in a row, and how long to wait before the next start.
+
+    Attributes:
+        full_refreshes_left: full refreshes that had not happened when Spark died; None: no run has begun.
+    """
 
     deaths: int = field(default_factory=lambda: int(os.environ.get(_VARIABLE) or 0))
+    full_refreshes_left: list[str] | None = field(
+        default_factory=lambda: json.loads(os.environ.get(_LEFT_VARIABLE) or "null")
+    )
     folder: str = field(default_factory=os.getcwd)
     _since: float = field(default_factory=time.monotonic)
 
@@ -39,6 +49,7 @@ class Restarts:
     def restart_process(self) -> None:
         """Replace this program by itself, with the arguments that it was started with. Does not return."""
         os.environ[_VARIABLE] = str(self.deaths)
+        os.environ[_LEFT_VARIABLE] = json.dumps(self.full_refreshes_left)
         os.chdir(self.folder)
         stdout.give_back()
         sys.stderr.flush()

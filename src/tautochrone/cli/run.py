@@ -78,6 +78,9 @@ def _execute(
         job = project.job()
         job.ownership = ownership
         selection = select(job.topology, *selected, everything=arguments.full_refresh_all)
+        if restarts.full_refreshes_left is not None:
+            # What was rebuilt before Spark died is not rebuilt again.
+            selection = selection.with_full_refreshes(restarts.full_refreshes_left)
         execution, stopping = Run(job, selection), threading.Event()
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -95,6 +98,7 @@ def _execute(
         else:
             state = execution.once()
         restart = False
+        restarts.full_refreshes_left = sorted(map(str, execution.full_refreshes_left))
         if arguments.continuous and execution.died is not None:
             restart = not stopping.wait(_announce_restart(restarts, events, execution.died))
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], restart

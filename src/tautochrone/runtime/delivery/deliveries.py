@@ -14,6 +14,7 @@ from collections.abc import Collection
 from tautochrone.errors import FencedError, SinkError, SinkFencedError, TautochroneError
 from tautochrone.model.delivery import DeliveryPolicy, DeliveryState, SinkDeclaration
 from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.delivery.declarations import declared_sinks, streamed_sinks
@@ -105,6 +106,16 @@ class Deliveries:
         for worker in self._workers:
             if worker.fatal is not None:
                 raise worker.fatal
+
+    @property
+    def full_refreshes_left(self) -> frozenset[TableName]:
+        """The selected sinks to which not all flows have begun to send all rows again."""
+        begun = {
+            worker.target
+            for worker in self._workers
+            if isinstance(worker, SinkStream) and not worker.is_full_refresh_left
+        }
+        return self._selection.full_sinks - begun
 
     @property
     def holding_back(self) -> dict[str, str]:

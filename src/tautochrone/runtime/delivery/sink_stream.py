@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,7 @@ from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.delivery import DeliveryPolicy, SinkDeclaration, SinkFlow
-from tautochrone.model.lake import NO_VERSION, ChangeKind
+from tautochrone.model.lake import NO_VERSION, ChangeKind, TableChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.read_points import NEWEST, Streamed, job_read_point
 from tautochrone.project.graph import ResolvedFlow
@@ -49,6 +50,7 @@ class _Flow:
     Attributes:
         tables: of the project, that it reads.
         checkpoint: of which it took all rows in this run.
+        has_started: its query has started in this run.
         has_ended: it reads no dataset, and took in a one-shot run what its sources had.
     """
 
@@ -59,6 +61,7 @@ class _Flow:
     versions: dict[TableName, Version] = field(default_factory=dict)
     empty: frozenset[TableName] = frozenset()
     checkpoint: CheckpointNumber | None = None
+    has_started: bool = False
     has_ended: bool = False
 
 
@@ -77,6 +80,7 @@ class SinkStream:
         self, job: Job, streams: Streams, sink: StreamSink, *, is_fresh: bool, interval_ms: int | None
     ) -> None:
         self.name = sink.name
+        self.target = sink.target
         self.error: str | None = None
         self.fatal: BaseException | None = None
         self._job = job
@@ -110,6 +114,11 @@ class SinkStream:
     def is_settled(self) -> bool:
         """Whether the flows took the newest checkpoint that was announced."""
         return self._settled.is_set()
+
+    @property
+    def is_full_refresh_left(self) -> bool:
+        """Whether all rows shall be sent again, and a flow has not begun to yet."""
+        return self._is_fresh
 
     def finish(self) -> None:
         """Wait until the flows took the newest checkpoint, or failed; if cancelled, 10 minutes at most."""
@@ -239,6 +248,9 @@ class SinkStream:
         flow.query.take_over()
         if flow.query.offsets() is not None:
             self._require_appends(flow, versions)
+        elif self._is_rebuilt_since(flow, versions):
+            # A full refresh of the table: its old rows must not be sent before the new ones.
+            return
         flow.versions = versions
         flow.empty = self._empty_tables(flow)
         self._run_to_end(flow)
@@ -247,7 +259,7 @@ class SinkStream:
 
     def _run_to_end(self, flow: _Flow) -> None:
         """Run the flow until it has read what there is, or until the run stops."""
-        flow.query.start(self._session(flow), availableNow=True)
+        self._start(flow, availableNow=True)
         cancelled = self._job.ownership.cancelled
         while flow.query.active and not self._stopping.wait(0.05):
             flow.query.collect()
@@ -266,7 +278,17 @@ class SinkStream:
             # The next try, after a pause, starts it again.
             raise failure
         if not flow.query.active:
-            flow.query.start(self._session(flow), processingTime=f"{interval_ms} milliseconds")
+            self._start(flow, processingTime=f"{interval_ms} milliseconds")
+
+    def _start(self, flow: _Flow, **trigger: Any) -> None:
+        flow.query.start(self._session(flow), **trigger)
+        flow.has_started = True
+        if self._is_fresh and all(flow.has_started for flow in self._flows):
+            # The new queries did not read the versions that the store remembers of the old ones.
+            status = self._journal.status()
+            if status is not None and status.delivered is not None:
+                self._journal.streamed({}, status.delivered.checkpoint, {})
+            self._is_fresh = False
 
     # -- what the flows read ----------------------------------------------------------------------
 
@@ -276,7 +298,7 @@ class SinkStream:
             if last is None:
                 continue
             change = self._job.lake_table(name).change_between(last, versions[name])
-            if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended:
+            if _changes_rows(change):
                 raise RefreshError(
                     "STREAM_INPUT_CHANGED",
                     f"The sink {self.name} reads {name} as a stream, and {change.reason}",
@@ -284,6 +306,14 @@ class SinkStream:
                     f"--full-refresh {self.name}",
                     sqlstate="55000",
                 )
+
+    def _is_rebuilt_since(self, flow: _Flow, versions: Mapping[TableName, Version]) -> bool:
+        """Whether the rows of an input changed after these versions, so that a later checkpoint follows."""
+        tables = map(self._job.lake_table, flow.resolved.inputs.stream & flow.tables)
+        return any(
+            _changes_rows(table.change_between(versions[table.name], table.current_version()))
+            for table in tables
+        )
 
     def _empty_tables(self, flow: _Flow) -> frozenset[TableName]:
         """Tables without rows are shown as tables without versions to a flow that has not begun to read them:
@@ -374,6 +404,11 @@ class SinkStream:
         if not is_last:
             self._stopping.wait(pause_s)
             self._news.set()
+
+
+def _changes_rows(change: TableChange) -> bool:
+    """Whether a stream cannot take a change, because it is more than new rows."""
+    return change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended
 
 
 def _is_sound(query: SinkQuery) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
@@ -28,6 +28,19 @@ class Selection:
     ingest: frozenset[TableName] | None = None
     full: frozenset[TableName] = frozenset()
     full_sinks: frozenset[TableName] = frozenset()
+
+    def with_full_refreshes(self, left: Collection[str]) -> Selection:
+        """The same, with the full refreshes of these tables and sinks only.
+
+        >>> orders = TableName("lake", ("shop",), "orders")
+        >>> Selection(full=frozenset({orders})).with_full_refreshes([]).full
+        frozenset()
+        """
+        return replace(
+            self,
+            full=frozenset(name for name in self.full if str(name) in left),
+            full_sinks=frozenset(name for name in self.full_sinks if str(name) in left),
+        )
 
 
 def find_all(definitions: Definitions, names: Sequence[str]) -> list[TableName]:

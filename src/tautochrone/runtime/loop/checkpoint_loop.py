@@ -83,6 +83,11 @@ class CheckpointLoop:
         return {str(table): str(failure) for table, failure in self._failed.items()} | self._broken
 
     @property
+    def full_refreshes_left(self) -> frozenset[TableName]:
+        """The datasets that are to be computed anew and were not yet."""
+        return self._refresher.full_refreshes_left
+
+    @property
     def breaks_invariants(self) -> bool:
         """Whether the last checkpoint was aborted because of an invariant."""
         return bool(self._broken)

@@ -70,6 +70,7 @@ class Run:
             self._deliveries,
             self._selection.full,
         )
+        self._cleared: set[TableName] = set()
         self._maintenance = Maintenance(job, exclusive=self._streams.exclusive)
         self.died: SparkDiedError | None = None
         job.read_points.show(job_read_point("published", job.name), self._published_version)
@@ -84,6 +85,15 @@ class Run:
         """Current errors by flow, dataset or invariant, and checkpoints that the run leaves unpublished."""
         unreadable = self._publication.unreadable
         return self._ingestion.problems | self._checkpoints.problems | unreadable | self._deliveries.problems
+
+    @property
+    def full_refreshes_left(self) -> frozenset[TableName]:
+        """Tables and sinks of the selection whose full refresh has not happened: a streaming table is not
+        cleared, a view not computed anew, a sink's flows did not all begin anew."""
+        tables = self._selection.full - self._cleared
+        views = {table for table in tables if self._job.topology.is_view(table)}
+        done = views - self._checkpoints.full_refreshes_left
+        return (tables - done) | self._deliveries.full_refreshes_left
 
     def once(self) -> RunState:
         """Ingest what is available now, publish it, end."""
@@ -143,6 +153,8 @@ class Run:
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear(self._job, table)
+                if not self._job.topology.is_view(table):
+                    self._cleared.add(table)
         self._deliveries.begin(interval_ms)
         self._checkpoints.begin()
         self._ingestion.start(self._ingestion_flows(), self._job.store.now_ms(), **trigger)

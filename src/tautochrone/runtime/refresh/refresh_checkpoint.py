@@ -133,6 +133,11 @@ class CheckpointRefresher:
             lost=upstream.lost,
         )
 
+    @property
+    def full_refreshes_left(self) -> frozenset[TableName]:
+        """The datasets that are to be computed anew and were not yet."""
+        return frozenset(self._full)
+
     def check(self) -> Checked:
         """Whether the job's invariants hold at the open checkpoint, to which everything was refreshed."""
         job = self._job
