@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.events import json_events, line_events
@@ -67,6 +68,7 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
     from tautochrone.model.names import CheckpointNumber
     from tautochrone.runtime.revision.plan import RevisionRequest
     from tautochrone.runtime.revision.revise import complete_pending, revise, survey, tables_named
+    from tautochrone.sinks import has_adapter
 
     request = RevisionRequest(
         named=tables_named(job.store, job.definitions, names_of(arguments.names)),
@@ -75,7 +77,8 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
         full=arguments.full,
     )
     plan = survey(job, request)
-    _show(plan, as_json=arguments.json)
+    streamed = {name.table for name, sink in job.definitions.sinks.items() if not has_adapter(sink.format)}
+    _show(plan, streamed, as_json=arguments.json)
     if arguments.dry_run:
         return 0
     if not (arguments.accept or _confirmed_by_user(as_json=arguments.json)):
@@ -94,7 +97,8 @@ def _confirmed_by_user(*, as_json: bool) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _show(plan: RevisionPlan, *, as_json: bool) -> None:
+def _show(plan: RevisionPlan, streamed_sinks: Collection[str], *, as_json: bool) -> None:
+    """Print the plan; `streamed_sinks` are the names of the sinks that Spark writes."""
     if as_json:
         json_events("revision_planned", **plan.as_json())
         return
@@ -108,7 +112,9 @@ def _show(plan: RevisionPlan, *, as_json: bool) -> None:
         for table_plan in plan.tables
     ]
     rows += [
-        (sink, "compensate", "", "cannot be rolled back: gets the difference with the next checkpoint")
+        (sink, "stop", "", f"stops with STREAM_INPUT_CHANGED; --full-refresh {sink} sends all rows again")
+        if sink in streamed_sinks
+        else (sink, "compensate", "", "cannot be rolled back: gets the difference with the next checkpoint")
         for sink in plan.sinks
     ]
     table(("table", "action", "version", "reason"), rows)

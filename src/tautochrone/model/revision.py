@@ -61,7 +61,8 @@ class RevisionPlan:
 
     `to` is the newest checkpoint that stays; None takes no checkpoint back. `revoked` are the later ones
     as far as they are known: those published until the decision come to them. `sinks` cannot be rolled
-    back: they get the difference with the next checkpoint. `last` is the highest number that was given when
+    back: those with an adapter get the difference with the next checkpoint, those that Spark writes stop.
+    `last` is the highest number that was given when
     it was decided: whatever the lake knows from after `to` up to it is taken back.
     """
 
