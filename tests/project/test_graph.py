@@ -65,6 +65,19 @@ def test_the_sample_of_spark(project: ProjectMaker, name: Name) -> None:
     assert not graph.flows_of(of_python)[0].linear
 
 
+def test_table_of_the_lake_in_the_database_live_is_read(project: ProjectMaker, name: Name) -> None:
+    project.external[name("live.total")] = schema_of("z INT")
+    graph = project.sql(
+        """
+        CREATE MATERIALIZED VIEW total AS SELECT 1 AS a;
+        CREATE MATERIALIZED VIEW of_lake AS SELECT live.total.z FROM live.total;
+        CREATE MATERIALIZED VIEW of_pipeline AS SELECT LIVE.total.a FROM LIVE.total;
+        """
+    )
+    assert graph.inputs(name("of_lake")).batch == {name("live.total")}
+    assert graph.inputs(name("of_pipeline")).batch == {name("total")}
+
+
 def test_statements_of_every_kind(project: ProjectMaker, name: Name) -> None:
     graph = project.sql(
         """

@@ -46,6 +46,44 @@ def test_split_name(text: str, parts: tuple[str, ...]) -> None:
     assert split_name(text) == parts
 
 
+LIVE_TOTAL = {"total": (TableName("lake", ("default",), "total"), "`lake`.`default`.`total`")}
+
+
+@pytest.mark.parametrize(
+    ("text", "rewritten"),
+    [
+        ("SELECT LIVE.total.id FROM live.total", "SELECT @.id FROM @"),
+        ("SELECT * FROM STREAM(LIVE.total)", "SELECT * FROM STREAM(@)"),
+        ("SELECT live.total FROM sales AS live", "SELECT live.total FROM sales AS live"),
+        (
+            "SELECT live.total, t.* FROM sales live JOIN LIVE.total t",
+            "SELECT live.total, t.* FROM sales live JOIN @ t",
+        ),
+        (
+            "WITH live AS (SELECT 1 total) SELECT live.total FROM live",
+            "WITH live AS (SELECT 1 total) SELECT live.total FROM live",
+        ),
+        ("SELECT x AS live FROM STREAM /* all */ (LIVE.total)", "SELECT x AS live FROM STREAM /* all */ (@)"),
+        (
+            "SELECT 1 FROM a AS live WHERE a IS DISTINCT FROM live.total",
+            "SELECT 1 FROM a AS live WHERE a IS DISTINCT FROM live.total",
+        ),
+        ("SELECT live.other FROM live.other", "SELECT live.other FROM live.other"),
+    ],
+)
+def test_live_is_no_database_where_it_is_an_alias(text: str, rewritten: str) -> None:
+    scope = NameScope("lake", ("default",), live=dict(LIVE_TOTAL))
+    assert scope.rewrite(text) == rewritten.replace("@", "`lake`.`default`.`total`")
+
+
+def test_table_of_a_database_called_live_comes_before_the_dataset() -> None:
+    scope = NameScope("lake", ("default",), live=dict(LIVE_TOTAL))
+    scope.prefer_tables_in_live(lambda name: name == TableName("lake", ("live",), "total"))
+    assert scope.within(("gold",)).rewrite("FROM live.total") == "FROM live.total"
+    # Names of databases are case-sensitive in the lake.
+    assert scope.rewrite("FROM LIVE.total") == "FROM `lake`.`default`.`total`"
+
+
 def test_rewrite() -> None:
     view = TableName("lake", ("silver",), "v")
     scope = NameScope("lake", ("default",), {view: "v"})

@@ -117,6 +117,7 @@ class _Analysis:
         # Evaluating a flow sets the current database, which must exist.
         for flow in (*self._definitions.flows, *self._definitions.invariants):
             self._empty_catalog.ensure_namespace(flow.scope.namespace)
+        self._definitions.scope.prefer_tables_in_live(self._is_read_in_live)
         for name in self._definitions.datasets:
             with suppress(_InputFailedError):
                 self._dataset(name, ())
@@ -137,6 +138,13 @@ class _Analysis:
             invariants=tuple(invariants),
             analysis_session=self._empty_catalog.session,
         )
+
+    def _is_read_in_live(self, name: TableName) -> bool:
+        """Whether a definition may read this table of the database `live`, and the lake has it."""
+        flows = (*self._definitions.flows, *self._definitions.invariants)
+        texts = (" ".join([flow.text, *(e.condition for e in flow.expectations)]).lower() for flow in flows)
+        is_named = any(name.namespace[-1] in text and name.table.lower() in text for text in texts)
+        return is_named and self._external_schema(name) is not None
 
     def _dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:
         if name in self._schemas:

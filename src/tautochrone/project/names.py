@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName, quoted
-from tautochrone.project.sqltext import Renamed, rename
+from tautochrone.project.sqltext import Renamed, rename, tokens, unquote
 
 __all__ = ["SESSION_CATALOG", "NameScope"]
 
@@ -16,6 +17,8 @@ SESSION_CATALOG = "spark_catalog"
 _LIVE = "live"
 """The database that all datasets of a pipeline seem to be in, in Databricks' dialect."""
 
+_BEFORE_A_TABLE = frozenset({"FROM", "JOIN", "INTO", "STREAM", "TABLE"})
+
 
 @dataclass(frozen=True, slots=True)
 class NameScope:
@@ -23,17 +26,18 @@ class NameScope:
 
     `views` maps a persisted view to the temporary view that stands for it in a session. `live` maps the last
     part of a dataset's name, in lower case, to the dataset and to what queries call it: Databricks' `LIVE.x`
-    means it, whatever its database is.
+    means it, whatever its database is. `live_tables` are tables of the lake that are called so.
     """
 
     catalog: str
     namespace: tuple[str, ...]
     views: dict[TableName, str] = field(default_factory=dict, compare=False)
     live: dict[str, tuple[TableName, str]] = field(default_factory=dict, compare=False)
+    live_tables: set[tuple[str, ...]] = field(default_factory=set, compare=False)
 
     def within(self, namespace: tuple[str, ...]) -> NameScope:
         """The same scope after `USE namespace`."""
-        return NameScope(self.catalog, namespace, self.views, self.live)
+        return NameScope(self.catalog, namespace, self.views, self.live, self.live_tables)
 
     def is_ours(self, catalog: str) -> bool:
         """Whether a catalog name refers to the pipeline's catalog."""
@@ -73,12 +77,20 @@ class NameScope:
         return TableName(self.catalog, parts[1:-1], parts[-1])
 
     def live_dataset(self, parts: tuple[str, ...]) -> tuple[TableName, str] | None:
-        """The dataset that `LIVE.x` means, unless the pipeline has a database of that name."""
-        if len(parts) < 2 or parts[0].lower() != _LIVE:
+        """The dataset that `LIVE.x` means, unless the pipeline has a database of that name.
+
+        A table of the lake that is called exactly so comes first: `prefer_tables_in_live`.
+        """
+        if len(parts) < 2 or parts[0].lower() != _LIVE or parts[:2] in self.live_tables:
             return None
         if any(name.namespace[-1].lower() == _LIVE for name, _ in self.live.values()):
             return None
         return self.live.get(parts[1].lower())
+
+    def prefer_tables_in_live(self, is_table: Callable[[TableName], bool]) -> None:
+        """Let `live.x`, in lower case, mean the table of the lake where there is one."""
+        names = (TableName(self.catalog, (_LIVE,), table) for table in self.live)
+        self.live_tables.update((_LIVE, name.table) for name in names if is_table(name))
 
     def find(self, parts: tuple[str, ...]) -> TableName | None:
         """Like `resolve`, for names that are read: None for other catalogs."""
@@ -94,17 +106,40 @@ class NameScope:
     def renamed(self, text: str) -> Renamed:
         """Like `rewrite`, with the positions of the replacements."""
 
-        def replace(parts: tuple[str, ...]) -> tuple[int, str] | None:
+        may_be_alias = bool(self.live) and _has_single_word(text, _LIVE)
+
+        def replace(parts: tuple[str, ...], before: Sequence[str]) -> tuple[int, str] | None:
             for length in (len(parts), len(parts) - 1):
                 # Without its last part the name may be the qualifier of a column.
                 name = self.find(parts[:length]) if length > 1 else None
                 if name in self.views:
                     return length, quoted(self.views[name])
             dataset = self.live_dataset(parts)
-            if dataset is not None:
+            if dataset is not None and (not may_be_alias or _is_table_next(before)):
                 return 2, dataset[1]
             if parts[0] == SESSION_CATALOG != self.catalog and len(parts) > 2:
                 return 1, quoted(self.catalog)
             return None
 
         return rename(text, replace)
+
+
+def _has_single_word(text: str, word: str) -> bool:
+    """Whether SQL has a name of one part, such as an alias, that is this word."""
+    if word not in text.lower():
+        return False
+    names = [token for token in tokens(text) if token.kind not in ("space", "comment")]
+    for number, token in enumerate(names):
+        neighbours = (*names[max(number - 1, 0) : number], *names[number + 1 : number + 2])
+        is_word = token.kind == "name" and unquote(token.text).lower() == word
+        if is_word and not any(neighbour.kind == "dot" for neighbour in neighbours):
+            return True
+    return False
+
+
+def _is_table_next(before: Sequence[str]) -> bool:
+    """Whether the name after these words is that of a table, not the qualifier of a column."""
+    words = [word.upper() for word in before[-2:]]
+    if words[-1:] == ["("]:
+        return words[0] in ("STREAM", "TABLE")
+    return bool(words) and words[-1] in _BEFORE_A_TABLE and words != ["DISTINCT", "FROM"]

@@ -7,7 +7,7 @@ ignores layout, and renaming tables in place (so that lines and columns in messa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Chunk", "Renamed", "Token", "normalise", "rename", "split", "split_name", "tokens", "unquote"]
@@ -148,21 +148,24 @@ class Renamed:
         return position - shift
 
 
-def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | None]) -> Renamed:
+def rename(text: str, replace: Callable[[tuple[str, ...], Sequence[str]], tuple[int, str] | None]) -> Renamed:
     """Replace dotted names.
 
     Args:
         text: SQL.
-        replace: gets the parts of each dotted name (two or more); returns how many leading parts to
-            replace and by which text, or None.
+        replace: gets the parts of each dotted name (two or more) and the words before it, without spaces
+            and comments; returns how many leading parts to replace and by which text, or None.
     """
     result: list[str] = []
     edits: list[tuple[int, int, int]] = []
+    words: list[str] = []
     name_tokens: list[Token] = []
 
     def flush() -> None:
         names = [token for token in name_tokens if token.kind == "name"]
-        replacement = replace(tuple(unquote(token.text) for token in names)) if len(names) > 1 else None
+        parts = tuple(unquote(token.text) for token in names)
+        replacement = replace(parts, words) if len(names) > 1 else None
+        words.extend(token.text for token in name_tokens)
         if replacement is None:
             result.extend(token.text for token in name_tokens)
         else:
@@ -188,6 +191,8 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
             name_tokens.append(token)
         else:
             result.append(token.text)
+            if token.kind not in ("space", "comment"):
+                words.append(token.text)
     flush()
     return Renamed("".join(result), tuple(edits))
 
