@@ -60,6 +60,26 @@ def test_constraints_are_taken_out_of_the_columns() -> None:
     assert translated.ignored == ("CONSTRAINT key",)
 
 
+def test_column_named_constraint_stays() -> None:
+    translated = translate(
+        "CREATE STREAMING TABLE t (constraint STRING, id INT, CONSTRAINT c EXPECT (id > 0))", "x:1"
+    )
+    assert _dense(translated.text) == _dense("CREATE STREAMING TABLE t (constraint STRING, id INT)")
+    assert (len(translated.expectations), translated.ignored) == (1, ())
+
+
+def test_condition_may_compare_a_column_named_as_a_type() -> None:
+    translated = translate(
+        "CREATE STREAMING TABLE t (CONSTRAINT c EXPECT (map < 3), map INT, "
+        "s STRUCT<a: DECIMAL(3,2), b: INT>)",
+        "x:1",
+    )
+    assert [expectation.condition for expectation in translated.expectations] == ["map < 3"]
+    assert _dense(translated.text) == _dense(
+        "CREATE STREAMING TABLE t (map INT, s STRUCT<a: DECIMAL(3,2), b: INT>)"
+    )
+
+
 def test_list_of_constraints_alone_goes_away() -> None:
     translated = translate(
         "CREATE LIVE TABLE a (CONSTRAINT c EXPECT (x > 1)) COMMENT 'a' AS SELECT 2 AS x", "x:1"

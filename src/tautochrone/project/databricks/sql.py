@@ -18,6 +18,7 @@ from tautochrone.project.sqltext import Token, tokens, unquote
 
 __all__ = ["Translated", "translate"]
 
+_CONSTRAINTS = ("EXPECT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK")
 _FILE_FUNCTIONS = ("READ_FILES", "CLOUD_FILES")
 
 
@@ -139,7 +140,7 @@ class _Translation:
     def _columns(self, start: int, stop: int, *, is_view: bool) -> None:
         """Take what Spark does not know out of the list of columns between two brackets."""
         elements = self._elements(start + 1, stop)
-        constraints = [element for element in elements if self._upper[element[0]] == "CONSTRAINT"]
+        constraints = [element for element in elements if self._is_constraint(*element)]
         columns = [element for element in elements if element not in constraints]
         for element in constraints:
             self._constraint(*element)
@@ -159,6 +160,11 @@ class _Translation:
             self._replace(start, stop, "")
         elif constraints:
             self._cut(constraints, columns)
+
+    def _is_constraint(self, first: int, last: int) -> bool:
+        """Whether an element is a constraint, not a column with that name."""
+        words = self._upper[first : last + 1]
+        return words[0] == "CONSTRAINT" and words[2:3] in [[word] for word in _CONSTRAINTS]
 
     def _cut(self, constraints: Sequence[tuple[int, int]], columns: Sequence[tuple[int, int]]) -> None:
         """Remove constraints from a list that keeps columns, each with a comma beside it."""
@@ -311,12 +317,14 @@ class _Translation:
         for number in range(start, stop):
             word = self._words[number].text
             depth += {"(": 1, ")": -1}.get(word, 0)
-            # Elsewhere these signs compare, or are part of an arrow.
+            # Elsewhere these signs compare, or are part of an arrow. Within brackets no comma counts anyway.
+            if depth:
+                continue
             if word == "<" and self._upper[number - 1] in ("ARRAY", "MAP", "STRUCT"):
                 types += 1
             elif word == ">" and types:
                 types -= 1
-            if word == "," and depth == types == 0:
+            if word == "," and types == 0:
                 elements.append((first, number - 1))
                 first = number + 1
         if first < stop:
