@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,6 +145,45 @@ def test_commit_on_an_old_version_is_refused(table_folder: Path, newer: str) -> 
     with pytest.raises(MetadataMovedError):
         Writer(table_folder, 7).commit("{}")
     assert not (table_folder / "metadata/v8.metadata.json").exists() or newer == "v8.metadata.json"
+
+
+def metadata(version: int, *earlier: int) -> str:
+    log = [
+        {"metadata-file": f"file:/t/metadata/v{n}.metadata.json", "timestamp-ms": n * 100} for n in earlier
+    ]
+    return json.dumps({"last-updated-ms": version * 100, "metadata-log": log})
+
+
+def test_version_that_others_made_and_deleted_is_not_made_again(table_folder: Path) -> None:
+    writer, folder = Writer(table_folder, 7), table_folder / "metadata"
+
+    def write(text: str, file: str) -> None:
+        Path(file).write_text(text)
+        # The other writers' version 8 is deleted already.
+        (folder / "v9.metadata.json").write_text(json.dumps({"metadata-log": []}))
+        (folder / "v10.metadata.json").write_text(metadata(10, 9))
+
+    writer.api.TableMetadataParser.write = write
+    with pytest.raises(MetadataMovedError, match=r"v10\.metadata"):
+        writer.commit(metadata(8, 7))
+    assert not (table_folder / "metadata/v8.metadata.json").exists()
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_commit_stands_when_others_build_upon_it_at_once(
+    table_folder: Path, monkeypatch: pytest.MonkeyPatch, is_compressed: bool
+) -> None:
+    link, content = os.link, metadata(9, 7, 8).encode()
+
+    def link_then_others(draft: Path, file: Path) -> None:
+        link(draft, file)
+        name = "v9.gz.metadata.json" if is_compressed else "v9.metadata.json"
+        (table_folder / "metadata" / name).write_bytes(gzip.compress(content) if is_compressed else content)
+
+    monkeypatch.setattr(os, "link", link_then_others)
+    Writer(table_folder, 7).commit(metadata(8, 7))
+    assert (table_folder / "metadata/v8.metadata.json").exists()
+    assert (table_folder / "metadata/version-hint.text").read_text() == "9"
 
 
 def test_commit_to_a_copied_table_is_refused(table_folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ an error. A hard link fails where there is a file: the first process wins, and t
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tautochrone.model.names import TableName
 
 __all__ = ["commit_by_link", "is_hadoop_table"]
 
+_GZIP = b"\x1f\x8b"
 _OPERATIONS = "org.apache.iceberg.hadoop.HadoopTableOperations"
 
 
@@ -63,8 +66,39 @@ def commit_by_link(iceberg: Iceberg, name: TableName, operations: Any, base: Any
     finally:
         for leftover in (draft, draft.with_name(f".{draft.name}.crc")):
             leftover.unlink(missing_ok=True)
-    _write_hint(base_file.parent, version + 1)
+    newest = newest_metadata_file(base_file.parent.parent) or next_file
+    newest_version = version_of(newest) or version + 1
+    if newest_version > version + 1 and not _is_built_upon(next_file, version + 1):
+        next_file.unlink(missing_ok=True)
+        raise _moved(name, newest)
+    _write_hint(base_file.parent, max(newest_version, version + 1))
     iceberg.api.CatalogUtil.deleteRemovedMetadataFiles(operations.io(), base, updated)
+
+
+def _is_built_upon(file: Path, version: int) -> bool:
+    """Whether the newer versions of a table come after this metadata file, which was just linked.
+
+    They do not if other writers made that version and more, and deleted its file, before it was linked:
+    Iceberg deletes old metadata files where the table says so.
+    """
+    newer = [other for other in file.parent.iterdir() if (version_of(other) or 0) > version]
+    logs = [entry for other in newer for entry in _metadata_log(other)]
+    try:
+        made_ms = json.loads(file.read_bytes())["last-updated-ms"]
+    except FileNotFoundError:
+        # Only a writer of a newer version deletes it.
+        return True
+    return any(plain_path(path).name == file.name and at_ms == made_ms for path, at_ms in logs)
+
+
+def _metadata_log(file: Path) -> list[tuple[str, int]]:
+    """The earlier metadata files that a metadata file names, and when they were made."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    metadata = json.loads(gzip.decompress(content) if content.startswith(_GZIP) else content)
+    return [(entry["metadata-file"], entry["timestamp-ms"]) for entry in metadata.get("metadata-log", [])]
 
 
 def _moved(name: TableName, newest: Path | None) -> MetadataMovedError:
