@@ -4,13 +4,14 @@ not start is an error with a hint."""
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tautochrone.spark.session.gateway import _StderrReader
+from tautochrone.spark.session.gateway import _StderrReader, _without_spark_defaults
 
 NOISE = (
     "WARNING: Using incubator modules: jdk.incubator.vector\n"
@@ -82,6 +83,18 @@ def test_reading_goes_on_when_stderr_is_closed(monkeypatch: pytest.MonkeyPatch, 
 )
 def test_start_failure_is_the_jvms_message(output: str, reason: str) -> None:
     assert reader_of((NOISE + output).encode()).start_failure() == reason
+
+
+@pytest.mark.parametrize("given", [None, "--verbose pyspark-shell"])
+def test_spark_submit_reads_no_defaults(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+    with _without_spark_defaults():
+        option, file, *rest = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+        assert (option, Path(file).read_text()) == ("--properties-file", "")
+        assert rest == (given or "pyspark-shell").split()
+    assert os.environ.get("PYSPARK_SUBMIT_ARGS") == given
 
 
 @pytest.mark.spark

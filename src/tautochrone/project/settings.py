@@ -145,6 +145,7 @@ def load_settings(
             app_name=f"taut {spec.name}",
             master=confs.get("spark.master", setting("spark", "master")),
             conf=confs,
+            has_spark_defaults=True,
         ),
         job=setting("run", "job"),
         jobs={path[1]: value.value for path, value in values.items() if path[0] == "jobs"},

@@ -93,8 +93,9 @@ def _with_catalog(base: SparkSession, name: str, options: Mapping[str, str]) -> 
     session catalog are given by `options`. (Not so in the base session: Iceberg's JDBC catalog keys
     its rows by the catalog's name in Spark, so the same file shows no table under a second name.)"""
     session = base.newSession()
-    prefix = f"spark.sql.catalog.{name}."
-    for key in [key for key in session.conf.getAll if key.startswith(prefix)]:
+    # Also what spark-defaults.conf says of them: `type` and `catalog-impl` exclude each other.
+    prefixes = (f"spark.sql.catalog.{name}.", "spark.sql.catalog.spark_catalog.")
+    for key in [key for key in session.conf.getAll if key.startswith(prefixes)]:
         session.conf.unset(key)
     conf = _catalog_conf(name, _CATALOG, options)
     conf.update(_catalog_conf("spark_catalog", _SESSION_CATALOG, options))

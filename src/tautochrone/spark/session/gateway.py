@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -33,17 +36,21 @@ _NOISE = re.compile(
 )
 _STACK_FRAME = re.compile(r"\s+at |\s+\.\.\. \d+ more")
 _MAIN_EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
+_SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 _STDERR_TIMEOUT_S = 5.0
 _TAIL_LINES, _LINE_CHARACTERS = 50, 500
 
 
-def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None:
+def start_context(
+    conf: Mapping[str, str], secret: Collection[str] = (), *, has_spark_defaults: bool = False
+) -> None:
     """Start the JVM and its Spark context, if this process has none yet or its JVM has ended.
 
     Args:
         conf: all settings that Spark needs before it starts, with `spark.app.name` and `spark.master`.
         secret: names of settings that must not be on Java's command line, which every user of the machine
             can read; the context gets them over the Py4J socket.
+        has_spark_defaults: `conf` holds what counts of spark-defaults.conf, so Spark does not read the file.
 
     Raises:
         EnvironmentProblemError: `JVM_NOT_STARTED` or `SPARK_NOT_STARTED`, with Spark's own reason.
@@ -58,7 +65,8 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
     reader.start()
     try:
         try:
-            gateway = launch_gateway(public, {"stderr": write_end})  # type: ignore[no-untyped-call]
+            with _without_spark_defaults() if has_spark_defaults else nullcontext():
+                gateway = launch_gateway(public, {"stderr": write_end})  # type: ignore[no-untyped-call]
         finally:
             # Then only the JVM holds the write end, so the thread ends when the JVM does.
             os.close(write_end)
@@ -82,6 +90,27 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
             f"Spark does not start: {problem_of(error).message}",
             hint="check --master and Spark's settings (--conf, [spark] in tautochrone.toml)",
         ) from error
+
+
+@contextmanager
+def _without_spark_defaults() -> Iterator[None]:
+    """Let spark-submit read an empty file instead of spark-defaults.conf.
+
+    Its settings are in `conf` already, without those that were left out on purpose. The other files of that
+    folder stay in force.
+    """
+    given = os.environ.get(_SUBMIT_ARGS)
+    with tempfile.NamedTemporaryFile(prefix="spark-", suffix=".conf") as empty:
+        # An option that the user gives comes later and wins.
+        own = shlex.join(["--properties-file", empty.name])
+        os.environ[_SUBMIT_ARGS] = f"{own} {given or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            if given is None:
+                del os.environ[_SUBMIT_ARGS]
+            else:
+                os.environ[_SUBMIT_ARGS] = given
 
 
 class _StderrReader(threading.Thread):
