@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
+from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     DoubleType,
@@ -16,6 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tautochrone.project.deferred_frames import _FRAME_METHODS, _REFUSED_METHODS, _WITHOUT_EFFECT
 from tautochrone.project.local_rows import float_converter
 from tautochrone.spark.session.factory import _forget_spark_connect
 from tautochrone.testing.harness import Pipeline
@@ -161,6 +164,9 @@ FRAMES = """
     IDS = ORDERS.select(columns)
     columns.append("amount")
 
+    NUMBERS = spark.sql("SELECT id, CAST(NULL AS BIGINT) none FROM numbers").cache()
+    BY_SQL = spark.sql("SELECT max(id) + 1 AS next FROM {n}", n=NUMBERS)
+    FLOATS = spark.createDataFrame([(1,)], "d DOUBLE")
     FREE = ORDERS.withColumn("amount", F.lit(0))
     SAME = ORDERS.drop("other")
     VIEWS = {
@@ -168,6 +174,11 @@ FRAMES = """
         "ids": IDS,
         "old_column": FREE.where(ORDERS["amount"] > 100),
         "new_column": FREE.where(FREE["amount"] > 100),
+        "numbers": spark.range(2),
+        "filled": NUMBERS.persist().na.fill(7),
+        "described": ORDERS.describe("id").where("summary = 'max'").select("id"),
+        "broadcast": ORDERS.join(F.broadcast(ZIPPED), "id").select("name"),
+        "by_sql": BY_SQL,
         "same_plan": SAME.where(SAME.id > 1).where(ORDERS.id < 3),
         "joined": ORDERS.join(ZIPPED, ORDERS.id == ZIPPED.id).select(ORDERS["*"], ZIPPED[1], ZIPPED.id),
         "joined_by_function": ORDERS.join(ZIPPED, ORDERS.id == ZIPPED.id).groupBy(ZIPPED["id"]).count(),
@@ -177,6 +188,10 @@ FRAMES = """
         @dp.temporary_view(name=name)
         def view():
             return VIEWS[name]
+
+    @dp.temporary_view
+    def by_sql_in_query():
+        return spark.sql("SELECT * FROM {f}", f=FLOATS)
 
     @dp.materialized_view
     def stored():
@@ -199,9 +214,29 @@ def test_frames_of_the_import_keep_their_arguments_and_columns(project: ProjectM
         assert rows("ids") == [(1,), (2,)]
         assert rows("old_column") == [(1, 0)]
         assert rows("new_column") == []
+        assert rows("filled") == [(0, 7), (1, 7)]
+        assert rows("described") == [("2",)]
+        assert rows("broadcast") == [("one",)]
+        assert rows("by_sql") == [(2,)]
+        assert rows("by_sql_in_query") == [(1.0,)]
         assert rows("same_plan") == [(2, 50)]
         assert rows("joined") == [(1, 200, "one", 1)]
         assert rows("joined_by_function") == [(1, 1)]
+    for call in ("checkpoint()", 'stat.crosstab("id", "amount")', "randomSplit([0.5, 0.5])"):
+        error = project.error({"defs/a.py": FRAMES + f"\n    ORDERS.{call}\n"})
+        assert error.error_class == "FRAME_OF_IMPORT_COMBINED"
+
+
+def test_every_method_that_returns_a_frame_is_recorded_or_refused() -> None:
+    known = _FRAME_METHODS | _REFUSED_METHODS | _WITHOUT_EFFECT | {"transform", "metadataColumn"}
+    returning = {
+        name
+        for name, method in vars(DataFrame).items()
+        if not name.startswith("_")
+        and re.search(r"DataFrame\b|Column\b", str(getattr(method, "__annotations__", {}).get("return")))
+    }
+    assert "select" in returning
+    assert not returning - known
 
 
 def test_whole_numbers_of_float_columns_become_floats() -> None:

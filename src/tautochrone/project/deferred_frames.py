@@ -12,11 +12,12 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 from pyspark.sql import Column, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.classic.dataframe import DataFrame, DataFrameNaFunctions, DataFrameStatFunctions
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import DataType
 
@@ -41,7 +42,7 @@ _FRAME_METHODS = frozenset(
         "unionByName", "intersect", "intersectAll", "subtract", "exceptAll", "limit", "offset", "orderBy",
         "sort", "sortWithinPartitions", "repartition", "repartitionByRange", "coalesce", "alias", "hint",
         "sample", "sampleBy", "fillna", "dropna", "replace", "agg", "toDF", "to", "unpivot", "melt",
-        "mapInPandas", "mapInArrow",
+        "mapInPandas", "mapInArrow", "describe", "summary", "freqItems", "repartitionById",
     }
 )  # fmt: skip
 """Methods that return another DataFrame and compute nothing."""
@@ -50,7 +51,22 @@ _GROUPING_METHODS = frozenset({"groupBy", "groupby", "rollup", "cube", "grouping
 _OPTIONS = "_taut_options"
 """The attribute of a reader that holds the calls which set its options."""
 
-_SUBQUERIES = frozenset({"scalar", "exists", "asTable"})
+_FUNCTIONS_OF_FRAME: dict[str, Callable[[Any], Any]] = {
+    "na": DataFrameNaFunctions,
+    "stat": DataFrameStatFunctions,
+}
+"""They call methods of the DataFrame."""
+
+_WITHOUT_EFFECT = frozenset({"cache", "persist", "unpersist"})
+"""Methods that return the DataFrame itself. What they do would belong to the session of the import."""
+
+_REFUSED_METHODS = frozenset(
+    {
+        "scalar", "exists", "asTable", "checkpoint", "localCheckpoint", "crosstab", "transpose", "observe",
+        "randomSplit", "colRegex", "pandas_api",
+    }
+)  # fmt: skip
+"""Methods that return DataFrames or columns that cannot be built later in another session."""
 
 
 class _Evaluation:
@@ -140,20 +156,30 @@ class DeferredFrame(DataFrame):
         self._recorded = recorded
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "_recorded" or name.startswith("__"):
+        if name in ("_recorded", "_attribute_of_import") or name.startswith("__"):
             return object.__getattribute__(self, name)
         recorded: _Recorded = object.__getattribute__(self, "_recorded")
         if evaluation_session() is not None:
             return getattr(recorded.built(), name)
+        if name == "transform":
+            return object.__getattribute__(self, name)
+        return self._attribute_of_import(name)
+
+    def _attribute_of_import(self, name: str) -> Any:
+        recorded = self._recorded
         if name in _FRAME_METHODS:
             return recorded.method(name, DeferredFrame)
         if name in _GROUPING_METHODS:
             return recorded.method(name, _DeferredGroups)
-        if name == "transform":
-            return object.__getattribute__(self, name)
+        if name in _WITHOUT_EFFECT:
+            return lambda *_args, **_kwargs: self
+        if name in _FUNCTIONS_OF_FRAME:
+            return _FUNCTIONS_OF_FRAME[name](self)
+        if name == "metadataColumn":
+            return partial(recorded.column, is_metadata=True)
         if name == "sparkSession":
             return recorded.session
-        if name.startswith("_") or name in _SUBQUERIES:
+        if name.startswith("_") or name in _REFUSED_METHODS:
             raise _needs_a_session(recorded.text)
         if not hasattr(DataFrame, name):
             return recorded.column(name)
@@ -184,11 +210,13 @@ class _DeferredGroups:
         self._recorded = recorded
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name == "_recorded":
             raise AttributeError(name)
         if evaluation_session() is not None:
             return getattr(self._recorded.built(), name)
-        return self._recorded.method(name, _DeferredGroups if name == "pivot" else DeferredFrame)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._recorded.method(name, _DeferredGroups if name in ("pivot", "cogroup") else DeferredFrame)
 
 
 def recorded_call(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeferredFrame:
@@ -222,7 +250,7 @@ def remember_option(reader: Any, method: str, args: tuple[Any, ...], kwargs: dic
 
 
 def real_frame(value: Any) -> Any:
-    """What a query function returned; a recorded DataFrame is built."""
+    """The value; a recorded DataFrame is built."""
     return value._recorded.built() if isinstance(value, DeferredFrame) else value  # noqa: SLF001
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.pipelines.block_session_mutations import BLOCKED_METHODS, ERROR_CLASS
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 from pyspark.sql.catalog import Catalog
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conf import RuntimeConfig
@@ -24,7 +25,12 @@ from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
 from tautochrone.project.databricks.auto_loader import METHODS
-from tautochrone.project.deferred_frames import evaluation_session, recorded_call, remember_option
+from tautochrone.project.deferred_frames import (
+    DeferredFrame,
+    evaluation_session,
+    recorded_call,
+    remember_option,
+)
 from tautochrone.project.local_rows import float_converter
 from tautochrone.spark.analysis.session_context import spark_sql_parser
 
@@ -60,7 +66,7 @@ _READ_ONLY_COMMANDS = frozenset(
 class Rule:
     """Replaces `owner.method` by `apply(original, self, args, kwargs)`."""
 
-    owner: type
+    owner: type | ModuleType
     method: str
     apply: Apply
 
@@ -88,6 +94,7 @@ def rules(
     else:
         result.append(Rule(DataSourceRegistration, "register", _recorded_source(data_sources)))
         result.append(Rule(SparkSession, "range", _recorded("range")))
+        result.append(Rule(functions, "broadcast", _broadcast))
         for reader, reads in _READERS.items():
             result += [Rule(reader, method, _remembered(method)) for method in _OPTIONS]
             result += [Rule(reader, method, _recorded(method)) for method in reads]
@@ -149,6 +156,15 @@ def _recorded(method: str) -> Apply:
         return original(owner, *args, **kwargs)
 
     return apply
+
+
+def _broadcast(
+    original: Callable[..., Any], frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    # A file keeps what it imported: the rule applies in its query functions too.
+    if isinstance(frame, DeferredFrame) and evaluation_session() is None:
+        return frame.hint("broadcast")
+    return original(frame, *args, **kwargs)
 
 
 def _remembered(method: str) -> Apply:

@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from tautochrone.project.databricks.modules import databricks_modules
+from tautochrone.project.deferred_frames import evaluation_session, real_frame
 from tautochrone.project.forbidden_calls import Rule, rules
 
 __all__ = ["Bindings", "evaluation_lock", "user_code"]
@@ -152,6 +153,10 @@ def _patched(rules_to_apply: list[Rule]) -> Iterator[None]:
             # PySpark itself uses these methods: sql("{df}", df=…) makes temporary views.
             if inside or threading.get_ident() != owner:
                 return original(self, *args, **kwargs)
+            if evaluation_session() is not None:
+                # Built under the rules, which do not apply to what `original` calls.
+                args = tuple(real_frame(arg) for arg in args)
+                kwargs = {key: real_frame(arg) for key, arg in kwargs.items()}
             inside = True
             try:
                 return rule.apply(original, self, args, kwargs)
@@ -160,7 +165,7 @@ def _patched(rules_to_apply: list[Rule]) -> Iterator[None]:
 
         return call
 
-    originals: list[tuple[type, str, Any]] = []
+    originals: list[tuple[type | ModuleType, str, Any]] = []
     try:
         for rule in rules_to_apply:
             originals.append((rule.owner, rule.method, rule.owner.__dict__.get(rule.method, _MISSING)))
