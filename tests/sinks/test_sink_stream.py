@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from tautochrone.errors import IngestError
+from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import TableName
-from tautochrone.runtime.delivery import sink_stream
+from tautochrone.model.read_points import NEWEST
+from tautochrone.runtime.delivery import deliveries, sink_stream
 from tautochrone.runtime.delivery.sink_stream import UNFINISHED, SinkStream
 
 
 class Query:
     """A flow's query: each start calls `on_start`."""
 
-    def __init__(self, on_start: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_start: Callable[[], object] = lambda: None) -> None:
         self.on_start = on_start
         self.starts = 0
         self.active, self.progressed = False, False
@@ -80,7 +82,7 @@ class Sink:
 def test_end_of_a_run_waits_for_a_slow_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_stream, "_JOIN_S", 0.0)
     release = threading.Event()
-    sink = Sink(Query(lambda: release.wait(10) and None))
+    sink = Sink(Query(lambda: release.wait(10)))
     sink.stream.start()
     finishing = threading.Thread(target=sink.stream.finish)
     finishing.start()
@@ -95,7 +97,7 @@ def test_end_of_a_run_waits_for_a_slow_sink(monkeypatch: pytest.MonkeyPatch) -> 
 def test_cancelled_run_reports_a_sink_without_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_stream, "_JOIN_S", 0.0)
     release = threading.Event()
-    sink = Sink(Query(lambda: release.wait(10) and None))
+    sink = Sink(Query(lambda: release.wait(10)))
     sink.cancelled.set()
     sink.stream.start()
     sink.stream.finish()
@@ -157,3 +159,47 @@ def test_full_refresh_has_happened_when_all_flows_began_anew() -> None:
     assert not sink.stream.is_full_refresh_left
     # The versions that the older queries had read are forgotten.
     assert sink.recorded[0] == ({}, 7, {})
+
+
+def test_table_of_no_project_is_shown_as_a_streamed_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_stream, "reader_session", lambda *_: None)
+    monkeypatch.setattr(sink_stream, "use_database", lambda *_, **__: None)
+    sink, lookups = Sink(Query()), []
+    job: Any = sink.stream._job
+    job.base, job.journal = None, SimpleNamespace(fence=1)
+    job.settings = SimpleNamespace(catalog=SimpleNamespace(name="lake"))
+    job.read_points = SimpleNamespace(uri="", show=lambda _name, lookup: lookups.append(lookup))
+    sink.stream._streams = SimpleNamespace(streamed=lambda *shown: shown)  # type: ignore[assignment]
+    (flow,) = sink.stream._flows
+    flow.resolved.flow.scope, flow.resolved.flow.conf = SimpleNamespace(namespace=("db",)), {}  # type: ignore[misc, assignment]
+    SinkStream._session(sink.stream, flow)
+    (lookup,) = lookups
+    assert lookup(TableName("lake", ("theirs",), "events")) == (sink.stream.target, "flow_0", NEWEST)
+
+
+def test_end_of_a_run_waits_for_a_slow_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "_JOIN_S", 0.0)
+    release, cancelled = threading.Event(), threading.Event()
+
+    class Delivery:
+        def __init__(self, *_: object) -> None: ...
+
+        def deliver(self) -> bool:
+            return not release.wait(10)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(deliveries, "Delivery", Delivery)
+    job: Any = SimpleNamespace(ownership=SimpleNamespace(cancelled=cancelled))
+    worker = deliveries._Worker(job, SinkDeclaration(name="mirror", format="test", tables=()))
+    worker.start()
+    finishing = threading.Thread(target=worker.finish)
+    finishing.start()
+    finishing.join(0.2)
+    assert finishing.is_alive()
+    cancelled.set()
+    finishing.join(5)
+    assert (finishing.is_alive(), worker.error) == (False, UNFINISHED)
+    release.set()
+    worker.stop()
+    worker._thread.join(5)
