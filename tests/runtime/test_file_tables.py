@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.refresh import file_tables
+from tautochrone.runtime.refresh.file_tables import FileTables
+from tautochrone.spark.analysis.file_relations import FileRelation
 from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
@@ -108,14 +114,16 @@ def test_views_follow_files_that_come_change_and_vanish(pipeline: Pipeline) -> N
     (pipeline.folder / "numbers/part=1/a.parquet").touch()
     happened = run_and_compare(pipeline, ["append", "incremental"])
     assert happened.refresh("even")["rows_inserted"] == happened.refresh("even")["rows_deleted"] == 0
-    unchanged = pipeline.run()
+    (taken_in,) = [e for e in pipeline.run(full=["even"]).of("files_taken_in") if e["rows_inserted"] == 50]
+    assert (taken_in["changed"], taken_in["rows_deleted"]) == (2, 50)
+    unchanged = run_and_compare(pipeline, ["no_data", "no_data"])
     assert unchanged.of("files_taken_in") == []
     modes = {view: unchanged.mode(view)[0] for view in QUERIES}
     # What reads its files' names is compared in each run; the others cost nothing.
     assert modes == {"even": "no_data", "by_key": "no_data", "lines": "no_data", "with_paths": "diff"}
 
 
-def test_new_columns_are_compared_with_a_reason(pipeline: Pipeline) -> None:
+def test_new_columns_are_compared_with_a_reason(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline.write(
         "definitions/p.py",
         f"""
@@ -125,6 +133,11 @@ def test_new_columns_are_compared_with_a_reason(pipeline: Pipeline) -> None:
         def total():
             orders = spark.read.csv("{pipeline.folder}/orders", header=True, inferSchema=True)
             return orders.selectExpr("CAST(sum(amount) AS DOUBLE) AS amount")
+
+        @dp.materialized_view
+        def ids():
+            numbers = spark.read.schema("id BIGINT").parquet("{pipeline.folder}/numbers")
+            return numbers.selectExpr("sum(id) AS s")
         """,
     )
     pipeline.write("orders/a.csv", "id,amount\n1,10\n2,20\n")
@@ -140,6 +153,83 @@ def test_new_columns_are_compared_with_a_reason(pipeline: Pipeline) -> None:
         pipeline.execute(job)
     assert happened.refresh("total")["reason_code"] == "FILE_COLUMNS_CHANGED", list(happened)
     assert pipeline.query("SELECT amount FROM total") == [(34.5,)]
+    assert [verdict.equal for verdict in pipeline.verify()] == [None, True]
+    monkeypatch.setattr(file_tables, "_MIN_INTERVAL_S", 0.2)
+    monkeypatch.setattr(file_tables, "_SHARE_OF_TIME", 0)
+    with pipeline.running() as happened:
+        wait_for(lambda: happened.of("checkpoint"))
+        (pipeline.folder / "orders/c.csv").unlink()
+        wait_for(lambda: len([e for e in happened.of("refresh") if e["mode"] == "diff"]) == 2)
+        pipeline.write("numbers/part=2/b.parquet", "no Parquet")
+        wait_for(lambda: happened.of("refresh_failed"))
+        assert happened.of("refresh_failed")[0]["dataset"].endswith(".ids")
+        (pipeline.folder / "numbers/part=2/b.parquet").unlink()
+        # Followed again, as soon as it can be read.
+        failed_at = happened.of("refresh_failed")[-1]["checkpoint"]
+        wait_for(lambda: happened.refresh("ids")["checkpoint"] > failed_at)
+    assert pipeline.query("SELECT amount FROM total") == [(30.5,)]
+    assert pipeline.query("SELECT s FROM ids") == [(780,)]
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "not in time"
+        time.sleep(0.1)
+
+
+def test_an_older_listing_does_not_replace_a_newer_one(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_and_compare(pipeline, ["full", "full"])
+    write_numbers(pipeline, "part=2/b", 40, 50)
+    relations_of, overtaken = FileTables._relations, list[FileTables]()
+
+    def overtaken_relations(tables: FileTables, flow: ResolvedFlow) -> Mapping[TableName, FileRelation]:
+        relations = relations_of(tables, flow)
+        if tables is slow and not overtaken:
+            overtaken.append(tables)
+            write_numbers(pipeline, "part=2/c", 50, 58)
+            fast.synchronize()
+        return relations
+
+    monkeypatch.setattr(FileTables, "_relations", overtaken_relations)
+    with pipeline.opened() as (job, happened):
+        slow, fast = FileTables(job), FileTables(job)
+        slow.synchronize()
+        assert overtaken
+        assert not slow.unfollowed
+        assert [(e["added"], e["removed"]) for e in happened.of("files_taken_in")] == [(2, 0)]
+    run_and_compare(pipeline, ["append", "incremental"])
+
+
+def test_a_glob_is_not_taken_for_other_paths(pipeline: Pipeline) -> None:
+    for letter in "abc":
+        pipeline.write(f"letters {letter}/x.csv", letter)
+    pipeline.write(
+        "definitions/p.py",
+        f"""
+        from pyspark import pipelines as dp
+
+        @dp.materialized_view
+        def mixed():
+            two = spark.read.csv(["{pipeline.folder}/letters a", "{pipeline.folder}/letters b"])
+            return two.union(spark.sql("SELECT * FROM csv.`{pipeline.folder}/letters*`"))
+
+        @dp.materialized_view
+        def alone():
+            return spark.sql("SELECT * FROM csv.`{pipeline.folder}/letters*`")
+
+        @dp.materialized_view
+        def also_alone():
+            return spark.sql("SELECT * FROM csv.`{pipeline.folder}/letters*`")
+        """,
+    )
+    with pipeline.opened() as (job, _):
+        flows = job.graph.flows
+    assert "which of its relations a glob belongs to is unclear" in flows["mixed"].inputs.unversioned[0]
+    assert flows["mixed"].file_tables == frozenset()
+    assert len(flows["alone"].file_tables | flows["also_alone"].file_tables) == 2
 
 
 def test_an_interrupted_checkpoint_reads_the_files_of_its_cut(pipeline: Pipeline) -> None:

@@ -249,6 +249,7 @@ class _Analysis:
                         flow,
                         self._empty_catalog.session,
                         self._empty_catalog.catalog,
+                        self._definitions.spec.name,
                         partial(self._check_tables, flow),
                     )
                     # A condition may read a table that must be provided first.
@@ -329,6 +330,7 @@ class _Analysis:
             linear, linear_reason = False, UNSTABLE_FUNCTION
         return ResolvedFlow(
             flow=flow,
+            pipeline=self._definitions.spec.name,
             schema=frame.schema,
             inputs=inputs_of(plan, self._empty_catalog.catalog),
             views=known_views,

@@ -29,11 +29,17 @@ def evaluate_over_files(
     flow: Flow,
     session: SparkSession,
     catalog: str,
+    pipeline: str,
     listener: QueryListener | None = None,
     *,
     with_dropped: bool = False,
 ) -> tuple[DataFrame, FileReads]:
-    """A flow's query, and how it reads files. `catalog` is the lake's, the rest as of `Flow.evaluate`."""
+    """A flow's query, and how it reads files.
+
+    Args:
+        catalog: the lake's; the rest is as of `Flow.evaluate`.
+        pipeline: the flow's.
+    """
     names: set[tuple[str, ...]] = set()
 
     def listen(query: JavaObject) -> None:
@@ -42,7 +48,9 @@ def evaluate_over_files(
             listener(query)
 
     frame = flow.evaluate(session, listen, with_dropped=with_dropped)
-    return frame, FileReads(catalog=catalog, conf=flow.conf, sql_names=names)
+    return frame, FileReads(
+        catalog=catalog, pipeline=pipeline, flow=flow.name, conf=flow.conf, sql_names=names
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,7 @@ class ResolvedFlow:
     """A flow and the properties of its analysed plan.
 
     Attributes:
+        pipeline: the flow's.
         schema: the query's schema, before the lake widens types.
         inputs: lake tables and other sources, also those that it reads through views and subqueries.
         views: the pipeline's views that the query reads.
@@ -66,6 +75,7 @@ class ResolvedFlow:
     """
 
     flow: Flow
+    pipeline: str
     schema: StructType
     inputs: FlowInputs
     views: frozenset[TableName] = frozenset()
@@ -126,7 +136,7 @@ class ResolvedFlow:
     ) -> tuple[DataFrame, FileReads]:
         """The query over the files themselves, and how it reads them."""
         catalog = next(iter(self.file_tables)).catalog
-        return evaluate_over_files(self.flow, session, catalog, with_dropped=with_dropped)
+        return evaluate_over_files(self.flow, session, catalog, self.pipeline, with_dropped=with_dropped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

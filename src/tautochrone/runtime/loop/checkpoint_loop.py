@@ -66,7 +66,7 @@ class CheckpointLoop:
         self._heartbeat = heartbeat
         self._deliveries = deliveries
         self._aligner = Aligner(job)
-        self._file_tables = FileTables(job)
+        self._file_tables = FileTables(job, full)
         self._refresher = CheckpointRefresher(job, streams, full, self._file_tables.unfollowed)
         self._changes = ChangeDetector(job.store, job.name, job.topology, job.input_table, self._refresher)
         self._failed: dict[TableName, Reason] = {}

@@ -62,14 +62,27 @@ class ViewRefresher:
         self._plans = plans
         self._changes = changes
         self._compared: set[TableName] = set()
+        self._unfollowed_at_refresh: dict[TableName, frozenset[tuple[TableName, ReasonCode]]] = {}
 
     def unversioned_reason(self, view: TableName, flow: ResolvedFlow) -> Reason | None:
-        """Why a view must be compared although no lake table moved: once per run."""
-        if view in self._compared:
-            return None
-        if flow.inputs.unversioned:
+        """Why a view must be compared although no lake table moved.
+
+        Sources without versions are compared once per run, tables of files once when they begin to differ
+        from the files.
+        """
+        if flow.inputs.unversioned and view not in self._compared:
             return unversioned_source(flow)
-        return next((self._unfollowed[name] for name in flow.file_tables if name in self._unfollowed), None)
+        compared = self._unfollowed_at_refresh.get(view, frozenset())
+        new = sorted(self._unfollowed_tables(flow) - compared)
+        return self._unfollowed[new[0][0]] if new else None
+
+    def _unfollowed_tables(self, flow: ResolvedFlow) -> frozenset[tuple[TableName, ReasonCode]]:
+        """The tables of the flow's files that differ from the files, each with why.
+
+        The text of a reason may differ each time that a file cannot be read.
+        """
+        unfollowed = self._unfollowed
+        return frozenset((name, unfollowed[name].code) for name in flow.file_tables if name in unfollowed)
 
     def _forced_reason(self, task: RefreshTask) -> Reason | None:
         """Why a view must be compared whatever changed, or None."""
@@ -106,6 +119,7 @@ class ViewRefresher:
         else:
             choice = self._choose(task)
         if choice.mode is RefreshMode.NO_DATA:
+            self._unfollowed_at_refresh[task.name] = self._unfollowed_tables(task.flow)
             return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason.code)
         plan = None
         stateless = choice.stateless or choice.mode is RefreshMode.APPEND
@@ -114,6 +128,7 @@ class ViewRefresher:
             plan = self._plans.of(task.name, self._session(task))
         result = refresh_view(self._context, task, choice, self._session(task), plan, self._changes)
         self._compared.add(task.name)
+        self._unfollowed_at_refresh[task.name] = self._unfollowed_tables(task.flow)
         return result
 
     def _choose(self, task: RefreshTask) -> Choice:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
@@ -24,6 +25,7 @@ from tautochrone.model.lake import RESERVED_COLUMNS
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.callbacks import TransformRule, start_callback_server
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, plan_and_subqueries, walk
 
@@ -32,6 +34,7 @@ __all__ = [
     "FileRelation",
     "file_relations",
     "obstacle_to_following",
+    "table_of_several_sources",
     "table_schema",
     "with_file_tables",
 ]
@@ -52,18 +55,22 @@ class FileReads:
 
     Attributes:
         catalog: the lake's, for the names of the tables.
+        pipeline: two pipelines in one lake never share a table.
+        flow: of the query.
         conf: the query's settings, which may change how files are read.
         sql_names: relations in the query's SQL texts. Spark replaces a glob in one by what it matches now.
     """
 
     catalog: str
+    pipeline: str
+    flow: str
     conf: Mapping[str, str]
     sql_names: Collection[tuple[str, ...]] = ()
 
     def sql_path(self, file_format: str, roots: Sequence[str]) -> str | None:
         """The path in the SQL text for these root paths of a relation; None when it is unclear."""
         paths = {parts[1] for parts in self.sql_names if len(parts) == 2 and parts[0].lower() == file_format}
-        globs = {path for path in paths if set(path) & set("*?[{")}
+        globs = {path for path in paths if _is_glob(path)}
         if not globs:
             return roots[0] if len(roots) == 1 else None
         return next(iter(globs)) if len(globs) == len(paths) == 1 else None
@@ -80,6 +87,11 @@ class FileRelation:
 
     leaf: JavaObject
     table: TableName
+
+    @property
+    def roots(self) -> list[str]:
+        """The root paths, after Spark replaced globs by what they match."""
+        return _roots(self.leaf)
 
     @property
     def schema(self) -> StructType:
@@ -152,6 +164,18 @@ def file_relations(plan: JavaObject, reads: FileReads) -> list[FileRelation]:
     return [FileRelation(leaf, _table(leaf, reads)) for leaf in leaves if _is_over_files(leaf)]
 
 
+def table_of_several_sources(relations: Sequence[FileRelation]) -> str | None:
+    """Which relations have different files and yet one table, as text; None when there are none.
+
+    A glob in the SQL text may not be the one of a relation in a temporary view below.
+    """
+    roots: dict[TableName, set[str]] = {}
+    for relation in relations:
+        if roots.setdefault(relation.table, {*relation.roots}) != {*relation.roots}:
+            return f"which of its relations a glob belongs to is unclear: one reads {relation.roots[0]}"
+    return None
+
+
 def obstacle_to_following(plan: JavaObject, reads: FileReads) -> str | None:
     """Why a batch query cannot be computed from the rows that each file gave, as text; None when it can."""
     for root in plan_and_subqueries(plan):
@@ -163,7 +187,7 @@ def obstacle_to_following(plan: JavaObject, reads: FileReads) -> str | None:
         for leaf in items(root.collectLeaves()):
             if _is_over_files(leaf) and (obstacle := _obstacle(leaf, reads)):
                 return obstacle
-    return None
+    return table_of_several_sources(file_relations(plan, reads))
 
 
 def _obstacle(leaf: JavaObject, reads: FileReads) -> str | None:
@@ -232,12 +256,28 @@ def _options(leaf: JavaObject) -> dict[str, str]:
     return {str(pair._1()).lower(): str(pair._2()) for pair in items(leaf.relation().options().toSeq())}  # noqa: SLF001
 
 
+def _roots(leaf: JavaObject) -> list[str]:
+    return [str(path) for path in items(leaf.relation().location().rootPaths())]
+
+
+def _is_glob(path: str) -> bool:
+    return bool(set(path) & set("{}[]*?\\"))
+
+
 def _path(leaf: JavaObject, reads: FileReads) -> str | None:
-    """The path of a relation as the query gives it; None when that is unclear."""
-    roots = [str(path) for path in items(leaf.relation().location().rootPaths())]
-    path = _options(leaf).get("path") or reads.sql_path(_format(leaf), roots)
-    # However a query spells a folder, it is one source.
-    return None if path is None else re.sub("^file:/+", "/", path).rstrip("/")
+    """The path of a relation as the query gives it, with its file system; None when that is unclear."""
+    roots = _roots(leaf)
+    given = _options(leaf).get("path") or reads.sql_path(_format(leaf), roots)
+    if given is None:
+        return None
+    relation, context = leaf.relation(), SparkContext._active_spark_context  # noqa: SLF001
+    assert context is not None
+    path = cached_packages(context._jvm).org.apache.hadoop.fs.Path(given)  # noqa: SLF001
+    # However a query spells a folder, it is one source; a relative path is another in another folder.
+    conf = relation.sparkSession().sessionState().newHadoopConfWithOptions(relation.options())
+    qualified = str(path.getFileSystem(conf).makeQualified(path).toString())
+    # With a setting of older Spark versions, a reader's option `path` adds to its other paths.
+    return qualified if _is_glob(given) or roots == [qualified] else None
 
 
 def _table(leaf: JavaObject, reads: FileReads) -> TableName:
@@ -246,8 +286,10 @@ def _table(leaf: JavaObject, reads: FileReads) -> TableName:
     session_conf = relation.sparkSession().conf()
     settings = {name: str(session_conf.get(name)) for name in _SETTINGS}
     settings |= {name: value for name, value in reads.conf.items() if name.startswith("spark.sql.")}
+    # Only the flow whose text has a glob can check that it belongs to this relation.
+    owner = [reads.pipeline] if "path" in options or not _is_glob(path) else [reads.pipeline, reads.flow]
     options.pop("path", None)
-    source = json.dumps([_format(leaf), path, sorted(options.items()), sorted(settings.items())])
+    source = json.dumps([owner, _format(leaf), path, sorted(options.items()), sorted(settings.items())])
     return file_table(reads.catalog, path, source, str(relation.schema().json()))
 
 
