@@ -76,5 +76,5 @@ class ChangeDetector:
     ) -> bool:
         if table not in last:
             # Never built, or failed at the last checkpoint. The same input would fail again.
-            return table not in failed
+            return table not in failed or self._refresher.reads_other_files(table)
         return self._refresher.needs_refresh(table)

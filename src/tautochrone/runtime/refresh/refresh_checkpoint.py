@@ -156,18 +156,29 @@ class CheckpointRefresher:
             return True
         if not self._topology.is_view(table):
             return False
-        return self._unversioned(table) or self._is_redefined(table)
+        unversioned = self._views.unversioned_reason(table, self._topology.flows(table)[0]) is not None
+        return unversioned or self.reads_other_files(table) or self._is_redefined(table)
 
-    def _unversioned(self, view: TableName) -> bool:
-        return self._views.unversioned_reason(view, self._topology.flows(view)[0]) is not None
+    def reads_other_files(self, table: TableName) -> bool:
+        """See `ViewRefresher.reads_other_files`."""
+        if not self._topology.is_view(table):
+            return False
+        return self._views.reads_other_files(table, self._topology.flows(table)[0])
 
     def _is_redefined(self, view: TableName) -> bool:
-        """Asked once per run: a definition does not change while it runs."""
+        """Whether another definition made the rows, or they were read from the files themselves.
+
+        Asked once per run: a definition does not change while it runs.
+        """
         if view in self._compared_definitions:
             return False
         self._compared_definitions.add(view)
         metadata = self._job.tables[view].fork().commit_metadata
-        return metadata is not None and metadata.definition != self._topology.fingerprint(view)
+        if metadata is None:
+            return False
+        (flow,) = self._topology.flows(view)
+        follows_files = flow.follows_files([TableName.parse(name) for name in metadata.inputs])
+        return not follows_files or metadata.definition != self._topology.fingerprint(view)
 
     def _is_shared(self, table: TableName) -> bool:
         """Whether several views of the job read a table."""

@@ -16,6 +16,7 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.file_tables import describe_files
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.read_points import ReadPointServer
+from tautochrone.model.reason import ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.spark.analysis.current_time import with_fixed_time
@@ -24,6 +25,8 @@ from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Sessions", "Verdict", "nondeterminism", "recompute", "verify"]
+
+_READ_FILES = {ReasonCode.FILE_COLUMNS_CHANGED, ReasonCode.FILES_NOT_TAKEN_IN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,17 +119,31 @@ def verify(
             yield _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
             continue
         equal: bool | None = missing == unexpected == 0
-        nondeterministic = () if equal else nondeterminism(graph, flow, view.catalog)
+        why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint)
         yield Verdict(
             dataset=view,
             checkpoint=checkpoint,
-            equal=None if nondeterministic else equal,
+            equal=equal if why_unknown is None else None,
             missing=missing,
             unexpected=unexpected,
-            reason=f"its query has several right answers: {'; '.join(nondeterministic)}"
-            if nondeterministic
-            else None,
+            reason=why_unknown,
         )
+
+
+def _why_unknown(
+    store: Store, graph: Graph, flow: ResolvedFlow, view: TableName, checkpoint: CheckpointNumber
+) -> str | None:
+    """Why a view may rightly differ from its recomputation, or None."""
+    if flow.file_tables:
+        # The store carries an older version of a table of files on, where the cut names none.
+        refreshes = (r for r in store.history.refreshes(view) if r.checkpoint <= checkpoint)
+        last = next((r.refresh for r in refreshes if r.refresh is not None), None)
+        if last is not None and last.reason.code in _READ_FILES:
+            return f"it was computed from the files as they were then: {last.reason}"
+    nondeterministic = nondeterminism(graph, flow, view.catalog)
+    if nondeterministic:
+        return f"its query has several right answers: {'; '.join(nondeterministic)}"
+    return None
 
 
 def _untold_input(flow: ResolvedFlow, versions: Mapping[TableName, Version]) -> str | None:

@@ -65,16 +65,16 @@ class ViewRefresher:
         self._unfollowed_at_refresh: dict[TableName, frozenset[tuple[TableName, ReasonCode]]] = {}
 
     def unversioned_reason(self, view: TableName, flow: ResolvedFlow) -> Reason | None:
-        """Why a view must be compared although no lake table moved.
+        """Why a view must be compared although no lake table moved: once per run."""
+        is_compared = view in self._compared or not flow.inputs.unversioned
+        return None if is_compared else unversioned_source(flow)
 
-        Sources without versions are compared once per run, tables of files once when they begin to differ
-        from the files.
+    def reads_other_files(self, view: TableName, flow: ResolvedFlow) -> bool:
+        """Whether other tables of files agree with the files than when the view was last refreshed.
+
+        Then it reads files themselves that it read from a table, or the other way round.
         """
-        if flow.inputs.unversioned and view not in self._compared:
-            return unversioned_source(flow)
-        compared = self._unfollowed_at_refresh.get(view, frozenset())
-        new = sorted(self._unfollowed_tables(flow) - compared)
-        return self._unfollowed[new[0][0]] if new else None
+        return self._unfollowed_tables(flow) != self._unfollowed_at_refresh.get(view, frozenset())
 
     def _unfollowed_tables(self, flow: ResolvedFlow) -> frozenset[tuple[TableName, ReasonCode]]:
         """The tables of the flow's files that differ from the files, each with why.
@@ -87,7 +87,7 @@ class ViewRefresher:
     def _forced_reason(self, task: RefreshTask) -> Reason | None:
         """Why a view must be compared whatever changed, or None."""
         if task.flow.follows_files(task.inputs):
-            return self.unversioned_reason(task.name, task.flow) if task.flow.inputs.unversioned else None
+            return self.unversioned_reason(task.name, task.flow)
         missing = next(name for name in sorted(task.flow.file_tables) if name not in task.inputs)
         return self._unfollowed.get(missing) or Reason.of(
             ReasonCode.FILES_NOT_TAKEN_IN,
@@ -103,6 +103,8 @@ class ViewRefresher:
             RefreshError: the query failed, or the policy forbids the only way; the old version stays.
             ConflictError: somebody else moved the table.
         """
+        # If it fails, it would fail again with the same files.
+        self._unfollowed_at_refresh[task.name] = self._unfollowed_tables(task.flow)
         metadata = task.fork.commit_metadata
         if metadata is not None and is_committed(task):
             mode = RefreshMode(metadata.mode or RefreshMode.NO_DATA)
@@ -119,7 +121,6 @@ class ViewRefresher:
         else:
             choice = self._choose(task)
         if choice.mode is RefreshMode.NO_DATA:
-            self._unfollowed_at_refresh[task.name] = self._unfollowed_tables(task.flow)
             return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason.code)
         plan = None
         stateless = choice.stateless or choice.mode is RefreshMode.APPEND
@@ -128,7 +129,6 @@ class ViewRefresher:
             plan = self._plans.of(task.name, self._session(task))
         result = refresh_view(self._context, task, choice, self._session(task), plan, self._changes)
         self._compared.add(task.name)
-        self._unfollowed_at_refresh[task.name] = self._unfollowed_tables(task.flow)
         return result
 
     def _choose(self, task: RefreshTask) -> Choice:
