@@ -111,7 +111,7 @@ def test_folder_steps_require_the_fence() -> None:
 
 @pytest.mark.parametrize(("newest", "error"), [(6, None), (7, "JOB_FENCED"), (5, "FENCE_UNKNOWN")])
 def test_fence_is_checked_in_the_store(newest: int, error: str | None) -> None:
-    store: Any = SimpleNamespace(jobs=SimpleNamespace(fence=lambda _job: newest))
+    store: Any = SimpleNamespace(jobs=SimpleNamespace(newest_fence=lambda _job: newest))
     journal = Journal(store, "job", DirectEffects(), Fence(6))
     if error is None:
         journal.require()

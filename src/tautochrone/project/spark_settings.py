@@ -79,7 +79,7 @@ def _take_apart(value: Value, kept: dict[str, Value]) -> list[IgnoredSetting]:
     code = ReasonCode.OTHER_ENGINE if name == EXTENSIONS else ReasonCode.JAR_PROVIDED
     dropped = [part for part in parts if drops(part)]
     text = ",".join(part for part in parts if part not in dropped)
-    # An empty value stays: it stands against what spark-submit reads from spark-defaults.conf itself.
+    # An empty value stays: what is left out must not come back from a file that Spark reads itself.
     kept[name] = replace(value, value=text, text=text) if dropped else value
     return [ignored(replace(value, text=part), code, part=part) for part in dropped]
 
