@@ -227,6 +227,62 @@ def test_frames_of_the_import_keep_their_arguments_and_columns(project: ProjectM
         assert error.error_class == "FRAME_OF_IMPORT_COMBINED"
 
 
+USED = """
+    from datetime import date
+    from pyspark import pipelines as dp
+    from pyspark.sql import functions as F
+    import helpers
+
+    SINCE = date(2026, 1, 1)
+
+    def plus(value):
+        return value + 1
+
+    @F.udf("bigint")
+    def next_number(value):
+        return plus(value)
+
+    def rows(batches):
+        yield from helpers.kept(batches)
+
+    BASE = spark.range(3).where(F.lit(SINCE) < F.current_date()).mapInPandas(rows, "id BIGINT")
+    NEXT = BASE.select(next_number(BASE.id))
+
+    @dp.materialized_view
+    def in_frame():
+        return NEXT
+
+    @dp.materialized_view
+    def in_query():
+        return helpers.base(spark).where(F.lit(SINCE).isNotNull())
+"""
+HELPERS = """
+    def kept(batches):
+        return batches
+
+    def base(spark):
+        return spark.range(2)
+"""
+
+
+@pytest.mark.spark
+def test_changes_of_what_a_frame_uses_change_the_definition(project: ProjectMaker) -> None:
+    def texts(old: str = "", new: str = "") -> list[str]:
+        files = {"defs/a.py": USED.replace(old, new), "helpers.py": HELPERS.replace(old, new)}
+        return [flow.query.text for flow in project.load(files).flows]
+
+    before = texts()
+    assert texts() == before
+
+    def changed(old: str, new: str) -> list[bool]:
+        return [text != other for text, other in zip(texts(old, new), before, strict=True)]
+
+    assert changed("value + 1", "value + 22") == [True, False]
+    assert changed("return batches", "return list(batches)") == [True, False]
+    assert changed("range(2)", "range(44)") == [False, True]
+    assert changed("2026, 1, 1", "2026, 1, 12") == [True, True]
+
+
 def test_every_method_that_returns_a_frame_is_recorded_or_refused() -> None:
     known = _FRAME_METHODS | _REFUSED_METHODS | _WITHOUT_EFFECT | {"transform", "metadataColumn"}
     returning = {

@@ -22,15 +22,19 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import DataType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.project.constant_text import constant_text
 from tautochrone.project.deferred_columns import column_of_plan, column_text, next_plan_id, with_plan_id
 
 __all__ = [
     "DeferredFrame",
     "evaluating",
     "evaluation_session",
+    "forget_called_functions",
     "real_frame",
     "recorded_call",
+    "recorded_functions",
     "recorded_text",
+    "remember_function",
     "remember_option",
 ]
 
@@ -104,6 +108,8 @@ class _Recorded:
     build: Callable[[SparkSession], Any]
     session: SparkSession
     text: str
+    functions: tuple[Any, ...] = ()
+    """The user's functions in the arguments of the calls."""
     plan_id: int | None = None
     """Set when the file uses one of its columns."""
 
@@ -135,7 +141,9 @@ class _Recorded:
 
             values = [_text(arg) for arg in args]
             values += [f"{key}={_text(value)}" for key, value in kwargs.items()]
-            return wrap(_Recorded(build, self.session, f"{self.text}.{name}({', '.join(values)})"))
+            text = f"{self.text}.{name}({', '.join(values)})"
+            functions = (*self.functions, *_functions([args, kwargs]))
+            return wrap(_Recorded(build, self.session, text, functions))
 
         return call
 
@@ -241,7 +249,7 @@ def recorded_call(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[s
 
     calls = [*options, (method, args, kwargs)]
     text = ".".join(f"{name}({_text(values)}, {_text(named)})" for name, values, named in calls)
-    return DeferredFrame(_Recorded(build, session, f"{kind}.{text}"))
+    return DeferredFrame(_Recorded(build, session, f"{kind}.{text}", tuple(_functions(calls))))
 
 
 def remember_option(reader: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -277,6 +285,42 @@ def _frame_text(plan_id: int) -> str:
     return recorded.text if recorded is not None else "?"
 
 
+_called_functions: list[Any] = []
+"""The UDFs that files called during this load: a column does not say which functions are in it."""
+
+
+def remember_function(function: Any) -> None:
+    """Remember a UDF that is called during an import."""
+    _called_functions.append(function)
+
+
+def forget_called_functions() -> None:
+    """Another load begins."""
+    _called_functions.clear()
+
+
+def recorded_functions(value: Any) -> tuple[Any, ...]:
+    """The user's functions in what was recorded."""
+    return value._recorded.functions if isinstance(value, (DeferredFrame, _DeferredGroups)) else ()  # noqa: SLF001
+
+
+def _functions(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _functions(item)
+    elif isinstance(value, dict):
+        yield from _functions(list(value.values()))
+    elif isinstance(value, Column):
+        text = repr(value)
+        for udf in _called_functions:
+            if f"{udf._name}(" in text:  # noqa: SLF001
+                yield udf.func
+    elif isinstance(value, (DeferredFrame, _DeferredGroups)):
+        yield from recorded_functions(value)
+    elif hasattr(value, "__code__") or isinstance(value, partial):
+        yield value
+
+
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_text(item) for item in value)}]"
@@ -287,9 +331,9 @@ def _text(value: Any) -> str:
         return f"{code.co_name} {code.co_code.hex()}"
     if isinstance(value, Column):
         return column_text(value, _frame_text)
-    if isinstance(value, (str, bytes, int, float, bool, type(None))):
-        return repr(value)
-    return recorded_text(value) or type(value).__name__
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(_text(item) for item in value))}}}"
+    return recorded_text(value) or constant_text(value) or type(value).__name__
 
 
 def _needs_a_session(text: str) -> DefinitionError:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceRegistration
 from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import DataType, _parse_datatype_string
-from pyspark.sql.udf import UDFRegistration
+from pyspark.sql.udf import UDFRegistration, UserDefinedFunction
 
 from tautochrone.errors import DefinitionError
 from tautochrone.project.databricks.auto_loader import METHODS
@@ -29,6 +29,7 @@ from tautochrone.project.deferred_frames import (
     DeferredFrame,
     evaluation_session,
     recorded_call,
+    remember_function,
     remember_option,
 )
 from tautochrone.project.local_rows import float_converter
@@ -94,6 +95,7 @@ def rules(
     else:
         result.append(Rule(DataSourceRegistration, "register", _recorded_source(data_sources)))
         result.append(Rule(SparkSession, "range", _recorded("range")))
+        result.append(Rule(UserDefinedFunction, "__call__", _called))
         result.append(Rule(functions, "broadcast", _broadcast))
         for reader, reads in _READERS.items():
             result += [Rule(reader, method, _remembered(method)) for method in _OPTIONS]
@@ -165,6 +167,12 @@ def _broadcast(
     if isinstance(frame, DeferredFrame) and evaluation_session() is None:
         return frame.hint("broadcast")
     return original(frame, *args, **kwargs)
+
+
+def _called(original: Callable[..., Any], udf: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if evaluation_session() is None:
+        remember_function(udf)
+    return original(udf, *args, **kwargs)
 
 
 def _remembered(method: str) -> Apply:

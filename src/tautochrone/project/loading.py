@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.databricks.notebooks import magic_warnings
+from tautochrone.project.deferred_frames import forget_called_functions
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.explain_failure import explain
 from tautochrone.project.invariant_files import read_invariants
@@ -43,6 +44,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
         DefinitionError: a file cannot be read, two definitions contradict each other, an invariant is no
             query.
     """
+    forget_called_functions()
     scope = NameScope(catalog, split_name(spec.database or "default"))
     if spec.catalog is not None and not scope.is_ours(spec.catalog):
         raise DefinitionError(

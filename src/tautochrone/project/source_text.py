@@ -8,10 +8,11 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
-from tautochrone.project.deferred_frames import recorded_text
+from tautochrone.project.constant_text import constant_text
+from tautochrone.project.deferred_frames import recorded_functions, recorded_text
 
 __all__ = ["source_text"]
 
@@ -20,7 +21,8 @@ _SIMPLE = (str, bytes, int, float, bool, type(None))
 
 def source_text(function: Callable[..., Any], folders: tuple[Path, ...]) -> str:
     """The function's source without layout, comments and its own decorators; the values of its
-    defaults, closure and constant globals; and the same for functions of the project that it uses.
+    defaults, closure and constant globals; and the same for functions of the project that it uses, also
+    through a module of the project or through a DataFrame of the import.
 
     Values that have no stable text (objects, DataFrames) are left out.
     """
@@ -35,22 +37,36 @@ def _describe(item: Any, folders: tuple[Path, ...], seen: set[int]) -> Iterator[
     if isinstance(item, functools.partial):
         yield f"partial {_value(item.args)} {_value(item.keywords)}"
         yield from _describe(item.func, folders, seen)
-        return
+    else:
+        yield from _describe_function(item, folders, seen)
+
+
+def _describe_function(item: Any, folders: tuple[Path, ...], seen: set[int]) -> Iterator[str]:
     code = getattr(item, "__code__", None)
+    wrapped = getattr(item, "__wrapped__", None)
+    if wrapped is not None:
+        if hasattr(item, "returnType"):
+            yield f"returns {_value(item.returnType)}"
+        yield from _describe(wrapped, folders, seen)
+        if code is None or not _is_below(code.co_filename, folders):
+            # A function of PySpark or of another library around one of the project, such as a UDF.
+            return
     if code is None:
-        if hasattr(item, "__wrapped__"):
-            yield from _describe(item.__wrapped__, folders, seen)
         return
-    yield _source(item, code)
-    for label, value in _used(item, code):
+    yield _source(code)
+    for label, value in _used(item, code, folders):
         text = _value(value)
+        functions = recorded_functions(value)
         if text is not None:
             yield f"{label} = {text}"
-        elif _is_project_code(value, folders):
-            yield from _describe(value, folders, seen)
+        else:
+            functions = (value,)
+        for function in functions:
+            if _is_project_code(function, folders):
+                yield from _describe(function, folders, seen)
 
 
-def _used(item: Any, code: CodeType) -> Iterator[tuple[str, Any]]:
+def _used(item: Any, code: CodeType, folders: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:
     yield "defaults", item.__defaults__
     yield "keyword defaults", item.__kwdefaults__
     for name, cell in zip(code.co_freevars, item.__closure__ or (), strict=False):
@@ -58,9 +74,26 @@ def _used(item: Any, code: CodeType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:
             continue
-    for name in sorted(_names(code)):
+    names = sorted(_names(code))
+    for name in names:
         if name in item.__globals__:
             yield name, item.__globals__[name]
+            yield from _attributes(name, item.__globals__[name], names, folders, set())
+
+
+def _attributes(
+    label: str, module: Any, names: list[str], folders: tuple[Path, ...], seen: set[int]
+) -> Iterator[tuple[str, Any]]:
+    """What a function with these names may use of a module of the project: `helpers.f`."""
+    if not isinstance(module, ModuleType) or id(module) in seen:
+        return
+    seen.add(id(module))
+    if not _is_below(getattr(module, "__file__", None) or "", folders):
+        return
+    for name in names:
+        if name in vars(module):
+            yield f"{label}.{name}", vars(module)[name]
+            yield from _attributes(f"{label}.{name}", vars(module)[name], names, folders, seen)
 
 
 def _names(code: CodeType) -> set[str]:
@@ -71,9 +104,9 @@ def _names(code: CodeType) -> set[str]:
     return names
 
 
-def _source(item: Any, code: CodeType) -> str:
+def _source(code: CodeType) -> str:
     try:
-        text = textwrap.dedent(inspect.getsource(item))
+        text = textwrap.dedent(inspect.getsource(code))
         tree = ast.parse(text)
     except (OSError, TypeError, SyntaxError):
         # A lambda inside a call, or a function that exec created.
@@ -89,8 +122,8 @@ def _value(value: Any) -> str | None:
     recorded = recorded_text(value)
     if recorded is not None:
         return recorded
-    if isinstance(value, _SIMPLE):
-        return repr(value)
+    if (text := constant_text(value)) is not None:
+        return text
     if isinstance(value, (list, tuple)):
         parts = [_value(item) for item in value]
         return None if None in parts else f"[{', '.join(str(part) for part in parts)}]"
@@ -107,5 +140,9 @@ def _is_project_code(value: Any, folders: tuple[Path, ...]) -> bool:
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
     if code is None:
         return isinstance(value, functools.partial)
-    path = Path(code.co_filename)
+    return _is_below(code.co_filename, folders)
+
+
+def _is_below(file: str, folders: tuple[Path, ...]) -> bool:
+    path = Path(file)
     return any(path.is_relative_to(folder) for folder in folders) and "site-packages" not in path.parts
