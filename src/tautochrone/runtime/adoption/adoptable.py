@@ -20,6 +20,7 @@ from tautochrone.ingest.adoption_check import stream_position
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.model.adoptable import AdoptableTable
+from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST, job_read_point
@@ -172,7 +173,12 @@ class Survey:
             )
 
     def _check_view(self, view: TableName) -> Reason:
-        absent = sorted(self._job.topology.inputs(view) - self._versions.keys())
+        # The first run makes the tables of files; until then a query reads the files themselves.
+        absent = sorted(
+            name
+            for name in self._job.topology.inputs(view) - self._versions.keys()
+            if not is_file_table(name)
+        )
         if absent:
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
