@@ -51,7 +51,7 @@ from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
 from tautochrone.sinks import has_adapter
 from tautochrone.spark.session.factory import stop_session, use_database
-from tautochrone.spark.session.jars import missing, resolve
+from tautochrone.spark.session.jars import Artifact, missing, resolve
 from tautochrone.spark.session.java import find_java
 
 __all__ = ["LocalReadPointServer", "Project"]
@@ -122,10 +122,12 @@ class Project(Closeable):
 
     def _download_jars(self) -> None:
         """Before Spark starts for the first time: one event for each jar, as some are large."""
-        absent = missing(self.settings.spark.artifacts)
-        for number, artifact in enumerate(absent, 1):
-            self._emit("jar_download", artifact=str(artifact), number=number, total=len(absent))
-            resolve((artifact,), find_java())
+
+        def started(artifact: Artifact, number: int, total: int) -> None:
+            self._emit("jar_download", artifact=str(artifact), number=number, total=total)
+
+        if missing(self.settings.spark.artifacts):
+            resolve(self.settings.spark.artifacts, find_java(), started)
 
     def analysed(self) -> tuple[Definitions, Graph]:
         """Load the definitions and resolve the whole graph. Writes nothing.

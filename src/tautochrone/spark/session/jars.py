@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,14 +67,26 @@ def cache_folder() -> Path:
     return Path(base) / "tautochrone" / "jars"
 
 
-def resolve(artifacts: tuple[Artifact, ...], java: str = "java") -> list[Path]:
+def resolve(
+    artifacts: tuple[Artifact, ...],
+    java: str = "java",
+    report: Callable[[Artifact, int, int], None] | None = None,
+) -> list[Path]:
     """Local paths of `artifacts`; missing ones are downloaded into the cache.
+
+    Args:
+        artifacts: what a session needs.
+        java: the command that runs Ivy.
+        report: called before each download with the artifact, its number from 1 on, and how many there are.
 
     Raises:
         EnvironmentProblemError: `JAR_NOT_AVAILABLE` when the repository has no such artifact or cannot
             be reached.
     """
-    for artifact in missing(artifacts):
+    absent = missing(artifacts)
+    for number, artifact in enumerate(absent, 1):
+        if report is not None:
+            report(artifact, number, len(absent))
         _download(artifact, _folder(artifact), java)
     return [jar for artifact in artifacts for jar in sorted(_folder(artifact).glob("*.jar"))]
 

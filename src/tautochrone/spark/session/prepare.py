@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.session.class_archive import make_archive
-from tautochrone.spark.session.jars import CORE, KAFKA, copy_from, copy_to, missing, resolve
+from tautochrone.spark.session.jars import CORE, KAFKA, Artifact, copy_from, copy_to, resolve
 from tautochrone.spark.session.java import find_java
 
 __all__ = ["download_jars", "prepare"]
@@ -50,15 +50,15 @@ def download_jars(report: Report, folder: Path) -> list[Path]:
 
 
 def _download(report: Report, java: str) -> None:
-    absent = missing(CORE + KAFKA)
-    for number, artifact in enumerate(absent, 1):
-        report(f"downloading jar {number} of {len(absent)}: {artifact}")
-        resolve((artifact,), java)
+    def started(artifact: Artifact, number: int, total: int) -> None:
+        report(f"downloading jar {number} of {total}: {artifact}")
+
+    resolve(CORE + KAFKA, java, started)
 
 
 def main() -> int:
     try:
-        prepare(lambda line: print(line, file=sys.stderr))  # noqa: T201
+        prepare(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
     except EnvironmentProblemError as error:
         sys.stderr.write(error.render() + "\n")
         return 1
