@@ -56,7 +56,7 @@ def test_smallest_bench_of_checkpoints(tmp_path: Path, spark: SparkSession) -> N
     text = report.table(results)
     assert "0 Spark jobs" in text
     assert f"{last_round['readable_ms'] - last_round['checkpoint_ms']:.0f} of them until the cut" in text
-    assert "4 catalog commits, of one table 2 at most" in text
+    assert "4 commits, of one table 2 at most" in text
 
 
 @pytest.mark.spark

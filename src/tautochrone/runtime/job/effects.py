@@ -136,7 +136,9 @@ class FaultyEffects(CountingEffects):
                 self._changed.wait_for(
                     lambda: not any(count for thread, count in self._acting.items() if thread != this_thread)
                 )
-                os.kill(os.getpid(), signal.SIGSTOP)
+                # Sent to this thread, not to the process: another thread may receive that one, and this
+                # thread would go on until the scheduler runs the other.
+                signal.pthread_kill(this_thread, signal.SIGSTOP)
         else:
             raise CommitOutcomeUnknownError(
                 "COMMIT_OUTCOME_UNKNOWN", f"The answer of {self._fault.step} on {subject} was lost"
