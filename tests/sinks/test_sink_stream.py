@@ -13,8 +13,10 @@ from tautochrone.errors import IngestError
 from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import TableName
 from tautochrone.model.read_points import NEWEST
-from tautochrone.runtime.delivery import deliveries, sink_stream
-from tautochrone.runtime.delivery.sink_stream import UNFINISHED, SinkStream
+from tautochrone.runtime.delivery import delivery_worker, sink_stream, worker
+from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker
+from tautochrone.runtime.delivery.sink_stream import SinkStream
+from tautochrone.runtime.delivery.worker import UNFINISHED
 
 
 class Query:
@@ -80,7 +82,7 @@ class Sink:
 
 
 def test_end_of_a_run_waits_for_a_slow_sink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_stream, "_JOIN_S", 0.0)
+    monkeypatch.setattr(worker, "_JOIN_S", 0.0)
     release = threading.Event()
     sink = Sink(Query(lambda: release.wait(10)))
     sink.stream.start()
@@ -95,7 +97,7 @@ def test_end_of_a_run_waits_for_a_slow_sink(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_cancelled_run_reports_a_sink_without_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_stream, "_JOIN_S", 0.0)
+    monkeypatch.setattr(worker, "_JOIN_S", 0.0)
     release = threading.Event()
     sink = Sink(Query(lambda: release.wait(10)))
     sink.cancelled.set()
@@ -178,7 +180,7 @@ def test_table_of_no_project_is_shown_as_a_streamed_table(monkeypatch: pytest.Mo
 
 
 def test_end_of_a_run_waits_for_a_slow_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "_JOIN_S", 0.0)
+    monkeypatch.setattr(worker, "_JOIN_S", 0.0)
     release, cancelled = threading.Event(), threading.Event()
 
     class Delivery:
@@ -189,17 +191,17 @@ def test_end_of_a_run_waits_for_a_slow_adapter(monkeypatch: pytest.MonkeyPatch) 
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(deliveries, "Delivery", Delivery)
+    monkeypatch.setattr(delivery_worker, "Delivery", Delivery)
     job: Any = SimpleNamespace(ownership=SimpleNamespace(cancelled=cancelled))
-    worker = deliveries._Worker(job, SinkDeclaration(name="mirror", format="test", tables=()))
-    worker.start()
-    finishing = threading.Thread(target=worker.finish)
+    mirror = DeliveryWorker(job, SinkDeclaration(name="mirror", format="test", tables=()))
+    mirror.start()
+    finishing = threading.Thread(target=mirror.finish)
     finishing.start()
     finishing.join(0.2)
     assert finishing.is_alive()
     cancelled.set()
     finishing.join(5)
-    assert (finishing.is_alive(), worker.error) == (False, UNFINISHED)
+    assert (finishing.is_alive(), mirror.error) == (False, UNFINISHED)
     release.set()
-    worker.stop()
-    worker._thread.join(5)
+    mirror.stop()
+    mirror._thread.join(5)

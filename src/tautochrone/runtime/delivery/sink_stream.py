@@ -6,20 +6,18 @@ flow over outside sources alone runs to its end in a one-shot run, and without a
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import FencedError, RefreshError, SinkFencedError, TautochroneError
+from tautochrone.errors import FencedError, RefreshError, SinkFencedError
 from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.delivery import DeliveryPolicy, SinkDeclaration, SinkFlow
+from tautochrone.model.delivery import SinkDeclaration, SinkFlow
 from tautochrone.model.lake import NO_VERSION, ChangeKind, TableChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.read_points import NEWEST, Streamed, job_read_point
@@ -27,20 +25,16 @@ from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.delivery.declarations import project_tables
 from tautochrone.runtime.delivery.journal import DeliveryJournal
+from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
-from tautochrone.traces import is_defect, trace_of
 
-__all__ = ["UNFINISHED", "SinkStream"]
+__all__ = ["SinkStream"]
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_FIRST_PAUSE_S = 1.0
 _POLL_S = 1.0
-_JOIN_S = 600.0
-"""How long a cancelled run waits for a sink."""
-
-UNFINISHED = "the run ended before the sink had all rows; the next run goes on"
 
 
 @dataclass(slots=True)
@@ -65,25 +59,20 @@ class _Flow:
     has_ended: bool = False
 
 
-class SinkStream:
-    """Writes one sink; `runtime.delivery.deliveries` starts, wakes and ends it.
+class SinkStream(SinkWorker):
+    """Writes one sink by streaming queries. See `SinkWorker`.
 
     Args:
         is_fresh: all rows are sent again.
         interval_ms: between the batches of a continuous run; None: the run is one-shot.
     """
 
-    policy = DeliveryPolicy.RETRY
-    is_skipping = False
-
     def __init__(
         self, job: Job, streams: Streams, sink: StreamSink, *, is_fresh: bool, interval_ms: int | None
     ) -> None:
-        self.name = sink.name
+        poll_s = None if interval_ms is None else _POLL_S
+        super().__init__(job, sink.name, poll_s=poll_s, first_pause_s=_FIRST_PAUSE_S)
         self.target = sink.target
-        self.error: str | None = None
-        self.fatal: BaseException | None = None
-        self._job = job
         self._sink = sink
         self._streams = streams
         self._interval_ms = interval_ms
@@ -93,27 +82,7 @@ class SinkStream:
         self._last_versions: Mapping[TableName, Version] = {}
         self._sent: dict[str, SinkFlow] = {}
         self._recorded: object = None
-        self._failures = 0
-        self._news = threading.Event()
-        self._news.set()
-        self._settled = threading.Event()
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
         self._flows: list[_Flow] = []
-        self._thread = threading.Thread(target=self._run, name=f"tautochrone-sink-{self.name}", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def wake(self) -> None:
-        with self._lock:
-            self._settled.clear()
-            self._news.set()
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the flows took the newest checkpoint that was announced."""
-        return self._settled.is_set()
 
     @property
     def is_full_refresh_left(self) -> bool:
@@ -121,39 +90,11 @@ class SinkStream:
         return self._is_fresh
 
     def finish(self) -> None:
-        """Wait until the flows took the newest checkpoint, or failed; if cancelled, 10 minutes at most."""
         # Another job may have completed a checkpoint.
         self.wake()
-        cancelled = self._job.ownership.cancelled
-        until: float | None = None
-        while self._thread.is_alive() and (until is None or time.monotonic() < until):
-            if self._settled.wait(0.02):
-                return
-            if until is None and cancelled.is_set():
-                until = time.monotonic() + _JOIN_S
-        if self.fatal is None and not self.is_settled and self.error is None:
-            self.error = UNFINISHED
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._news.set()
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_S)
+        super().finish()
 
     # -- the thread -------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._news.wait(_POLL_S if self._interval_ms is not None else None)
-                if self._stopping.is_set():
-                    break
-                self._news.clear()
-                self._try()
-        except BaseException as error:
-            self.fatal = error
-        finally:
-            self._close()
 
     def _close(self) -> None:
         try:
@@ -185,18 +126,10 @@ class SinkStream:
             for flow in sink.flows
         ]
 
-    def _try(self) -> None:
-        try:
-            if not self._flows:
-                self._claim()
-            checkpoint = self._job.store.checkpoints.latest_published(self._job.name)
-            self._advance_all(checkpoint)
-        except (FencedError, SinkFencedError):
-            raise
-        except Exception as error:
-            require_live_jvm()
-            self._failed(error)
-            return
+    def _work(self) -> None:
+        if not self._flows:
+            self._claim()
+        self._advance_all(self._job.store.checkpoints.latest_published(self._job.name))
         if self._stopping.is_set():
             # What was interrupted did not succeed.
             return
@@ -204,12 +137,6 @@ class SinkStream:
             self._failures, self.error = 0, None
         self._report()
         self._settle()
-
-    def _settle(self) -> None:
-        """Nothing more is done before the next news."""
-        with self._lock:
-            if not self._news.is_set():
-                self._settled.set()
 
     def _advance_all(self, checkpoint: Checkpoint | None) -> None:
         """Advance each flow, whatever becomes of the others, and raise the first error."""
@@ -382,28 +309,16 @@ class SinkStream:
         return flows
 
     def _failed(self, error: Exception) -> None:
-        self._failures += 1
-        text = str(error)
-        if not isinstance(error, TautochroneError) or is_defect(error):
-            text = f"{type(error).__name__}: {error} ({trace_of(error, f'sink {self.name}')})"
+        require_live_jvm()
         is_last = self._interval_ms is None
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 1))
+        text = self._failure_text(error)
         if self._journal.fence:
             self._journal.failed(text, failures=self._failures, skips=False, attention=False)
-        self._recorded, self.error = None, text
-        self._job.emit(
-            "sink_failed",
-            sink=self.name,
-            error=text,
-            error_class=error.error_class if isinstance(error, TautochroneError) else type(error).__name__,
-            hint=error.hint if isinstance(error, TautochroneError) else None,
-            failures=self._failures,
-            retry_in_ms=None if is_last else round(pause_s * 1000),
-        )
+        self._recorded = None
+        self._report_failure(error, text, is_last=is_last)
         self._settle()
         if not is_last:
-            self._stopping.wait(pause_s)
-            self._news.set()
+            self._pause()
 
 
 def _changes_rows(change: TableChange) -> bool:

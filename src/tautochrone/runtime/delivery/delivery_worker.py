@@ -1,0 +1,83 @@
+"""The thread of one sink that takes whole checkpoints."""
+
+from __future__ import annotations
+
+from tautochrone.errors import SinkError, TautochroneError
+from tautochrone.model.delivery import DeliveryPolicy, SinkDeclaration
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.delivery.delivery import Delivery
+from tautochrone.runtime.delivery.worker import SinkWorker
+from tautochrone.runtime.job.job import Job
+
+__all__ = ["NOT_RETRYABLE", "DeliveryWorker"]
+
+_FIRST_PAUSE_S = 0.2
+_POLL_S = 5.0
+"""How often a sink looks for checkpoints that other jobs completed."""
+_LAST_TRIES = 3
+"""Failed tries in a row after which the end of a run waits no longer for a sink."""
+
+NOT_RETRYABLE = frozenset(
+    {
+        "SINK_AHEAD_OF_STORE",
+        "SINK_FORMAT_UNKNOWN",
+        "SINK_NAME_TAKEN",
+        "SINK_NEEDS_KEY",
+        "SINK_OF_ANOTHER_STORE",
+        "SINK_OPTION_MISSING",
+        "SINK_TAKES_INSERTS_ONLY",
+        "SINK_TAKES_ONE_TABLE",
+    }
+)
+"""Error classes that no further try can change."""
+
+
+class DeliveryWorker(SinkWorker):
+    """Delivers the newest published checkpoint to one sink. See `SinkWorker`."""
+
+    def __init__(self, job: Job, declaration: SinkDeclaration) -> None:
+        super().__init__(job, declaration.name, poll_s=_POLL_S, first_pause_s=_FIRST_PAUSE_S)
+        self.policy = declaration.policy
+        self._attempts = declaration.attempts
+        self._delivery = Delivery(job, declaration)
+        self._needs_attention = False
+
+    @property
+    def is_skipping(self) -> bool:
+        return self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures >= self._attempts
+
+    def _gives_up(self) -> bool:
+        return self._needs_attention or self._failures >= _LAST_TRIES
+
+    def _work(self) -> None:
+        if self._needs_attention:
+            return
+        while self._delivery.deliver():
+            pass
+        self._failures, self.error = 0, None
+        self._settle()
+
+    def _failed(self, error: Exception) -> None:
+        self._delivery.failed()
+        self._needs_attention = isinstance(error, TautochroneError) and error.error_class in NOT_RETRYABLE
+        is_skipped = self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures == self._attempts
+        text = self._failure_text(error)
+        journal = self._delivery.journal
+        if journal.fence:
+            journal.failed(text, failures=self._failures, skips=is_skipped, attention=self._needs_attention)
+        self._report_failure(error, text, is_last=self._needs_attention)
+        if is_skipped:
+            self._job.emit(
+                "sink_skipped",
+                sink=self.name,
+                failures=self._failures,
+                reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
+            )
+        if not self._needs_attention:
+            self._pause()
+
+    def _close(self) -> None:
+        try:
+            self._delivery.close()
+        except (SinkError, OSError) as error:
+            self._job.emit("sink_failed", sink=self.name, error=str(error), error_class="SINK_CLOSE")
