@@ -23,10 +23,10 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.read_points import NEWEST, Streamed, job_read_point
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.stream_sinks import StreamSink
-from tautochrone.runtime.delivery.declarations import project_tables
 from tautochrone.runtime.delivery.journal import DeliveryJournal
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.sinks import project_tables
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.jvm_liveness import require_live_jvm

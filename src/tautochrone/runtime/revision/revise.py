@@ -43,6 +43,7 @@ from tautochrone.model.revision import (
 from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import find_all
+from tautochrone.runtime.job.sinks import tables_of_sinks
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.ownership.reconcile_store import require_reconciled
 from tautochrone.runtime.revision.plan import (
@@ -113,7 +114,7 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
                 strict=True,
             )
         )
-    sinks = {name.table: job.graph.inputs(name).tables for name in job.definitions.sinks}
+    sinks = tables_of_sinks(job.topology, job.settings.sinks)
     jobs = {node.job for node in changing}
     revoked = () if request.to is None else store.revisions.published_after(request.to, jobs)
     return plan_revision(request, nodes, versions, checks, sinks, revoked, older)

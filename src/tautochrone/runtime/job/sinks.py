@@ -1,4 +1,4 @@
-"""The sinks that this job writes."""
+"""Which sinks this job writes, and what sinks read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tautochrone.project.stream_sinks import StreamSink, stream_sinks
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.sinks import has_adapter
 
-__all__ = ["declared_sinks", "project_tables", "streamed_sinks"]
+__all__ = ["declared_sinks", "project_tables", "streamed_sinks", "tables_of_sinks"]
 
 
 def declared_sinks(
@@ -38,6 +38,22 @@ def streamed_sinks(topology: JobTopology, settings: Mapping[str, SinkSettings]) 
     tables = project_tables(topology)
     own = set(topology.graph.order)
     return tuple(sink for sink in sinks if not tables or min(sink.inputs & tables or tables) in own)
+
+
+def tables_of_sinks(
+    topology: JobTopology, settings: Mapping[str, SinkSettings]
+) -> dict[str, frozenset[TableName]]:
+    """What each sink of the project reads, whichever job writes it, by name.
+
+    Raises:
+        DefinitionError: as `declared_sinks` and `streamed_sinks`.
+    """
+    definitions, graph = topology.definitions, topology.graph
+    declared = sink_declarations(definitions, graph, settings, has_adapter)
+    streamed = stream_sinks(definitions, graph, settings, has_adapter)
+    return {sink.name: frozenset(sink.tables) for sink in declared} | {
+        sink.name: sink.inputs for sink in streamed
+    }
 
 
 def project_tables(topology: JobTopology) -> frozenset[TableName]:
