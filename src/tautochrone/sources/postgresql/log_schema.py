@@ -1,0 +1,56 @@
+"""The columns of a log table of PostgreSQL.
+
+point         end of the transaction's commit record in the write-ahead log (LSN); of a copied row: where
+              the log was when the row was copied
+sequence      orders the rows of one transaction
+transaction   the transaction's 64-bit number (xid8); NULL for a copied row
+committed_at  when it was committed, by the database's clock
+relation      schema and name of the table, such as `public.accounts`
+operation     insert, update, delete, truncate, copy, completed
+columns       name → text of the value, as PostgreSQL prints it: the row; for a delete its key
+unchanged     columns that the update left as they were and that the log does not contain (TOAST)
+snapshot      of a copied row: `pg_current_snapshot()` of the statement that read it
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+__all__ = ["ARROW_SCHEMA", "SPARK_SCHEMA"]
+
+SPARK_SCHEMA = StructType(
+    [
+        StructField("point", LongType()),
+        StructField("sequence", LongType()),
+        StructField("transaction", LongType()),
+        StructField("committed_at", TimestampType()),
+        StructField("relation", StringType()),
+        StructField("operation", StringType()),
+        StructField("columns", MapType(StringType(), StringType())),
+        StructField("unchanged", ArrayType(StringType())),
+        StructField("snapshot", StringType()),
+    ]
+)
+
+ARROW_SCHEMA = pa.schema(
+    [
+        ("point", pa.int64()),
+        ("sequence", pa.int64()),
+        ("transaction", pa.int64()),
+        ("committed_at", pa.timestamp("us", "UTC")),
+        ("relation", pa.string()),
+        ("operation", pa.string()),
+        ("columns", pa.map_(pa.string(), pa.string())),
+        ("unchanged", pa.list_(pa.string())),
+        ("snapshot", pa.string()),
+    ]
+)

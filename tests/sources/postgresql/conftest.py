@@ -1,0 +1,21 @@
+"""A database of its own for each test, on one server for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tautochrone.testing.postgresql import fresh_database
+
+
+@pytest.fixture
+def database() -> Iterator[psycopg.Connection]:
+    """A connection in autocommit; at the end the database's slots are dropped, so that no log is kept."""
+    with psycopg.connect(fresh_database(), autocommit=True) as connection:
+        yield connection
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = current_database()"
+        )
