@@ -44,6 +44,7 @@ from tautochrone.project.graph import (
 from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.policy import check_policies
 from tautochrone.project.queries import PythonQuery
+from tautochrone.project.row_settings import is_named, is_secret, row_settings
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.analysis.analyzed_plan import (
@@ -65,6 +66,7 @@ from tautochrone.spark.analysis.file_relations import (
 )
 from tautochrone.spark.analysis.file_relations import table_schema as file_table_schema
 from tautochrone.spark.analysis.parsed_relations import relations_of
+from tautochrone.spark.analysis.sql_settings import SqlDefaults, started_with
 from tautochrone.spark.sources.external_sources import external_sources
 
 __all__ = ["ExternalSchema", "analyse"]
@@ -83,7 +85,7 @@ def analyse(
 
     Args:
         definitions: from `load_definitions`, with the same catalog name.
-        base_session: any session; only its Spark context is used.
+        base_session: any session; only its Spark context is used, with the settings it was started with.
         catalog_name: the lake catalog's name in Spark.
         external_schema: see `ExternalSchema`.
 
@@ -112,6 +114,8 @@ class _Analysis:
         self._order: list[TableName] = []
         self._external: set[TableName] = set()
         self._errors: dict[TableName, DefinitionError] = {}
+        self._started_with = started_with(empty_catalog.session)
+        self._sql_defaults = SqlDefaults(empty_catalog.session)
 
     def run(self) -> Graph:
         # Evaluating a flow sets the current database, which must exist.
@@ -328,6 +332,10 @@ class _Analysis:
         if deterministic and not streaming and self._is_unstable(flow, plan, known_views):
             deterministic, deterministic_reason = False, UNSTABLE_FUNCTION
             linear, linear_reason = False, UNSTABLE_FUNCTION
+        # Of a secret only what ends up in the rows belongs to the definition.
+        settings = {**self._started_with, **flow.conf}
+        reads_secret = any(is_secret(name) and is_named(name, flow.text) for name in settings)
+        literals = literals_of(plan) if reads_secret and deterministic and not streaming else []
         return ResolvedFlow(
             flow=flow,
             pipeline=self._definitions.spec.name,
@@ -343,7 +351,9 @@ class _Analysis:
             deterministic_reason=deterministic_reason,
             passes_on=forwarded_table(plan, self._empty_catalog.catalog) if streaming else None,
             sources=external_sources(frame) if streaming else frozenset(),
-            fingerprint=self._fingerprint(flow, frame.schema, known_views, constant_relations(plan)),
+            fingerprint=self._fingerprint(
+                flow, frame.schema, known_views, constant_relations(plan), literals
+            ),
         )
 
     def _is_unstable(self, flow: Flow, plan: JavaObject, views: frozenset[TableName]) -> bool:
@@ -367,7 +377,12 @@ class _Analysis:
         return dataset.kind if dataset is not None else DatasetKind.SINK
 
     def _fingerprint(
-        self, flow: Flow, schema: StructType, views: frozenset[TableName], constants: list[str]
+        self,
+        flow: Flow,
+        schema: StructType,
+        views: frozenset[TableName],
+        constants: list[str],
+        literals: list[str],
     ) -> str:
         view_fingerprints = [self._resolved[view_flow.name].fingerprint for view in sorted(views)
                  for view_flow in self._definitions.flows_of(view)]  # fmt: skip
@@ -376,10 +391,12 @@ class _Analysis:
             str(flow.target),
             flow.scope.namespace,
             schema.jsonValue(),
-            dict(flow.conf),
+            row_settings(self._started_with, flow.conf, flow.text, self._sql_defaults),
             view_fingerprints,
             constants,
         ]
+        if literals:
+            parts.append(sorted(literals))
         if flow.expectations:
             # Counts of violations belong to the conditions: with others, all rows are counted again.
             parts.append([[e.name, e.condition, str(e.action)] for e in flow.expectations])

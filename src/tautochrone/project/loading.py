@@ -99,14 +99,13 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
 
 
 def settings_to_evaluate_with(base: SparkSession, configuration: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a spec without those that `base` was started with and that Spark never changes.
-
-    Names outside of `spark.sql.` may be Spark's own, such as `spark.executor.memory`, or the user's.
-    """
+    """The settings for evaluating definitions, without those that `base` was started with and that a session
+    does not take: Spark's own outside of `spark.sql.`, such as `spark.executor.memory`, and removed ones."""
     scratch: SparkSession | None = None
     settings: dict[str, str] = {}
     for name, text in configuration.items():
-        if needed_at_start(name) and base.conf.get(name, None) is not None:
+        started_with = base.conf.get(name, None)
+        if started_with == text or (needed_at_start(name) and started_with is not None):
             scratch = scratch or base.newSession()
             try:
                 scratch.conf.set(name, text)

@@ -18,6 +18,7 @@ from tautochrone.model.sources import RecreatedTopic
 from tautochrone.model.table_formats import OtherFormats
 from tautochrone.project.lake_catalog import lake_catalog
 from tautochrone.project.maintenance import MaintenanceRules
+from tautochrone.project.row_settings import may_change_rows
 from tautochrone.project.setting_declarations import LIMITS
 from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
 from tautochrone.project.sink_settings import SinkSettings, sink_settings
@@ -228,14 +229,24 @@ def _is_of_project(spec: PipelineSpec, value: Value) -> bool:
 def _evaluation_settings(
     spec: PipelineSpec, values: Mapping[tuple[str, ...], Value], ignored: Collection[IgnoredSetting]
 ) -> dict[str, str]:
-    """The part of the spec's `configuration` that is set while definitions are evaluated. A flag or
-    `tautochrone.toml` may give another value: it is part of the definition, as that of the spec would be."""
+    """What is set while definitions are evaluated: the spec's `configuration`, and whatever else may change
+    the rows of a query. A flag or `tautochrone.toml` may give another value than the spec.
+
+    Of `spark-defaults.conf` only SQL settings: clusters have names of their own there.
+    """
     not_applied = {setting.name for setting in ignored}
     confs = _below(values, _CONF)
-    return {
+    settings = {
         name: str(confs[name].reveal()) if name in confs and not _is_of_project(spec, confs[name]) else text
         for name, text in spec.configuration.items()
         if name not in not_applied and not name.startswith(CATALOG_PREFIX) and name not in STATIC_SQL_SETTINGS
+    }
+    return settings | {
+        name: str(value.reveal())
+        for name, value in confs.items()
+        if name not in spec.configuration
+        and may_change_rows(name)
+        and (name.startswith("spark.sql.") or not _is_of_project(spec, value))
     }
 
 

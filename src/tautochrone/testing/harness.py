@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,9 @@ class Pipeline:
         self._job: Job | None = None
         self._reader: Reader | None = None
 
-    def reload(self) -> None:
-        """Read the project's settings, which a test may have changed."""
+    def reload(self, conf: Mapping[str, str] | None = None) -> None:
+        """Read the project's settings, which a test may have changed, with `conf` as `--conf` gives it."""
+        self._options = replace(self._options, conf=conf or {})
         self.settings: Settings = locate(self._options)[1]
 
     def write(self, file: str, text: str) -> Path:

@@ -26,6 +26,7 @@ from tautochrone.spark.session.jvm_liveness import stop_session
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
+    "DEFAULTS",
     "restrict_to_tables",
     "start_spark",
     "stop_session",
@@ -42,7 +43,7 @@ _REDACTION = "spark.redaction.regex"
 _REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 
 
-_DEFAULTS = {
+DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Local refreshes are small: 200 shuffle partitions would cost more than the work in them.
@@ -56,6 +57,7 @@ _DEFAULTS = {
     # Report every batch without data, not one in ten seconds: readers wait for these reports.
     "spark.sql.streaming.noDataProgressEventInterval": "0",
 }
+"""What a session has unless a user sets it."""
 
 _JAVA_CALLING_FUNCTIONS = ("reflect", "java_method", "try_reflect")
 """Spark functions that can call any static method in the JVM."""
@@ -81,7 +83,7 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
     local = spark.conf.get("spark.master", spark.master).startswith("local")
-    conf = _DEFAULTS | (_LOCAL_ADDRESSES if local else {})
+    conf = DEFAULTS | (_LOCAL_ADDRESSES if local else {})
     # Java's crash messages go to stderr: stdout may carry a command's answer.
     options = [
         f"-Dlog4j2.configurationFile={_LOG4J_FILE.as_uri()}",

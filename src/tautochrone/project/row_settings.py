@@ -1,0 +1,199 @@
+"""Which Spark settings can change the rows of a query.
+
+They are part of a definition: a view is built again when one of them changes. Settings that change only how
+Spark computes the same rows are not. A setting that is not listed here counts, because a refresh without need
+is better than rows that Spark would not give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from tautochrone.project.start_settings import CATALOG_PREFIX, STATIC_SQL_SETTINGS
+
+__all__ = ["TUNING_SETTINGS", "is_named", "is_secret", "may_change_rows", "row_settings"]
+
+TUNING_SETTINGS = (
+    "spark.sql.adaptive.",
+    "spark.sql.addPartitionInBatch.size",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.avro.compression.codec",
+    "spark.sql.avro.deflate.level",
+    "spark.sql.avro.filterPushdown.enabled",
+    "spark.sql.avro.xz.level",
+    "spark.sql.avro.zstandard.",
+    "spark.sql.broadcastTimeout",
+    "spark.sql.bucketing.coalesceBucketsInJoin.",
+    "spark.sql.cartesianProductExec.buffer.",
+    "spark.sql.cbo.",
+    "spark.sql.classic.shuffleDependency.",
+    "spark.sql.cli.",
+    "spark.sql.codegen.",
+    "spark.sql.csv.filterPushdown.enabled",
+    "spark.sql.debug.",
+    "spark.sql.defaultCacheStorageLevel",
+    "spark.sql.defaultSizeInBytes",
+    "spark.sql.error.messageFormat",
+    "spark.sql.exchange.reuse",
+    "spark.sql.execution.arrow.compression.",
+    "spark.sql.execution.arrow.localRelationThreshold",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.pyspark.selfDestruct.enabled",
+    "spark.sql.execution.arrow.useLargeVarTypes",
+    "spark.sql.execution.interruptOnCancel",
+    "spark.sql.execution.pandas.udf.buffer.size",
+    "spark.sql.execution.pyspark.udf.",
+    "spark.sql.execution.python.udf.",
+    "spark.sql.execution.pythonUDF.arrow.concurrency.level",
+    "spark.sql.execution.reuseSubquery",
+    "spark.sql.execution.topKSortFallbackThreshold",
+    "spark.sql.extendedExplainProviders",
+    # Not ignoreCorruptFiles, ignoreMissingFiles and ignoreInvalidPartitionPaths: they leave out rows.
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.maxPartitionNum",
+    "spark.sql.files.maxRecordsPerFile",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.hive.filesourcePartitionFileCacheSize",
+    "spark.sql.iceberg.",
+    "spark.sql.inMemoryColumnarStorage.",
+    "spark.sql.join.preferSortMergeJoin",
+    "spark.sql.json.filterPushdown.enabled",
+    "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.limit.initialNumPartitions",
+    "spark.sql.limit.scaleUpFactor",
+    "spark.sql.maven.additionalRemoteRepositories",
+    "spark.sql.maxBroadcastTableSize",
+    "spark.sql.maxMetadataStringLength",
+    "spark.sql.maxPlanStringLength",
+    "spark.sql.maxSinglePartitionBytes",
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold",
+    "spark.sql.optimizer.dynamicPartitionPruning.",
+    "spark.sql.optimizer.runtime.",
+    "spark.sql.optimizer.runtimeFilter.number.threshold",
+    "spark.sql.orc.aggregatePushdown",
+    "spark.sql.orc.columnarReaderBatchSize",
+    "spark.sql.orc.columnarWriterBatchSize",
+    "spark.sql.orc.compression.codec",
+    "spark.sql.orc.enableNestedColumnVectorizedReader",
+    "spark.sql.orc.enableVectorizedReader",
+    "spark.sql.orc.filterPushdown",
+    "spark.sql.parquet.aggregatePushdown",
+    "spark.sql.parquet.columnarReaderBatchSize",
+    "spark.sql.parquet.compression.codec",
+    "spark.sql.parquet.enableNestedColumnVectorizedReader",
+    "spark.sql.parquet.enableVectorizedReader",
+    "spark.sql.parquet.fieldId.write.enabled",
+    "spark.sql.parquet.filterPushdown",
+    "spark.sql.parquet.filterPushdown.",
+    "spark.sql.parquet.outputTimestampType",
+    "spark.sql.parquet.recordLevelFilter.enabled",
+    "spark.sql.parquet.writeLegacyFormat",
+    "spark.sql.pipelines.",
+    "spark.sql.planChangeLog.",
+    "spark.sql.planner.pythonExecution.memory",
+    "spark.sql.pyspark.jvmStacktrace.enabled",
+    "spark.sql.pyspark.plotting.",
+    "spark.sql.pyspark.udf.profiler",
+    "spark.sql.pyspark.worker.logging.enabled",
+    "spark.sql.redaction.",
+    "spark.sql.repl.",
+    "spark.sql.session.localRelationCacheThreshold",
+    "spark.sql.session.localRelationChunkSizeBytes",
+    "spark.sql.session.localRelationChunkSizeRows",
+    "spark.sql.shuffle.",
+    "spark.sql.shuffleDependency.",
+    "spark.sql.shuffledHashJoinFactor",
+    "spark.sql.sortMergeJoinExec.buffer.",
+    "spark.sql.sources.bucketing.",
+    "spark.sql.sources.parallelPartitionDiscovery.",
+    "spark.sql.sources.v2.bucketing.",
+    "spark.sql.stackTracesInDataFrameContext",
+    "spark.sql.statistics.",
+    # What these change are streams, whose rows stay when their definition changes.
+    "spark.sql.streaming.",
+    "spark.sql.thriftServer.",
+    "spark.sql.thriftserver.",
+    "spark.sql.ui.",
+    "spark.sql.windowExec.buffer.",
+)
+"""SQL settings that leave the rows of a query as they are. A name with a dot at its end stands for all that
+begin with it."""
+
+_CORE = re.compile(
+    r"spark\.(?:acls|admin|api|app|appStateStore|archives|authenticate|barrier|blacklist|block|blockManager|"
+    r"broadcast|buffer|checkpoint|cleaner|connect|cores|deploy|driver|dynamicAllocation|eventLog|"
+    r"excludeOnFailure|executor|executorEnv|extraListeners|file|files|hadoop|hadoopRDD|history|internal|io|"
+    r"jars|java|kerberos|kryo|kryoserializer|kubernetes|launcher|listenerManager|local|locality|log|"
+    r"logConf|logLineage|master|maxRemoteBlockSizeFetchToMem|memory|metrics|modify|multiMTThreads|"
+    r"network|pipeline|plugins|port|proxy|pyspark|python|r|rdd|reducer|redaction|remote|repl|resources|"
+    r"rpc|scheduler|security|serializer|shuffle|speculation|ssl|stage|standalone|storage|streaming|submit|task|"
+    r"taskMetrics|test|ui|unsafe|user|wap|worker|yarn)(?:\.|$)"
+)
+"""The groups of Spark's own settings outside of `spark.sql.`. Other names below `spark.` are the user's."""
+
+_SECRET = re.compile(
+    # Not `tokenizer` and `max.tokens`.
+    r"(?i:secret|password|passwd|token|credentials?|(?:access|account|api|private)[._-]?key)(?![a-z])"
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a name is that of a secret, which is not compared: a new password gives the same rows."""
+    return _SECRET.search(name) is not None
+
+
+def may_change_rows(name: str) -> bool:
+    """Whether a query may give other rows under another value of a Spark setting, or of a user's own name."""
+    if is_secret(name):
+        return False
+    if not name.startswith("spark.sql."):
+        return _CORE.match(name) is None
+    if name in STATIC_SQL_SETTINGS or name.startswith(CATALOG_PREFIX):
+        return False
+    return not any(
+        name.startswith(tuning) if tuning.endswith(".") else name == tuning for tuning in TUNING_SETTINGS
+    )
+
+
+def row_settings(
+    started_with: Mapping[str, str],
+    configuration: Mapping[str, str],
+    query_text: str,
+    default_of: Callable[[str], str | None],
+) -> dict[str, str]:
+    """The settings of a query that belong to its definition.
+
+    Args:
+        started_with: the settings of the Spark in which it is evaluated. Of names that are neither SQL
+            settings nor in the query only `configuration` counts: clusters add names of their own.
+        configuration: what is set on top of them while it is evaluated.
+        query_text: the query as it was written. A setting that it names counts too, as its rows may hold the
+            value.
+        default_of: the value that a setting has without being set. Setting it to this value changes nothing.
+    """
+
+    def counts(name: str) -> bool:
+        if is_named(name, query_text):
+            return not is_secret(name)
+        return may_change_rows(name) and (name in configuration or name.startswith("spark.sql."))
+
+    return {
+        name: text
+        for name, text in {**started_with, **configuration}.items()
+        if counts(name) and not _is_same(text, default_of(name))
+    }
+
+
+def is_named(name: str, query_text: str) -> bool:
+    """Whether a query's text contains a setting's name. Spark's substitution ignores case."""
+    return name.lower() in query_text.lower()
+
+
+def _is_same(text: str, default: str | None) -> bool:
+    if default is None:
+        return False
+    text = text.strip()
+    return text == default or (default in ("true", "false") and text.lower() == default)
