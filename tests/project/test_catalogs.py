@@ -11,7 +11,7 @@ import pytest
 
 from tautochrone.errors import SettingsError
 from tautochrone.project.setting_layers import Given
-from tautochrone.project.settings import Settings, effective, load_settings
+from tautochrone.project.settings import Settings, confs_without_project, effective, load_settings
 from tautochrone.project.spark_defaults import read_spark_defaults
 from tautochrone.project.spec import PipelineSpec, load_spec
 from tautochrone.project.start_settings import needed_at_start
@@ -110,6 +110,16 @@ def test_flag_wins_over_the_spec_while_definitions_are_evaluated(tmp_path: Path)
     settings = load_settings(spec, [conf(name, "7")], environment)
     assert settings.configuration == {name: "7", "my.own": "1"}
     assert settings.confs == {name: "7"}
+
+
+def test_settings_without_a_project(tmp_path: Path) -> None:
+    environment = defaults(
+        tmp_path,
+        f"spark.sql.defaultCatalog prod\nspark.sql.catalog.prod {DELTA}\nspark.remote sc://nowhere\n"
+        "spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension\nspark.x defaults\nspark.y defaults\n",
+    )
+    confs = confs_without_project({"spark.y": "flag"}, environment)
+    assert confs == {"spark.sql.extensions": "", "spark.x": "defaults", "spark.y": "flag"}
 
 
 def test_default_catalog_is_the_lake(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
-from tautochrone.project.settings import Settings
+from tautochrone.project.settings import Settings, confs_without_project
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.settings import SparkSettings
@@ -39,8 +39,12 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
     with ExitStack() as exit_stack:
         if located is None:
             folder = exit_stack.enter_context(tempfile.TemporaryDirectory())
-            spark, catalog = SparkSettings(conf=options.conf), CatalogSettings.default(folder)
-            spark = spark if options.master is None else replace(spark, master=options.master)
+            conf = confs_without_project(options.conf)
+            if options.master is not None:
+                conf["spark.master"] = options.master
+            spark = SparkSettings(conf=conf)
+            spark = replace(spark, master=conf.get("spark.master", spark.master))
+            catalog = CatalogSettings.default(folder)
         else:
             spark, catalog = located[1].spark, located[1].catalog
         sessions: list[SparkSession] = []

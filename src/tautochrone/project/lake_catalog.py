@@ -22,9 +22,9 @@ from tautochrone.project.spark_settings import IgnoredSetting, ignored, is_other
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.start_settings import CATALOG_PREFIX
 
-__all__ = ["LakeCatalog", "lake_catalog"]
+__all__ = ["DEFAULT_CATALOG", "LakeCatalog", "lake_catalog"]
 
-_DEFAULT_CATALOG = "spark.sql.defaultCatalog"
+DEFAULT_CATALOG = "spark.sql.defaultCatalog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def lake_catalog(
         SettingsError: `CATALOG_NOT_ICEBERG`, the catalog of that name has another class.
     """
     remaining = dict(confs)
-    default_catalog = remaining.pop(_DEFAULT_CATALOG, None)
+    default_catalog = remaining.pop(DEFAULT_CATALOG, None)
     name = _name(spec, given_name, default_catalog)
     session_catalog = _take(remaining, SESSION_CATALOG)
     own = _take(remaining, name.value) if name.value != SESSION_CATALOG else {}

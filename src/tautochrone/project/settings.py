@@ -5,6 +5,7 @@ They live outside `spark-pipeline.yml` because SDP refuses fields that it does n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,19 +17,29 @@ from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.model.table_formats import OtherFormats
-from tautochrone.project.lake_catalog import lake_catalog
+from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
 from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.project.row_settings import may_change_rows
+from tautochrone.project.secret_references import shown
 from tautochrone.project.setting_declarations import LIMITS
 from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
 from tautochrone.project.sink_settings import SinkSettings, sink_settings
 from tautochrone.project.spark_defaults import FILE_NAME as SPARK_DEFAULTS
+from tautochrone.project.spark_defaults import read_spark_defaults
 from tautochrone.project.spark_settings import IgnoredSetting, applicable
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.start_settings import CATALOG_PREFIX, STATIC_SQL_SETTINGS
 from tautochrone.spark.session.settings import SparkSettings
 
-__all__ = ["FlowBadRecords", "FlowLimits", "FlowRecreatedTopic", "Settings", "effective", "load_settings"]
+__all__ = [
+    "FlowBadRecords",
+    "FlowLimits",
+    "FlowRecreatedTopic",
+    "Settings",
+    "confs_without_project",
+    "effective",
+    "load_settings",
+]
 
 _OPTIONS = ("lake", "options")
 _CONF = ("spark", "conf")
@@ -146,7 +157,6 @@ def load_settings(
             app_name=f"taut {spec.name}",
             master=confs.get("spark.master", setting("spark", "master")),
             conf=confs,
-            has_spark_defaults=True,
         ),
         job=setting("run", "job"),
         jobs={path[1]: value.value for path, value in values.items() if path[0] == "jobs"},
@@ -194,6 +204,28 @@ def load_settings(
         ignored=ignored,
         sinks=sink_settings(values),
     )
+
+
+def confs_without_project(
+    given: Mapping[str, str], environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The Spark settings of a command outside of a project: those of `spark-defaults.conf` that would apply
+    in one, without catalogs, and the ones that are given.
+
+    Raises:
+        SettingsError: `INVALID_SETTINGS_FILE`, the file cannot be read.
+    """
+    texts = {
+        name: (text, origin)
+        for name, text, origin in read_spark_defaults(os.environ if environment is None else environment)
+    }
+    texts |= {name: (text, "--conf") for name, text in given.items()}
+    values = {
+        name: Value(path=(*_CONF, name), value=text, text=shown(name, text), origin=origin)
+        for name, (text, origin) in texts.items()
+        if not name.startswith(CATALOG_PREFIX) and name != DEFAULT_CATALOG
+    }
+    return {name: str(value.value) for name, value in applicable(values)[0].items()}
 
 
 def _below(values: Mapping[tuple[str, ...], Value], prefix: tuple[str, ...]) -> dict[str, Value]:

@@ -112,7 +112,7 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     secret = sorted(key for key, value in conf.items() if redacted(value) != value)
     if secret:
         _redact_in_spark(conf, secret)
-    start_context(conf, secret, has_spark_defaults=spark.has_spark_defaults)
+    start_context(conf, secret)
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -41,16 +41,13 @@ _STDERR_TIMEOUT_S = 5.0
 _TAIL_LINES, _LINE_CHARACTERS = 50, 500
 
 
-def start_context(
-    conf: Mapping[str, str], secret: Collection[str] = (), *, has_spark_defaults: bool = False
-) -> None:
+def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None:
     """Start the JVM and its Spark context, if this process has none yet or its JVM has ended.
 
     Args:
         conf: all settings that Spark needs before it starts, with `spark.app.name` and `spark.master`.
         secret: names of settings that must not be on Java's command line, which every user of the machine
             can read; the context gets them over the Py4J socket.
-        has_spark_defaults: `conf` holds what counts of spark-defaults.conf, so Spark does not read the file.
 
     Raises:
         EnvironmentProblemError: `JVM_NOT_STARTED` or `SPARK_NOT_STARTED`, with Spark's own reason.
@@ -65,7 +62,7 @@ def start_context(
     reader.start()
     try:
         try:
-            with _without_spark_defaults() if has_spark_defaults else nullcontext():
+            with _without_spark_defaults():
                 gateway = launch_gateway(public, {"stderr": write_end})  # type: ignore[no-untyped-call]
         finally:
             # Then only the JVM holds the write end, so the thread ends when the JVM does.
@@ -96,8 +93,8 @@ def start_context(
 def _without_spark_defaults() -> Iterator[None]:
     """Let spark-submit read an empty file instead of spark-defaults.conf.
 
-    Its settings are in `conf` already, without those that were left out on purpose. The other files of that
-    folder stay in force.
+    A project's settings hold what counts of it, without what was left out on purpose. So each command has the
+    same settings as a run. The other files of that folder stay in force.
     """
     given = os.environ.get(_SUBMIT_ARGS)
     with tempfile.NamedTemporaryFile(prefix="spark-", suffix=".conf") as empty:

@@ -18,9 +18,9 @@ class SparkSettings:
     Attributes:
         app_name: `spark.app.name`, unless `conf` has one.
         master: `spark.master`, unless `conf` has one.
-        conf: the user's settings; they win over the defaults.
+        conf: the user's settings; they win over the defaults. With what counts of spark-defaults.conf: Spark
+            does not read the file itself.
         artifacts: jars on the class path.
-        has_spark_defaults: `conf` holds what counts of spark-defaults.conf, so Spark does not read the file.
         short_lived: for commands that run one query and exit. It turns off the JVM's optimizing compiler,
             which would cost more than it saves.
     """
@@ -30,4 +30,3 @@ class SparkSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = CORE + KAFKA
     short_lived: bool = False
-    has_spark_defaults: bool = False
