@@ -13,8 +13,11 @@ from tautochrone.testing.postgresql import fresh_database
 @pytest.fixture
 def database() -> Iterator[psycopg.Connection]:
     """A connection in autocommit; at the end the database's slots are dropped, so that no log is kept."""
-    with psycopg.connect(fresh_database(), autocommit=True) as connection:
+    url = fresh_database()
+    with psycopg.connect(url, autocommit=True) as connection:
         yield connection
+    # Another connection: a test may have restarted the server.
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
             "WHERE database = current_database()"

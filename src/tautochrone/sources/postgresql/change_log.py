@@ -1,0 +1,293 @@
+"""PostgreSQL behind the port `model.source.ChangeLog`.
+
+The log is read through SQL: `pg_logical_slot_peek_binary_changes` up to what is flushed, and
+`pg_replication_slot_advance` to acknowledge. A peek can be repeated, an advance cannot be taken back; so a
+slot that is ahead of the table means that changes are lost.
+
+A position's point is an LSN: every transaction whose commit record ends there or before is in the table. Its
+marker has the fingerprint that each captured table (columns, membership in the publication) had when the copy
+began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import IngestError
+from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
+from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk
+from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
+from tautochrone.sources.postgresql.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.postgresql.messages import DecodedBatch, decode
+from tautochrone.sources.postgresql.server import (
+    ServerState,
+    add_to_publication,
+    check_publication,
+    check_server,
+    create_slot,
+    one_row,
+    server_state,
+)
+from tautochrone.sources.postgresql.tables import CapturedTable, read_tables
+
+__all__ = ["Capture", "PostgreSQLChangeLog"]
+
+T = TypeVar("T")
+IDLE_BYTES = 16 * 1024 * 1024
+"""So far the log may run ahead without changes of captured tables until the table's position follows. Each
+such move is a commit of the log table."""
+_AGAIN = "copy the database again: --full-refresh of the log table"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A database and the tables that are taken from it.
+
+    Attributes:
+        url: connection string, with its password.
+        slot: name of the replication slot.
+        publication: name of the publication.
+    """
+
+    name: str
+    url: str
+    tables: tuple[CapturedTable, ...]
+    slot: str
+    publication: str
+
+
+class PostgreSQLChangeLog:
+    """One captured database. It connects when it is first asked for something."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._tables = {table.name: table for table in capture.tables}
+        self._keys = {table.name: table.keys for table in capture.tables}
+        self._connection: psycopg.Connection | None = None
+
+    @property
+    def name(self) -> str:
+        return f"PostgreSQL capture {self._capture.name}"
+
+    def input_ids(self) -> frozenset[str]:
+        return frozenset({f"postgresql slot {self._capture.slot}"})
+
+    def rate_limits(self) -> RateLimits:
+        return CHANGE_LOG_LIMITS
+
+    def schema(self) -> StructType:
+        return SPARK_SCHEMA
+
+    def relations(self) -> Sequence[str]:
+        return tuple(self._tables)
+
+    def begin(self) -> LogPosition:
+        """First the publication, then the slot: what the slot keeps is decoded with the publication as it was
+        when it was written."""
+        return self._ask(self._begin)
+
+    def _begin(self, connection: psycopg.Connection) -> LogPosition:
+        check_server(connection, self._capture.name)
+        add_to_publication(connection, self._capture.publication, self._unchanged_tables(connection))
+        check_publication(connection, self._capture.publication)
+        tables = self._unchanged_tables(connection)
+        state = server_state(connection, self._capture.slot)
+        # A slot that exists is of a begin that crashed, or of a log table that is copied again.
+        point = create_slot(connection, self._capture.slot, replace=state.confirmed is not None)
+        return LogPosition(
+            log=state.log,
+            point=point,
+            marker={table.name: table.fingerprint for table in tables},
+            bulk=BulkProgress(pending={table.name: chunks_of(connection, table) for table in tables}),
+        )
+
+    def _unchanged_tables(self, connection: psycopg.Connection) -> list[CapturedTable]:
+        """The captured tables as they are now, with the columns and keys that the definition found.
+
+        Raises:
+            IngestError: `CAPTURED_TABLE_CHANGED`.
+        """
+        existing = read_tables(connection, self._capture.publication)
+        for name, table in self._tables.items():
+            now = existing.get(name)
+            if now is None or now.columns != table.columns or now.oid != table.oid:
+                raise _table_changed(name, "dropped" if now is None else "changed")
+        return [existing[name] for name in self._tables]
+
+    def read(self, after: LogPosition, max_events: int) -> LogBatch:
+        return self._ask(lambda connection: self._read(connection, after, max_events))
+
+    def _read(self, connection: psycopg.Connection, after: LogPosition, max_events: int) -> LogBatch:
+        state = self._checked_state(connection, after)
+        pass_at = max(after.bulk.pass_at.values(), default=0)
+        if pass_at > state.flushed:
+            # An idle database may never write the last page of its log to disk: a commit makes it do so.
+            connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
+            state = self._checked_state(connection, after)
+        if state.flushed <= after.point:
+            return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
+        batch, caught_up = self._peek(connection, after.point, state.flushed, max_events)
+        self._check_relations(batch)
+        point = batch.end_point or 0
+        if caught_up:
+            point = max(point, state.flushed)
+            if not batch.rows.num_rows and not pass_at and point - after.point < IDLE_BYTES:
+                point = after.point
+        return LogBatch(
+            rows=_with_long_xids(connection, batch.rows),
+            position=replace(after, point=point),
+            caught_up=caught_up,
+            source_ms=batch.committed_ms if batch.rows.num_rows else None,
+        )
+
+    def _peek(
+        self, connection: psycopg.Connection, after: int, end: int, max_events: int
+    ) -> tuple[DecodedBatch, bool]:
+        """The transactions behind `after`, and whether these are all up to `end`."""
+        while True:
+            messages = self._messages(connection, end, max_events)
+            caught_up = len(messages) < max_events
+            batch = decode(messages, self._keys)
+            new = pc.greater(batch.rows["point"], after)
+            batch = replace(batch, rows=batch.rows.filter(new))
+            if caught_up or (batch.end_point or 0) > after:
+                return batch, caught_up
+            # The slot is behind the table, and all that was read is in the table.
+            max_events *= 2
+
+    def _messages(self, connection: psycopg.Connection, end: int, max_messages: int) -> list[bytes]:
+        """Messages of whole transactions. The server adds a transaction as a whole before it looks at the
+        bounds.
+
+        Raises:
+            IngestError: `CAPTURE_PUBLICATION_MISSING`.
+        """
+        query = (
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s::int, "
+            "'proto_version', '1', 'publication_names', %s)"
+        )
+        publication = sql.Identifier(self._capture.publication).as_string(connection)
+        arguments = (self._capture.slot, lsn_text(end), max_messages, publication)
+        warnings: list[str] = []
+
+        def warned(notice: psycopg.errors.Diagnostic) -> None:
+            if notice.severity_nonlocalized == "WARNING":
+                warnings.append(str(notice.message_primary))
+
+        connection.add_notice_handler(warned)
+        try:
+            with connection.cursor(binary=True) as cursor:
+                cursor.execute(query, arguments)
+                messages = [data for (data,) in cursor]
+        except psycopg.errors.UndefinedObject as error:
+            raise self._publication_missing(str(error)) from error
+        finally:
+            connection.remove_notice_handler(warned)
+        if warnings:
+            # PostgreSQL 18 leaves out changes of a missing publication, and only warns.
+            raise self._publication_missing(warnings[0])
+        return messages
+
+    def _publication_missing(self, message: str) -> IngestError:
+        return IngestError(
+            "CAPTURE_PUBLICATION_MISSING",
+            f"The publication {self._capture.publication} of {self.name} was not there when changes were "
+            f"written: {' '.join(message.split())}",
+            hint=f"the log lacks these changes; {_AGAIN}, which makes the publication anew",
+        )
+
+    def _check_relations(self, batch: DecodedBatch) -> None:
+        for relation in batch.relations:
+            table = self._tables.get(relation.name)
+            if table is not None and not table.matches(relation):
+                raise _table_changed(relation.name, "changed")
+
+    def _checked_state(self, connection: psycopg.Connection, after: LogPosition) -> ServerState:
+        """
+        Raises:
+            IngestError: `SOURCE_LOG_LOST`; `CAPTURED_TABLE_CHANGED`; of the publication.
+        """
+        state = server_state(connection, self._capture.slot)
+        loss = state.loss(after.log, after.point)
+        if loss is not None:
+            raise IngestError(
+                "SOURCE_LOG_LOST",
+                f"{self.name} cannot go on from {lsn_text(after.point)}: {loss}",
+                hint=_AGAIN,
+            )
+        check_publication(connection, self._capture.publication)
+        for table in self._unchanged_tables(connection):
+            if after.marker.get(table.name) != table.fingerprint:
+                raise _table_changed(table.name, "changed, or left the publication,")
+        return state
+
+    def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
+        return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
+
+    def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
+        rows = [
+            {"point": position.point, "sequence": 0, "relation": relation, "operation": "completed"}
+            for relation in relations
+        ]
+        return pa.Table.from_pylist(rows, ARROW_SCHEMA)
+
+    def acknowledge(self, position: LogPosition) -> None:
+        self._ask(lambda connection: self._acknowledge(connection, position))
+
+    def _acknowledge(self, connection: psycopg.Connection, position: LogPosition) -> None:
+        state = server_state(connection, self._capture.slot)
+        # Whatever is wrong with the log, `read` says it.
+        if state.loss(position.log, position.point) is None and state.confirmed != position.point:
+            query = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
+            connection.execute(query, (self._capture.slot, lsn_text(position.point)))
+
+    def lag(self, position: LogPosition) -> Mapping[str, int]:
+        return self._ask(
+            lambda connection: {
+                "bytes": server_state(connection, self._capture.slot).flushed - position.point
+            }
+        )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, question: Callable[[psycopg.Connection], T]) -> T:
+        """After an error the connection is not used again."""
+        try:
+            with explained(self._capture.name):
+                if self._connection is None:
+                    self._connection = connect(self._capture.url)
+                return question(self._connection)
+        except Exception:
+            self.close()
+            raise
+
+
+def _table_changed(name: str, change: str) -> IngestError:
+    return IngestError(
+        "CAPTURED_TABLE_CHANGED",
+        f"The table {name} was {change} since it is captured",
+        hint=f"changes of captured tables are not applied yet; restart, and {_AGAIN}",
+    )
+
+
+def _with_long_xids(connection: psycopg.Connection, rows: pa.Table) -> pa.Table:
+    """The log has the lower 32 bits of a transaction's number. The full number is the one that is nearest to
+    those of today; rows of the log are less than 2³¹ transactions old, or the server would have stopped."""
+    (newest,) = one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    short = rows["transaction"].to_numpy()
+    distance = ((short - newest + 2**31) & 0xFFFFFFFF) - 2**31
+    index = rows.schema.get_field_index("transaction")
+    return rows.set_column(index, rows.schema.field(index), pa.array(np.asarray(newest + distance, np.int64)))

@@ -1,0 +1,137 @@
+"""Connections to the database, and its errors as ours.
+
+Values come as text, so everything that decides how PostgreSQL prints a value is set for each connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
+from tautochrone.redaction import keep_secret
+
+__all__ = ["checked_url", "connect", "explained", "lsn_number", "lsn_text"]
+
+_SETTINGS = {
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    # With row security a query fails instead of leaving out rows.
+    "row_security": "off",
+    "statement_timeout": "0",
+    # A warning says that the publication is missing.
+    "client_min_messages": "notice",
+    # What we write is a message into the log, if at all: no standby must confirm it.
+    "synchronous_commit": "local",
+}
+_CONNECT_TIMEOUT_S = "10"
+_NOT_REACHABLE = ("08", "53", "57P", "28")
+"""SQLSTATE: no connection, too many of them, the server stops or starts, the log-in is refused."""
+
+
+def checked_url(url: str, capture: str) -> str:
+    """The connection string; its password is masked in all texts from now on.
+
+    Raises:
+        SettingsError: `CAPTURE_URL_INVALID`.
+    """
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise SettingsError(
+            "CAPTURE_URL_INVALID",
+            f"The url of the capture {capture} is no connection string of PostgreSQL: {str(error).strip()}",
+            hint="postgresql://user:password@host:5432/database?sslmode=verify-full, "
+            "or host=… dbname=…; parameters are those of libpq",
+        ) from error
+    if parts.get("password"):
+        keep_secret(str(parts["password"]))
+    return make_conninfo(
+        url,
+        connect_timeout=parts.get("connect_timeout") or _CONNECT_TIMEOUT_S,
+        application_name=parts.get("application_name") or "tautochrone",
+    )
+
+
+def connect(url: str) -> psycopg.Connection:
+    """A connection in autocommit.
+
+    Raises:
+        psycopg.Error: see `explained`.
+    """
+    connection = psycopg.connect(url, autocommit=True, client_encoding="UTF8")
+    for name, value in _SETTINGS.items():
+        connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+    return connection
+
+
+@contextmanager
+def explained(capture: str) -> Iterator[None]:
+    """Errors of the database become ours.
+
+    Raises:
+        SourceUnreachableError: `CAPTURE_DATABASE_NOT_REACHABLE`: also when the connection is cut.
+        IngestError: `CAPTURE_RIGHTS_MISSING`; `CAPTURE_SLOT_IN_USE`; `CAPTURE_QUERY_FAILED`.
+    """
+    try:
+        yield
+    except errors.InsufficientPrivilege as error:
+        raise IngestError(
+            "CAPTURE_RIGHTS_MISSING",
+            f"The role of the capture {capture} lacks a right: {_sentence(error)}",
+            hint="it needs LOGIN, REPLICATION, and SELECT on the captured tables; the publication is made by "
+            "the owner of the tables, or by hand: docs/capture.md has the SQL",
+            sqlstate=error.sqlstate,
+        ) from error
+    except errors.ObjectInUse as error:
+        raise IngestError(
+            "CAPTURE_SLOT_IN_USE",
+            f"Another session reads the replication slot of the capture {capture}: {_sentence(error)}",
+            hint="each lake needs a slot of its own: capture(…, slot=…)",
+            sqlstate=error.sqlstate,
+            retryable=True,
+        ) from error
+    except psycopg.Error as error:
+        # Without a SQLSTATE the connection could not be made, or was cut.
+        if error.sqlstate and not error.sqlstate.startswith(_NOT_REACHABLE):
+            raise IngestError(
+                "CAPTURE_QUERY_FAILED",
+                f"The database of the capture {capture} refused a query: {_sentence(error)}",
+                sqlstate=error.sqlstate,
+            ) from error
+        raise SourceUnreachableError(
+            "CAPTURE_DATABASE_NOT_REACHABLE",
+            f"The database of the capture {capture} does not answer: {_sentence(error)}",
+            hint="is it up, and are host, port, TLS and password in the capture's url right?",
+            sqlstate=error.sqlstate or "08006",
+            retryable=True,
+        ) from error
+
+
+def _sentence(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())
+
+
+def lsn_number(text: str) -> int:
+    """
+    >>> lsn_number("1/10")
+    4294967312
+    """
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def lsn_text(point: int) -> str:
+    """
+    >>> lsn_text(4294967312)
+    '1/10'
+    """
+    return f"{point >> 32:X}/{point & 0xFFFFFFFF:X}"

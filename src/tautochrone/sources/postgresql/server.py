@@ -1,0 +1,188 @@
+"""What the server says of itself, of the replication slot and of the publication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.postgresql.connection import lsn_number, lsn_text
+from tautochrone.sources.postgresql.tables import CapturedTable
+
+__all__ = [
+    "ServerState",
+    "add_to_publication",
+    "check_publication",
+    "check_server",
+    "create_slot",
+    "one_row",
+    "server_state",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """
+    Attributes:
+        log: identifies server, database and slot.
+        flushed: the log is readable up to here.
+        confirmed: what the slot has been told to forget; None: there is no slot.
+        is_lost: the server removed log that the slot needs.
+    """
+
+    log: str
+    slot: str
+    flushed: int
+    confirmed: int | None
+    is_lost: bool
+
+    def loss(self, log: str, point: int) -> str | None:
+        """Why the log has not all that follows a point of a log; None: it has."""
+        if self.log != log:
+            return "this is another server, database or slot"
+        if self.confirmed is None:
+            return f"the replication slot {self.slot} is gone"
+        if self.is_lost:
+            return f"the server invalidated the replication slot {self.slot} and removed its log"
+        if self.confirmed > point:
+            return (
+                f"the replication slot {self.slot} is ahead, at {lsn_text(self.confirmed)}: "
+                f"it was made anew, or somebody else reads it"
+            )
+        if self.flushed < point:
+            return f"the server's log ends before, at {lsn_text(self.flushed)}: it was restored from a backup"
+        return None
+
+
+def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
+    """
+    Raises:
+        IngestError: `CAPTURE_SLOT_NOT_USABLE`.
+    """
+    row = one_row(
+        connection,
+        "SELECT c.system_identifier::text, d.oid::text, pg_current_wal_flush_lsn()::text, s.plugin, "
+        "s.database, d.datname, s.slot_name, s.confirmed_flush_lsn::text, s.wal_status "
+        "FROM pg_control_system() c JOIN pg_database d ON d.datname = current_database() "
+        "LEFT JOIN pg_replication_slots s ON s.slot_name = %s",
+        (slot,),
+    )
+    system, database_oid, flushed, plugin, slot_database, database, slot_name, confirmed, wal_status = row
+    if slot_name is not None and (plugin != "pgoutput" or slot_database != database):
+        raise IngestError(
+            "CAPTURE_SLOT_NOT_USABLE",
+            f"The replication slot {slot} exists already, and is not one of pgoutput in {database}",
+            hint="give the capture another one: capture(…, slot=…)",
+        )
+    return ServerState(
+        log=f"{system}/{database_oid}/{slot}",
+        slot=slot,
+        flushed=lsn_number(flushed),
+        confirmed=None if confirmed is None else lsn_number(confirmed),
+        is_lost=wal_status == "lost",
+    )
+
+
+def check_server(connection: psycopg.Connection, capture: str) -> None:
+    """
+    Raises:
+        IngestError: `CAPTURE_SERVER_NOT_USABLE`.
+    """
+    query = (
+        "SELECT current_setting('wal_level'), pg_is_in_recovery(), "
+        "current_setting('server_version_num')::int, current_setting('server_encoding')"
+    )
+    wal_level, is_standby, version, encoding = one_row(connection, query)
+    problem = hint = ""
+    if version < 140000:
+        problem, hint = f"it is PostgreSQL {version // 10000}", "captures need PostgreSQL 14 or newer"
+    elif is_standby:
+        problem, hint = "it is a standby", "capture the primary"
+    elif wal_level != "logical":
+        problem = f"its wal_level is {wal_level}"
+        hint = "ALTER SYSTEM SET wal_level = logical, then restart the server"
+    elif encoding == "SQL_ASCII":
+        problem, hint = (
+            "its encoding is SQL_ASCII",
+            "the texts in it have no known encoding; convert it first",
+        )
+    if problem:
+        raise IngestError(
+            "CAPTURE_SERVER_NOT_USABLE",
+            f"The database of the capture {capture} cannot be captured: {problem}",
+            hint=hint,
+            sqlstate="55000",
+        )
+
+
+def create_slot(connection: psycopg.Connection, slot: str, *, replace: bool) -> int:
+    """Where the slot begins. The server waits for all transactions that write right now: the log has
+    everything of all later ones."""
+    if replace:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    query = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
+    (lsn,) = one_row(connection, query, (slot,))
+    return lsn_number(lsn)
+
+
+def add_to_publication(
+    connection: psycopg.Connection, publication: str, tables: Sequence[CapturedTable]
+) -> None:
+    """Create the publication, or add the tables that it lacks."""
+    name = sql.Identifier(publication)
+    query = "SELECT puballtables FROM pg_publication WHERE pubname = %s"
+    existing = connection.execute(query, (publication,)).fetchone()
+    if existing is None:
+        names = sql.SQL(", ").join(table.identifier for table in tables)
+        options = sql.SQL("WITH (publish_via_partition_root = true)")
+        connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE {} {}").format(name, names, options))
+        return
+    missing = [table.identifier for table in tables if not table.membership]
+    (publishes_all,) = existing
+    if missing and not publishes_all:
+        names = sql.SQL(", ").join(missing)
+        connection.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, names))
+
+
+def check_publication(connection: psycopg.Connection, publication: str) -> None:
+    """Does it have all changes, of whole rows?
+
+    Raises:
+        IngestError: `CAPTURE_PUBLICATION_MISSING`; `CAPTURE_PUBLICATION_INCOMPLETE`.
+    """
+    query = (
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, ARRAY("
+        "SELECT prrelid::regclass::text FROM pg_publication_rel r WHERE r.prpubid = p.oid "
+        # These columns came with PostgreSQL 15.
+        "AND (to_jsonb(r) ->> 'prqual' IS NOT NULL OR to_jsonb(r) ->> 'prattrs' IS NOT NULL)) "
+        "FROM pg_publication p WHERE pubname = %s"
+    )
+    row = connection.execute(query, (publication,)).fetchone()
+    if row is None:
+        raise IngestError(
+            "CAPTURE_PUBLICATION_MISSING",
+            f"The publication {publication} is gone",
+            hint="changes that are written without it are not in the log; copy the database again with "
+            "--full-refresh of the log table, which makes the publication anew",
+        )
+    publishes_all_changes, filtered = row
+    if not publishes_all_changes or filtered:
+        raise IngestError(
+            "CAPTURE_PUBLICATION_INCOMPLETE",
+            f"The publication {publication} leaves out some changes"
+            + (f": it filters {', '.join(filtered)}" if filtered else ""),
+            hint=f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate', "
+            f"publish_via_partition_root = true), no row filters, no column lists; then copy the database "
+            f"again with --full-refresh of the log table",
+        )
+
+
+def one_row(connection: psycopg.Connection, query: str, arguments: Sequence[object] = ()) -> tuple[Any, ...]:
+    """The row of a query that always has one."""
+    row = connection.execute(query, arguments or None).fetchone()
+    assert row is not None
+    return row

@@ -1,0 +1,132 @@
+"""Which tables of the database are captured, and their columns and keys."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import psycopg
+from psycopg import sql
+
+from tautochrone.errors import DefinitionError
+from tautochrone.sources.postgresql.messages import Column, Relation
+
+__all__ = ["CapturedTable", "captured_tables", "read_tables"]
+
+_QUERY = """
+SELECT n.nspname, c.relname, c.oid,
+       coalesce((SELECT sum(pg_table_size(relid)) FROM pg_partition_tree(c.oid)),
+                pg_table_size(c.oid))::bigint,
+       coalesce((SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+                 WHERE r.prrelid = c.oid AND p.pubname = %(publication)s), 0),
+       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
+                                         format_type(a.atttypid, NULL),
+                                         a.attnum = ANY (i.indkey::int2[])) ORDER BY a.attnum)
+        FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_index i ON i.indrelid = c.oid
+    AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
+ORDER BY n.nspname, c.relname
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """
+    Attributes:
+        columns: without generated ones, which the log does not have. `is_key`: part of the key.
+        type_names: PostgreSQL's name for the type of each column, such as `bigint`.
+        bytes: roughly, as stored.
+        membership: identifies its membership in the publication; 0: it is none of its tables by name.
+    """
+
+    schema: str
+    table: str
+    oid: int
+    columns: tuple[Column, ...]
+    type_names: tuple[str, ...]
+    bytes: int = 0
+    membership: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.table)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns if column.is_key)
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs when rows in the log before and behind mean different things, or some may be missing."""
+        parts = (self.oid, self.membership, self.columns)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def matches(self, relation: Relation) -> bool:
+        """Whether a relation of the log has these columns. Its flags say more than the key with REPLICA
+        IDENTITY FULL."""
+        logged = [(column.name, column.type_id, column.modifier) for column in relation.columns]
+        return logged == [(column.name, column.type_id, column.modifier) for column in self.columns]
+
+
+def read_tables(connection: psycopg.Connection, publication: str) -> dict[str, CapturedTable]:
+    """All tables of the database that could be captured, by name."""
+    tables = {}
+    rows = connection.execute(_QUERY, {"publication": publication}).fetchall()
+    for schema, table, oid, size, membership, columns in rows:
+        captured = CapturedTable(
+            schema=schema,
+            table=table,
+            oid=oid,
+            columns=tuple(
+                Column(name, type_id, modifier, bool(is_key))
+                for name, type_id, modifier, _type_name, is_key in columns or []
+            ),
+            type_names=tuple(type_name for _name, _id, _modifier, type_name, _is_key in columns or []),
+            bytes=size,
+            membership=membership,
+        )
+        tables[captured.name] = captured
+    return tables
+
+
+def captured_tables(
+    tables: Mapping[str, CapturedTable], patterns: Sequence[str], exclude: Sequence[str], capture: str
+) -> tuple[CapturedTable, ...]:
+    """The tables that a pattern matches, such as `public.*` or `*.orders`.
+
+    Raises:
+        DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in tables):
+            raise DefinitionError(
+                "CAPTURE_WITHOUT_TABLES",
+                f"The capture {capture} names {pattern}, and the database has no such table",
+                hint="a pattern is schema.table, with * for any characters; the role must see the schema",
+            )
+    matching = tuple(
+        table
+        for name, table in tables.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        and not any(fnmatchcase(name, pattern) for pattern in exclude)
+    )
+    without_key = [table.name for table in matching if not table.keys]
+    if without_key:
+        raise DefinitionError(
+            "CAPTURED_TABLE_WITHOUT_KEY",
+            f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
+            hint="give them a primary key, or a unique index and REPLICA IDENTITY USING INDEX; or leave them "
+            "out with exclude=[…]",
+        )
+    return matching

@@ -1,0 +1,337 @@
+"""The change log of a real server behind the port: begin, read, acknowledge, copy; and what can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from tautochrone.errors import DefinitionError, IngestError, SettingsError, SourceUnreachableError
+from tautochrone.model.source import LogBatch
+from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.postgresql import bulk
+from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog
+from tautochrone.sources.postgresql.connection import checked_url
+from tautochrone.sources.postgresql.tables import captured_tables, read_tables
+from tautochrone.testing.postgresql import restart_server
+
+SLOT = "tautochrone_shop"
+
+
+@pytest.fixture
+def shop(database: psycopg.Connection) -> psycopg.Connection:
+    database.execute("CREATE TABLE accounts (id int PRIMARY KEY, balance int)")
+    database.execute('CREATE TABLE "Odd ""Name" (a text, b int, v jsonb, PRIMARY KEY (b, a))')
+    database.execute("INSERT INTO accounts SELECT i, 100 FROM generate_series(1, 3) i")
+    database.execute("""INSERT INTO "Odd ""Name" VALUES ('x', 1, '{"k": 1}'), ('y', 1, NULL)""")
+    return database
+
+
+def url_of(connection: psycopg.Connection) -> str:
+    info = connection.info
+    return f"host={info.host} dbname={info.dbname} user=postgres"
+
+
+def capture_of(connection: psycopg.Connection, url: str | None = None, *patterns: str) -> Capture:
+    tables = read_tables(connection, SLOT)
+    return Capture(
+        name="shop",
+        url=url or url_of(connection),
+        tables=captured_tables(tables, patterns or ("public.*",), (), "shop"),
+        slot=f"{SLOT}_{connection.info.dbname[-6:]}",
+        publication=SLOT,
+    )
+
+
+@pytest.fixture
+def log(shop: psycopg.Connection) -> Iterator[PostgreSQLChangeLog]:
+    opened = PostgreSQLChangeLog(capture_of(shop))
+    yield opened
+    opened.close()
+
+
+def rows(batch: LogBatch) -> list[tuple[Any, ...]]:
+    listed = batch.rows.to_pylist()
+    return [
+        (row["relation"], row["operation"], dict(row["columns"]) if row["columns"] else None)
+        for row in listed
+    ]
+
+
+def error_class(raised: pytest.ExceptionInfo[Any]) -> str:
+    assert raised.value.hint or raised.value.error_class == "CAPTURE_QUERY_FAILED"
+    return str(raised.value.error_class)
+
+
+def test_reads_whole_transactions(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    position = log.begin()
+    for number in range(4):
+        with shop.transaction():
+            shop.execute("UPDATE accounts SET balance = balance - 1 WHERE id = 1")
+            shop.execute("UPDATE accounts SET balance = %s WHERE id = 2", [number])
+    points = []
+    seen = 0
+    while True:
+        batch = log.read(position, 5)
+        assert log.read(position, 5).rows == batch.rows, "a read can be repeated"
+        assert batch.rows.num_rows % 2 == 0
+        seen += batch.rows.num_rows
+        points += batch.rows["point"].to_pylist()
+        assert all(
+            position.point < point <= batch.position.point for point in batch.rows["point"].to_pylist()
+        )
+        position = batch.position
+        log.acknowledge(position)
+        if batch.caught_up:
+            break
+    assert seen == 8
+    assert points == sorted(points)
+    assert len(set(points)) == 4
+    assert batch.source_ms is None or batch.source_ms > 1_700_000_000_000
+
+
+def test_bound_is_smaller_than_what_the_table_has(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    """The owner died before it acknowledged: the slot is behind the table."""
+    position = log.begin()
+    for _ in range(5):
+        shop.execute("UPDATE accounts SET balance = balance - 1")
+    position = log.read(position, 1000).position
+    shop.execute("DELETE FROM accounts WHERE id = 3")
+    batch = log.read(position, 1)
+    assert rows(batch) == [("public.accounts", "delete", {"id": "3", "balance": None})]
+
+
+def test_acknowledged_log_is_forgotten(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    begun = log.begin()
+    shop.execute("UPDATE accounts SET balance = 0")
+    position = log.read(begun, 100).position
+    log.acknowledge(position)
+    log.acknowledge(begun)
+    log.acknowledge(position)
+    assert log.lag(position)["bytes"] >= 0
+    with pytest.raises(IngestError) as raised:
+        log.read(begun, 100)
+    assert error_class(raised) == "SOURCE_LOG_LOST"
+    assert "ahead" in str(raised.value)
+
+
+def test_begin_can_be_repeated(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    log.begin()
+    shop.execute("UPDATE accounts SET balance = 0")
+    position = log.begin()
+    shop.execute("UPDATE accounts SET balance = 1 WHERE id = 1")
+    assert len(rows(log.read(position, 100))) == 1
+
+
+def test_idle_log_moves_only_after_much_of_it(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    position = log.begin()
+    shop.execute("CREATE TABLE other (v text)")
+    shop.execute("INSERT INTO other VALUES ('x')")
+    assert log.read(position, 100).position == position
+    for _ in range(2):
+        # The rest of the file is skipped: 16 MB in all.
+        shop.execute("SELECT pg_switch_wal()")
+        shop.execute("INSERT INTO other VALUES ('x')")
+    batch = log.read(position, 100)
+    assert batch.rows.num_rows == 0
+    assert batch.position.point >= position.point + IDLE_BYTES
+
+
+def test_log_passes_the_copy_although_nobody_writes(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog
+) -> None:
+    position = log.begin()
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    shop.execute("SET synchronous_commit = off")
+    shop.execute("UPDATE accounts SET balance = 0")
+    _rows, pass_at = log.read_chunk(*chunk)
+    position = replace(position, bulk=position.bulk.copied(*chunk, pass_at))
+    assert log.read(position, 100).position.point >= pass_at
+
+
+@pytest.mark.parametrize("chunk_bytes", [bulk.CHUNK_BYTES, 2000])
+def test_copy_has_every_row_once(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "CHUNK_BYTES", chunk_bytes)
+    shop.execute("INSERT INTO accounts SELECT i, NULL FROM generate_series(4, 500) i")
+    shop.execute("""INSERT INTO "Odd ""Name" SELECT 'é' || i, i % 7, '[]' FROM generate_series(1, 300) i""")
+    shop.execute("ANALYZE")
+    capture = capture_of(shop)
+    log = PostgreSQLChangeLog(capture)
+    position = log.begin()
+    copied: dict[str, list[dict[str, str]]] = {}
+    count = 0
+    while (chunk := position.bulk.next_chunk()) is not None:
+        table, pass_at = log.read_chunk(*chunk)
+        count += 1
+        for row in table.to_pylist():
+            assert row["operation"] == "copy"
+            assert row["snapshot"].count(":") == 2
+            copied.setdefault(row["relation"], []).append(dict(row["columns"]))
+        position = replace(position, bulk=position.bulk.copied(*chunk, pass_at))
+    log.close()
+    assert (count > 4) == (chunk_bytes == 2000)
+    ids = [int(row["id"]) for row in copied["public.accounts"]]
+    assert sorted(ids) == list(range(1, 501))
+    odd = copied['public.Odd "Name']
+    assert len(odd) == len({(row["a"], row["b"]) for row in odd}) == 302
+    assert {"a": "x", "b": "1", "v": '{"k": 1}'} in odd
+
+
+def test_transaction_numbers_are_complete(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    position = log.begin()
+    with shop.transaction():
+        (xid,) = shop.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or (None,)
+        shop.execute("DELETE FROM accounts")
+    assert set(log.read(position, 100).rows["transaction"].to_pylist()) == {xid}
+
+
+def _read_after(connection: psycopg.Connection, log: PostgreSQLChangeLog, statement: str) -> str:
+    position = log.begin()
+    connection.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+    connection.execute(statement)
+    connection.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+    with pytest.raises(IngestError) as raised:
+        log.read(position, 100)
+    return error_class(raised)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (f"DROP PUBLICATION {SLOT}", "CAPTURE_PUBLICATION_MISSING"),
+        (f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')", "CAPTURE_PUBLICATION_INCOMPLETE"),
+        (
+            f"ALTER PUBLICATION {SLOT} SET TABLE accounts WHERE (id > 1)",
+            "CAPTURE_PUBLICATION_INCOMPLETE",
+        ),
+        (f"ALTER PUBLICATION {SLOT} DROP TABLE accounts", "CAPTURED_TABLE_CHANGED"),
+        (
+            f"DROP PUBLICATION {SLOT}; CREATE PUBLICATION {SLOT} FOR ALL TABLES "
+            "WITH (publish_via_partition_root = true)",
+            "CAPTURED_TABLE_CHANGED",
+        ),
+        ("ALTER TABLE accounts ADD COLUMN z int DEFAULT 7", "CAPTURED_TABLE_CHANGED"),
+        ("ALTER TABLE accounts ALTER COLUMN balance TYPE bigint", "CAPTURED_TABLE_CHANGED"),
+        ('DROP TABLE "Odd ""Name"', "CAPTURED_TABLE_CHANGED"),
+        ("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots", "SOURCE_LOG_LOST"),
+    ],
+)
+def test_losses_are_found(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog, statement: str, expected: str
+) -> None:
+    assert _read_after(shop, log, statement) == expected
+
+
+def test_publication_was_missing_for_a_while(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    """It is back under its name, but the log was written without it."""
+    position = log.begin()
+    shop.execute(f"DROP PUBLICATION {SLOT}")
+    shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+    tables = 'accounts, "Odd ""Name"'
+    shop.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE {tables} WITH (publish_via_partition_root = true)")
+    with pytest.raises(IngestError) as raised:
+        log._messages(shop, log._checked_state(shop, _as_now(log, shop, position)).flushed, 100)
+    assert error_class(raised) == "CAPTURE_PUBLICATION_MISSING"
+    with pytest.raises(IngestError) as raised:
+        log.read(position, 100)
+    assert error_class(raised) == "CAPTURED_TABLE_CHANGED"
+
+
+def _as_now(log: PostgreSQLChangeLog, connection: psycopg.Connection, position: LogPosition) -> LogPosition:
+    tables = log._unchanged_tables(connection)
+    return replace(position, marker={table.name: table.fingerprint for table in tables})
+
+
+def test_other_logs_are_refused(log: PostgreSQLChangeLog) -> None:
+    position = log.begin()
+    for other in (replace(position, log="1/1/other"), replace(position, point=position.point + 2**40)):
+        with pytest.raises(IngestError) as raised:
+            log.read(other, 100)
+        assert error_class(raised) == "SOURCE_LOG_LOST"
+
+
+def test_slot_of_another_plugin_is_left_alone(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    slot = capture_of(shop).slot
+    shop.execute("SELECT pg_create_physical_replication_slot(%s)", [slot])
+    with pytest.raises(IngestError) as raised:
+        log.begin()
+    assert error_class(raised) == "CAPTURE_SLOT_NOT_USABLE"
+    shop.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+
+
+def test_rights(shop: psycopg.Connection) -> None:
+    shop.execute("DROP ROLE IF EXISTS reader")
+    shop.execute("CREATE ROLE reader LOGIN REPLICATION")
+    capture = capture_of(shop, url_of(shop).replace("user=postgres", "user=reader"))
+    reader = PostgreSQLChangeLog(capture)
+    with pytest.raises(IngestError) as raised:
+        reader.begin()
+    assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
+    owner = PostgreSQLChangeLog(capture_of(shop))
+    owner.begin()
+    owner.close()
+    # With a publication that its owner made, REPLICATION and SELECT are enough.
+    shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    position = reader.begin()
+    shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    reader.read_chunk(*chunk)
+    batch = reader.read(position, 100)
+    assert batch.rows.num_rows == 1
+    reader.acknowledge(batch.position)
+    reader.close()
+    shop.execute("DROP OWNED BY reader")
+
+
+def test_tables_without_a_key_are_refused(shop: psycopg.Connection) -> None:
+    shop.execute("CREATE TABLE keyless (v int)")
+    tables = read_tables(shop, SLOT)
+    with pytest.raises(DefinitionError) as raised:
+        captured_tables(tables, ["public.*"], [], "shop")
+    assert raised.value.error_class == "CAPTURED_TABLE_WITHOUT_KEY"
+    names = [table.name for table in captured_tables(tables, ["public.*"], ["*.keyless"], "shop")]
+    assert names == ['public.Odd "Name', "public.accounts"]
+    with pytest.raises(DefinitionError) as raised:
+        captured_tables(tables, ["public.*", "sales.*"], [], "shop")
+    assert raised.value.error_class == "CAPTURE_WITHOUT_TABLES"
+
+
+def test_url() -> None:
+    with pytest.raises(SettingsError) as raised:
+        checked_url("postgresql//nonsense", "shop")
+    assert raised.value.error_class == "CAPTURE_URL_INVALID"
+    assert "connect_timeout=3" in checked_url("host=h connect_timeout=3", "shop")
+
+
+def test_database_restarts(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    """The read in the middle fails as not reachable; the next one connects again."""
+    position = log.begin()
+    shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+    restart_server()
+    with pytest.raises(SourceUnreachableError) as raised:
+        log.read(position, 100)
+    assert error_class(raised) == "CAPTURE_DATABASE_NOT_REACHABLE"
+    batch = log.read(position, 100)
+    assert batch.rows.num_rows == 1
+    log.acknowledge(batch.position)
+
+
+def test_server_without_logical_log(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    shop.execute("ALTER SYSTEM SET wal_level = replica")
+    restart_server()
+    try:
+        with pytest.raises(IngestError) as raised:
+            log.begin()
+        assert error_class(raised) == "CAPTURE_SERVER_NOT_USABLE"
+        assert "wal_level = logical" in str(raised.value.hint)
+    finally:
+        with psycopg.connect(url_of(shop), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET wal_level = logical")
+        restart_server()
