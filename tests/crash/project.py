@@ -211,6 +211,12 @@ class Sources:
         text = f"CREATE MATERIALIZED VIEW {name} AS {query};\n"
         (self.folder / "transformations" / f"{name}.sql").write_text(text)
 
+    def drop_definitions(self, *names: str) -> None:
+        """The project does not define these tables any more, for tests that they would only slow down."""
+        for name in names:
+            (file,) = (self.folder / "transformations").glob(f"{name}.*")
+            file.unlink()
+
     def widen(self) -> None:
         """Another schema of the append-only view: one more column."""
         self.columns += 1

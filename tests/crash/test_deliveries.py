@@ -17,6 +17,14 @@ from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(900)]
 
+
+@pytest.fixture
+def world(world: World) -> World:
+    """With few tables: what is delivered does not depend on the others."""
+    world.sources.drop_definitions("balance", "big", "fragile")
+    return world
+
+
 EVENTS = TableName("lake", ("default",), "events")
 
 
