@@ -128,3 +128,65 @@ def test_cells_of_other_languages_are_told(project: DialectProject) -> None:
     events = project.run()
     assert [event["location"] for event in events.of("definition_warning")] == ["definitions/a.py:3"]
     assert "%run ./helpers" in str(events.of("definition_warning")[0]["reason"])
+
+
+def test_modules_and_main_program_of_databricks(project: DialectProject) -> None:
+    project.define(
+        "a.py",
+        """
+        from pyspark import pipelines as dp
+
+        @dp.table(spark_conf={"spark.databricks.delta.optimizeWrite.enabled": "true"})
+        @dp.expect("small", "id < 2")
+        def a():
+            return spark.range(3)
+        """,
+    )
+    project.define(
+        "b.py",
+        """
+        import databricks.pipelines as dp
+
+        def define(name):
+            @dp.table(name=name)
+            def copy():
+                return dp.read("a")
+
+        if __name__ == "__main__":
+            define("b")
+        """,
+    )
+    project.define(
+        "c.sql", "SET spark.databricks.x = 1;\nCREATE MATERIALIZED VIEW c AS SELECT count(*) n FROM b"
+    )
+    events = project.run()
+    assert project.verdicts == {"a": True, "b": True, "c": True}
+    assert project.rows("SELECT n FROM c") == [(3,)]
+    ignored = [
+        (event["location"], event["reason_params"]["clause"]) for event in events.of("definition_warning")
+    ]
+    assert ignored == [
+        ("definitions/a.py:4", "spark.databricks.delta.optimizeWrite.enabled"),
+        ("definitions/c.sql:1", "spark.databricks.x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "hint"),
+    [
+        (
+            "a.py",
+            "from pyspark import pipelines\nif __name__ == '__main__':\n    pass",
+            "a.py defines datasets below",
+        ),
+        ("a.py", "spark.conf.get('bucket')", "below `configuration`"),
+        ("a.sql", "CREATE TABLE a AS SELECT 1", "CREATE MATERIALIZED VIEW"),
+        ("a.sql", "CREATE MATERIALIZED VIEW a AS SELECT * FROM samples.tpch.part", "no catalog samples"),
+        ("a.sql", "CREATE MATERIALIZED VIEW a AS SELECT * FROM csv.`/nowhere/x`", "must be there"),
+    ],
+)
+def test_hint_fits_the_refusal(project: DialectProject, file: str, text: str, hint: str) -> None:
+    project.define(file, text)
+    with pytest.raises(DefinitionError) as refused:
+        project.pipeline.run()
+    assert hint in (refused.value.hint or "")

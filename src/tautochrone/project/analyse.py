@@ -308,6 +308,11 @@ class _Analysis:
     def _not_found(self, error: DefinitionError, parts: tuple[str, ...], flow: Flow) -> DefinitionError:
         name = flow.scope.find(parts) if parts else None
         if name is None:
+            if len(parts) > 2:
+                error.hint = (
+                    f"There is no catalog {parts[0]}: the pipeline's is {self._empty_catalog.catalog}. "
+                    f"Another one is defined by spark.sql.catalog.{parts[0]}."
+                )
             return error
         others = [known for known in self._definitions.datasets if known != flow.target]
         lowered = TableName(name.catalog, tuple(map(str.lower, name.namespace)), name.table.lower())

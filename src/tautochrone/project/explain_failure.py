@@ -28,7 +28,11 @@ _HINTS = {
     "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE": "Use @temporary_view, spark_conf or the spec.",
     "UNSUPPORTED_PIPELINE_SPARK_SQL_COMMAND": "Only queries are allowed here; define tables by decorators.",
     "MODULE_NOT_FOUND_ERROR": "Install the package, or put its folder on PYTHONPATH.",
-    "PATH_NOT_FOUND": "Relative paths start where the process was started.",
+    "PATH_NOT_FOUND": (
+        "The files must be there when the pipeline is analysed; relative paths start where the process was "
+        "started."
+    ),
+    "SQL_CONF_NOT_FOUND": "Give the setting a value below `configuration` in the pipeline spec.",
 }
 _PYTHON = {
     ModuleNotFoundError: "Install the package in this environment, or put its folder on PYTHONPATH.",

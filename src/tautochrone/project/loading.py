@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.databricks.dialect import is_written_for_databricks, runs_as_main
 from tautochrone.project.databricks.notebooks import magic_warnings
 from tautochrone.project.deferred_frames import forget_called_functions
 from tautochrone.project.definitions import Definitions
@@ -60,6 +61,9 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
     folders = [root, *(file.parent for file in files if file.suffix == ".py")]
     project = Project(root, tuple(dict.fromkeys(folders)))
     registry = Registry(session, project, scope, spec.configuration)
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    registry.settings_ignored(spec.configuration, "configuration", SourceLocation(project.shown(spec.path)))
+    registry.for_databricks = any(map(is_written_for_databricks, texts))
     known = set(sys.modules)
     try:
         with (
@@ -94,7 +98,11 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
         warnings=tuple(registry.warnings),
         invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
     )
-    validate(definitions, len(files))
+    validate(
+        definitions,
+        len(files),
+        main_files=[file.name for file, text in zip(files, texts, strict=True) if runs_as_main(text)],
+    )
     return definitions
 
 
@@ -140,10 +148,16 @@ def _files(root: Path, libraries: tuple[str, ...]) -> list[Path]:
 def _import(
     file: Path, registry: Registry, project: Project, scope: NameScope, session: SparkSession
 ) -> None:
-    """Run one definition file as a module that cannot be imported, as Spark does."""
+    """Run one definition file as a module that cannot be imported, as Spark does.
+
+    A notebook of Databricks is the main program.
+    """
     location = SourceLocation(project.shown(file))
     try:
-        module_spec = importlib.util.spec_from_file_location(file.stem, str(file))
+        text = file.read_text(encoding="utf-8", errors="replace")
+        is_main = is_written_for_databricks(text) and runs_as_main(text)
+        name = "__main__" if is_main else file.stem
+        module_spec = importlib.util.spec_from_file_location(name, str(file))
         assert module_spec is not None
         assert module_spec.loader is not None
         module = importlib.util.module_from_spec(module_spec)

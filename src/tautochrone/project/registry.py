@@ -5,7 +5,7 @@ What needs the whole graph (unknown targets, cycles, kinds of queries) is checke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,7 @@ from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.databricks.datasets import uncounted, unique
-from tautochrone.project.databricks.decorators import TableByQuery
+from tautochrone.project.databricks.decorators import TableByQuery, TableOfPipelines
 from tautochrone.project.databricks.expect import ExpectationsByFunction
 from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
 from tautochrone.project.names import NameScope
@@ -47,7 +47,10 @@ _KINDS = {
 
 
 class Registry(GraphElementRegistry):
-    """Collects datasets, flows and sinks. `module` is the namespace of the file being imported."""
+    """Collects datasets, flows and sinks. `module` is the namespace of the file being imported.
+
+    `for_databricks` says that a file of the project was written for Databricks.
+    """
 
     def __init__(
         self, session: SparkSession, project: Project, scope: NameScope, conf: Mapping[str, str]
@@ -56,6 +59,7 @@ class Registry(GraphElementRegistry):
         self._project = project
         self._scope = scope
         self._conf = dict(conf)
+        self.for_databricks = False
         self.module: dict[str, Any] = {}
         self.modules: list[ModuleType] = []
         self.datasets: dict[TableName, Dataset] = {}
@@ -74,6 +78,13 @@ class Registry(GraphElementRegistry):
         """A part of a definition that has no effect here."""
         reason = Reason.of(ReasonCode.CLAUSE_IGNORED, statement=statement, clause=clause)
         self.warnings.append(DefinitionWarning(self.location(location), reason))
+
+    def settings_ignored(self, names: Iterable[str], statement: str, location: SourceLocation) -> None:
+        """Tell which settings only Databricks reads."""
+        for name in names:
+            if name.lower().startswith("spark.databricks."):
+                reason = Reason.of(ReasonCode.CLAUSE_IGNORED, statement=statement, clause=name)
+                self.warnings.append(DefinitionWarning(location, reason))
 
     def expect(self, name: str, expectations: Sequence[Expectation], location: Any) -> None:
         """Expectations of a dataset that is registered."""
@@ -136,6 +147,7 @@ class Registry(GraphElementRegistry):
             )
         elif isinstance(output, sdp_output.Table):
             materialized = isinstance(output, sdp_output.MaterializedView)
+            by_query = (TableByQuery, TableOfPipelines) if self.for_databricks else TableByQuery
             self._add(
                 Dataset(
                     name=self._scope.resolve(parts, str(location)),
@@ -147,7 +159,7 @@ class Registry(GraphElementRegistry):
                     partition_columns=tuple(output.partition_cols or ()),
                     cluster_columns=tuple(output.cluster_by or ()),
                     properties={key: str(value) for key, value in output.table_properties.items()},
-                    is_kind_by_query=isinstance(output, TableByQuery),
+                    is_kind_by_query=isinstance(output, by_query),
                 )
             )
 
@@ -162,6 +174,7 @@ class Registry(GraphElementRegistry):
             self._scope,
             Bindings.of(function, self.module, self.modules),
         )
+        self.settings_ignored(flow.spark_conf, flow.name, location)
         self._add_flow(name, target, location, query, self._scope, flow.spark_conf)
 
     def _ddl(self, schema: StructType | str | None) -> str | None:
@@ -198,6 +211,7 @@ class Registry(GraphElementRegistry):
             match statement.kind:
                 case StatementKind.SET:
                     conf[statement.name[0]] = cast(str, statement.value)
+                    self.settings_ignored(statement.name, "SET", statement.location)
                 case StatementKind.USE:
                     # `USE lake.db` names the catalog too; a single name is a database.
                     full_name = (

@@ -160,7 +160,9 @@ class _Reader:
             case _:
                 raise self.refusal(
                     f"Unsupported plan {plan.nodeName()} parsed from SQL query",
-                    "A definition file holds CREATE STREAMING TABLE, CREATE MATERIALIZED VIEW, "
+                    "Write CREATE MATERIALIZED VIEW … AS instead of CREATE TABLE … AS."
+                    if self._kind == "CreateTableAsSelect"
+                    else "A definition file holds CREATE STREAMING TABLE, CREATE MATERIALIZED VIEW, "
                     "CREATE [TEMPORARY] VIEW, CREATE FLOW, SET and USE only.",
                 )
 

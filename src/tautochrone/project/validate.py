@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import DatasetKind
@@ -14,12 +14,13 @@ from tautochrone.project.policy import check_policies
 __all__ = ["did_you_mean", "validate"]
 
 
-def validate(definitions: Definitions, files: int) -> None:
+def validate(definitions: Definitions, files: int, main_files: Sequence[str] = ()) -> None:
     """Check targets and numbers of flows.
 
     Args:
         definitions: everything that the files define.
         files: how many files match the globs of the spec.
+        main_files: those that define something only as the main program.
 
     Raises:
         DefinitionError: a flow without target, a dataset without flow or with too many of them, a
@@ -35,7 +36,7 @@ def validate(definitions: Definitions, files: int) -> None:
             "views) but no non-temporary datasets were found in your pipeline.",
             sqlstate="42617",
             location=str(definitions.spec.path),
-            hint=_why_empty(definitions, files),
+            hint=_why_empty(definitions, files, main_files),
         )
     for flow in definitions.flows:
         if flow.target not in datasets and flow.target not in definitions.sinks:
@@ -67,10 +68,15 @@ def validate(definitions: Definitions, files: int) -> None:
             )
 
 
-def _why_empty(definitions: Definitions, files: int) -> str:
+def _why_empty(definitions: Definitions, files: int, main_files: Sequence[str]) -> str:
     if definitions.datasets:
         names = ", ".join(sorted(name.table for name in definitions.datasets))
         return f"There are only temporary views ({names}), which store nothing: add a materialized view."
+    if main_files:
+        return (
+            f'{main_files[0]} defines datasets below `if __name__ == "__main__"`, which is false in a '
+            "definition file: call the function without the condition."
+        )
     if files:
         noun = "file that matches defines" if files == 1 else "files that match define"
         return f"The {files} {noun} nothing: are the decorators of pyspark.pipelines on the functions?"

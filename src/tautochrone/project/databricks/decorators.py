@@ -25,6 +25,7 @@ from tautochrone.project.policy import POLICY_PROPERTY
 
 __all__ = [
     "TableByQuery",
+    "TableOfPipelines",
     "append_flow",
     "create_streaming_table",
     "materialized_view",
@@ -44,6 +45,11 @@ class TableByQuery(StreamingTable):
     """What `@dlt.table` defines: a streaming table if the query is a stream, else a materialized view."""
 
 
+@dataclass(frozen=True)
+class TableOfPipelines(StreamingTable):
+    """What `@dp.table` defines: Spark's streaming table, in projects for Databricks as `TableByQuery`."""
+
+
 def read(name: str) -> DataFrame:
     """A dataset of the pipeline or a table, as a batch."""
     return SparkSession.active().read.table(name)
@@ -60,8 +66,8 @@ def view(function: Function | None = None, **arguments: Any) -> Any:
 
 
 def table(function: Function | None = None, **arguments: Any) -> Any:
-    """A streaming table."""
-    return _decorator(StreamingTable, function, arguments, "table")
+    """A streaming table; in projects for Databricks as the query is."""
+    return _decorator(TableOfPipelines, function, arguments, "table")
 
 
 def table_by_query(function: Function | None = None, **arguments: Any) -> Any:

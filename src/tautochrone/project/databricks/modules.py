@@ -1,4 +1,4 @@
-"""The modules that Databricks' projects import: `dlt`, and what they find in `pyspark.pipelines`.
+"""The modules that Databricks' projects import: `dlt` under its names, and more in `pyspark.pipelines`.
 
 They are there while a project's own code runs and are taken away afterwards.
 """
@@ -6,6 +6,7 @@ They are there while a project's own code runs and are taken away afterwards.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -60,21 +61,34 @@ _DLT = _dlt_module()
 
 @contextlib.contextmanager
 def databricks_modules() -> Iterator[None]:
-    """Inside the block `import dlt` works, and `pyspark.pipelines` has Databricks' names."""
-    installed = sys.modules.get("dlt", _MISSING)
-    added = {**_COMMON, **_ONLY_PIPELINES}
-    own = {name: vars(pipelines).get(name, _MISSING) for name in added}
-    sys.modules["dlt"] = _DLT
-    vars(pipelines).update(added)
+    """Inside the block `dlt` and `databricks.pipelines` can be imported, and `pyspark.pipelines` has
+    Databricks' names."""
+    with (
+        _entries(sys.modules, {"dlt": _DLT, "databricks.pipelines": _DLT, **_databricks_package()}),
+        _entries(vars(pipelines), {**_COMMON, **_ONLY_PIPELINES}),
+    ):
+        yield
+
+
+def _databricks_package() -> Mapping[str, ModuleType]:
+    """The package around `databricks.pipelines`, unless one is installed."""
+    if "databricks" in sys.modules or importlib.util.find_spec("databricks") is not None:
+        return {}
+    package = ModuleType("databricks")
+    package.__path__ = []
+    return {"databricks": package}
+
+
+@contextlib.contextmanager
+def _entries(mapping: dict[str, Any], added: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the block `mapping` has the entries of `added`."""
+    before = {name: mapping.get(name, _MISSING) for name in added}
+    mapping.update(added)
     try:
         yield
     finally:
-        for name, value in own.items():
+        for name, value in before.items():
             if value is _MISSING:
-                vars(pipelines).pop(name, None)
+                mapping.pop(name, None)
             else:
-                vars(pipelines)[name] = value
-        if installed is _MISSING:
-            sys.modules.pop("dlt", None)
-        else:
-            sys.modules["dlt"] = installed
+                mapping[name] = value

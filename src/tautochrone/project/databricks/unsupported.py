@@ -9,6 +9,7 @@ from tautochrone.errors import DefinitionError
 __all__ = ["INSTEAD", "databricks_only", "missing_on_spark"]
 
 _MODULES = ("databricks", "pyspark.dbutils")
+_PIPELINES = ("dlt", "databricks.pipelines", "pyspark.pipelines")
 
 _CHANGES = (
     "Ingest the changes into a streaming table, and keep the newest row of each key with ROW_NUMBER() in a "
@@ -41,9 +42,9 @@ def missing_on_spark(error: Exception, location: str) -> DefinitionError | None:
         return databricks_only("dbutils", f"The module {error.name}", location)
     module = error.obj if isinstance(error, AttributeError) else None
     name = getattr(module, "__name__", None) if isinstance(module, ModuleType) else None
-    if name in ("dlt", "pyspark.pipelines") and isinstance(error, AttributeError):
+    if name in _PIPELINES and isinstance(error, AttributeError):
         return databricks_only("function", f"{name}.{error.name}", location)
-    if isinstance(error, ImportError) and error.name in ("dlt", "pyspark.pipelines"):
+    if isinstance(error, ImportError) and error.name in _PIPELINES:
         return databricks_only("function", f"{error}", location)
     return None
 
