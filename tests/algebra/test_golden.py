@@ -440,6 +440,15 @@ def test_scalar_filter() -> None:
             FinalAggregate avg(w) from n, total, values
               step3
             step5 =
+            Consolidate
+              Union
+                WithWeight -1
+                  FinalAggregate avg(w) from fresh2, fresh3, fresh4
+                    step2
+                WithWeight +1
+                  FinalAggregate avg(w) from n, total, values
+                    step2
+            step6 =
             FinalAggregate avg(w) from n, total, values
               StateScan of aggregate avg(w)
             Union
@@ -450,7 +459,7 @@ def test_scalar_filter() -> None:
                     step4
               PredicateChange
                 ScanAtCut A before
-                step5
+                step6
                 step4
             """,
         result="d 9 +1\n b 3 +1",

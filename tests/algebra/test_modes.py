@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tautochrone.algebra.nodes import AggregateFunction, Node
+from tautochrone.algebra.nodes import AggregateFunction, Node, ScalarFilter
 from tautochrone.model.refresh import RefreshMode
 
 from .incremental_view import View
-from .query_builders import call, first, group, scan
+from .query_builders import call, expression, first, group, scan
 
 T = scan("t", "k v")
 
@@ -33,3 +33,21 @@ def test_top_k_without_state_is_diff() -> None:
     top = first(T, "v", 2)
     assert RefreshMode.DIFF not in modes(top, state=True)
     assert RefreshMode.DIFF in modes(top, state=False)
+
+
+def test_scalar_that_keeps_its_value_changes_no_row() -> None:
+    a, b = scan("a", "k v"), scan("b", "w")
+    total = group(b, "", call(AggregateFunction.MAX, "w"))
+    condition = expression(f"v {total.columns[0]}", lambda row: row["v"] > row[total.columns[0]])
+    query = ScalarFilter(columns=a.columns, child=a, scalars=(total,), condition=condition)
+    view = View(query, {"a": [(1, 2), (2, 6)], "b": [(4,)]})
+    context = view.refresh({"b": [((3,), 1)]})
+    assert {node.node for node in context.nodes} == {"aggregate"}
+    context = view.refresh({"b": [((5,), 1)]})
+    assert {node.node for node in context.nodes} == {"aggregate", "scalarfilter"}
+
+
+def test_aggregate_over_few_rows_is_incremental() -> None:
+    median = call(AggregateFunction.OTHER, "v")
+    assert modes(group(first(T, "v", 2), "", median), state=True) == {RefreshMode.INCREMENTAL}
+    assert RefreshMode.DIFF in modes(group(T, "", median), state=True)

@@ -48,9 +48,10 @@ from tautochrone.algebra.nodes import (
     StateScan,
     Union,
     WithWeight,
+    plural,
 )
 from tautochrone.algebra.pushdown import push_down_keys
-from tautochrone.algebra.rules.changed_groups import recompute_changed_groups
+from tautochrone.algebra.rules.changed_groups import few_rows_at_most, recompute_changed_groups
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["AggregateRule", "aggregate_state"]
@@ -113,6 +114,8 @@ class AggregateRule:
             if any(call.may_need_recompute for call in node.calls):
                 reason += ", read again where a delete removes the value"
             return RefreshMode.INCREMENTAL, reason
+        if not node.keys and (rows := few_rows_at_most(node.child)) is not None:
+            return RefreshMode.INCREMENTAL, f"{_first_not_mergeable(node)} over at most {plural(rows, 'row')}"
         if not node.keys:
             return RefreshMode.DIFF, f"{_first_not_mergeable(node)} over all rows"
         return RefreshMode.INCREMENTAL, f"groups that changed, for {_first_not_mergeable(node)}"

@@ -2,7 +2,8 @@
 
     Δf(A) = f(A_after ⋉ K) - f(A_before ⋉ K), K the group keys in ΔA
 
-Without keys everything is recomputed. `median(v) BY k`; A was `a 1`, `a 5`, `b 6`:
+Without keys everything is recomputed, which is cheap where the child has few rows whatever its inputs hold,
+such as ORDER BY … LIMIT. `median(v) BY k`; A was `a 1`, `a 5`, `b 6`:
 
     ΔA         K     Δf(A)
     a 9 +1     a     a 3 -1
@@ -17,7 +18,16 @@ from tautochrone.algebra.delta import Change, Differentiator, zset_columns
 from tautochrone.algebra.nodes import Aggregate, ColumnId, KeySemiJoin, Node, Union, Window, WithWeight
 from tautochrone.algebra.pushdown import push_down_keys
 
-__all__ = ["recompute_changed_groups"]
+__all__ = ["few_rows_at_most", "recompute_changed_groups"]
+
+_FEW_ROWS = 10_000
+"""So many rows are recomputed in about the time that one change takes anyway."""
+
+
+def few_rows_at_most(node: Node) -> int | None:
+    """The largest number of rows of a node, if its plan alone shows that they are few."""
+    rows = node.max_rows(lambda _leaf: None)
+    return rows if rows is not None and rows <= _FEW_ROWS else None
 
 
 def recompute_changed_groups(

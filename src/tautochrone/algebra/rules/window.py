@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator
-from tautochrone.algebra.nodes import ColumnId, Window
-from tautochrone.algebra.rules.changed_groups import recompute_changed_groups
+from tautochrone.algebra.nodes import ColumnId, Window, plural
+from tautochrone.algebra.rules.changed_groups import few_rows_at_most, recompute_changed_groups
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["WindowRule"]
@@ -39,6 +39,8 @@ class WindowRule:
         return recompute_changed_groups(node, node.partition, context)
 
     def mode(self, node: Window) -> tuple[RefreshMode, str]:
+        if not node.partition and (rows := few_rows_at_most(node.child)) is not None:
+            return RefreshMode.INCREMENTAL, f"window without PARTITION BY over at most {plural(rows, 'row')}"
         if not node.partition:
             return RefreshMode.DIFF, "window without PARTITION BY: every row may change"
         return RefreshMode.INCREMENTAL, "partitions that changed"
