@@ -22,12 +22,22 @@ class KeyedApply:
         delete: a condition over the query's columns; an event that meets it removes the row.
         relation: the relation of a change log whose bulk must be complete before the table has a
             version; None: it waits for nothing.
+        transaction, snapshot: columns with the number of an event's transaction, and with what the reader
+            of a copied row saw (see `runtime.refresh.latest_events`); None: nothing was copied.
+        truncate: a condition over the query's columns; an event that meets it removes all rows.
+        unchanged: a column with the names of the columns whose value an event leaves as it is.
+        dropped: columns of the query that the table does not have.
     """
 
     keys: tuple[str, ...]
     sequence: tuple[str, ...]
     delete: str | None = None
     relation: str | None = None
+    transaction: str | None = None
+    snapshot: str | None = None
+    truncate: str | None = None
+    unchanged: str | None = None
+    dropped: tuple[str, ...] = ()
 
 
 def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply | None:
@@ -52,7 +62,15 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
             hint="name the columns that identify a row, and those that order its events",
         )
     return KeyedApply(
-        keys=keys, sequence=sequence, delete=texts.get("delete"), relation=texts.get("relation")
+        keys=keys,
+        sequence=sequence,
+        delete=texts.get("delete"),
+        relation=texts.get("relation"),
+        transaction=texts.get("transaction"),
+        snapshot=texts.get("snapshot"),
+        truncate=texts.get("truncate"),
+        unchanged=texts.get("unchanged"),
+        dropped=_columns(texts.get("dropped", "")),
     )
 
 

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.keyed_apply import keyed_apply_of
 from tautochrone.project.definitions import Flow
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -78,6 +79,9 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
     inferred = _merge(dataset, flows)
     # Columns are nullable, as with Spark's own writers: the optimiser's knowledge about NULLs may change.
     schema = StructType.fromJson(_nullable(inferred.jsonValue()))
+    apply = keyed_apply_of(dataset.properties, str(dataset.location))
+    if apply is not None:
+        schema = StructType([field for field in schema.fields if field.name not in apply.dropped])
     if dataset.schema_ddl is not None:
         schema = _parse(dataset, session)
         declared = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}

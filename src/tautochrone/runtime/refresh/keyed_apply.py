@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.window import Window
 
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.ingest.column_alignment import align
@@ -35,6 +34,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
+from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
@@ -48,8 +48,6 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = ["KeyedRefresher", "WaitingForBulkLoad"]
-
-_RANK = "__taut_rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +104,22 @@ class KeyedRefresher:
         schema = self._context.schemas[task.name]
         flow = task.flows[0].flow
         events = stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
+        summary = summarize(events, apply)
+        if merged is not None and not summary.count:
+            task.table.commit_metadata_only(task.fork, metadata)
+            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         merge = _Merge(task.table, task.fork, apply, base, session)
-        staged = task.table.stage(task.fork, align(merge.new_rows(events), schema, flow.name))
-        old_rows = {} if merged is None else merge.old_rows(events)
-        committed = _commit(task.table, task.fork, staged, old_rows, metadata)
+        stored_rows = None if merged is None else merge.stored_rows
+        rows = latest_rows(events, apply, summary, stored_rows)
+        staged = task.table.stage(task.fork, align(rows, schema, flow.name))
+        is_truncated = merged is not None and summary.last_truncate is not None
+        old_rows = {} if merged is None or is_truncated else merge.old_rows(events)
+        if is_truncated:
+            committed: Committed | None = task.table.replace_rows(
+                task.fork, [staged] if staged.rows else [], metadata
+            )
+        else:
+            committed = _commit(task.table, task.fork, staged, old_rows, metadata)
         if committed is None:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         code = ReasonCode.EVENTS_MERGED
@@ -139,30 +149,31 @@ class _Merge:
     """Reads the table itself, whatever the checkpoint shows of it."""
     session: SparkSession
 
-    def new_rows(self, events: DataFrame) -> DataFrame:
-        """The last event of each key, unless it deletes."""
-        keys = [sf.col(quoted(name)) for name in self.apply.keys]
-        order = [sf.col(quoted(name)).desc_nulls_last() for name in self.apply.sequence]
-        ranked = events.withColumn(_RANK, sf.row_number().over(Window.partitionBy(*keys).orderBy(*order)))
-        last = ranked.where(f"{_RANK} = 1").drop(_RANK)
-        # A condition that is NULL does not delete.
-        deletes = sf.coalesce(sf.expr(self.apply.delete or "false"), sf.lit(False))
-        return last.where(~deletes)
+    def stored_rows(self, events: DataFrame) -> DataFrame:
+        """The table's rows whose keys have events."""
+        return self._of_keys(events, []).drop(FILE_COLUMN, POSITION_COLUMN)
 
     def old_rows(self, events: DataFrame) -> dict[str, list[int]]:
         """Where the rows are whose keys have events: data file → positions."""
-        stored = self.table.read(self.base, self.fork.version)
+        stored = self._of_keys(events, [FILE_COLUMN, POSITION_COLUMN])
+        positions_by_file: dict[str, list[int]] = {}
+        for row in stored.collect():
+            positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
+        return {file: sorted(positions) for file, positions in positions_by_file.items()}
+
+    def _of_keys(self, events: DataFrame, columns: Sequence[str]) -> DataFrame:
+        """The table's rows whose keys have events, with these columns; all without any."""
         names = [quoted(name) for name in self.apply.keys]
-        stored = stored.select(*names, FILE_COLUMN, POSITION_COLUMN)
+        stored = self.table.read(self.base, self.fork.version)
+        if columns:
+            stored = stored.select(*names, *columns)
         stored = dataframe_of_plan(self.session, analyzed_plan(stored)).alias("stored")
         touched = events.select(*names).distinct().alias("touched")
         equal: Column = sf.lit(True)
         for name in names:
             equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"touched.{name}"))
-        positions_by_file: dict[str, list[int]] = {}
-        for row in stored.join(touched, equal, "left_semi").select(FILE_COLUMN, POSITION_COLUMN).collect():
-            positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
-        return {file: sorted(positions) for file, positions in positions_by_file.items()}
+        rows = stored.join(touched, equal, "left_semi")
+        return rows.select(*columns) if columns else rows
 
 
 def _commit(

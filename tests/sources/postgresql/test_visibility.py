@@ -1,0 +1,91 @@
+"""The merge of copied rows with events, over random schedules of a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
+
+from .schedules import Schedule, run_schedule
+
+pytestmark = pytest.mark.spark
+
+APPLY = KeyedApply(
+    keys=("schedule", "id"),
+    sequence=("point", "sequence"),
+    delete="operation = 'delete'",
+    truncate="operation = 'truncate'",
+    unchanged="unchanged",
+    transaction="transaction",
+    snapshot="snapshot",
+    dropped=("point", "sequence", "operation", "transaction", "snapshot", "unchanged"),
+)
+SCHEMA = (
+    "schedule INT, id INT, n BIGINT, point BIGINT, sequence BIGINT, operation STRING, transaction BIGINT, "
+    "snapshot STRING, unchanged ARRAY<STRING>"
+)
+
+
+def merged(spark: SparkSession, schedules: Sequence[Schedule]) -> list[dict[int, int]]:
+    """By Spark, all at once."""
+    rows = [
+        (
+            number,
+            int(row["columns"]["id"]),
+            None if row["columns"].get("n") is None else int(row["columns"]["n"]),
+            *(row[name] for name in ("point", "sequence", "operation", "transaction", "snapshot")),
+            [],
+        )
+        for number, schedule in enumerate(schedules)
+        for row in schedule.rows
+    ]
+    events = spark.createDataFrame(rows, SCHEMA)
+    tables: list[dict[int, int]] = [{} for _ in schedules]
+    for row in latest_rows(events, APPLY, summarize(events, APPLY), None).collect():
+        assert row["id"] not in tables[row["schedule"]]
+        tables[row["schedule"]][row["id"]] = row["n"]
+    return tables
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_schedules(spark: SparkSession, database: psycopg.Connection, count: int) -> None:
+    info = database.info
+    url = f"host={info.host} dbname={info.dbname} user=postgres"
+    schedules = [run_schedule(url, seed) for seed in range(count)]
+    for seed, (schedule, rows) in enumerate(zip(schedules, merged(spark, schedules), strict=True)):
+        assert rows == schedule.truth, seed
+    wrong = [schedule.merged_by_watermark() != schedule.truth for schedule in schedules]
+    assert any(wrong), "the schedules are too tame: watermarks were right every time"
+
+
+def test_truncates_and_unchanged_values(spark: SparkSession) -> None:
+    """Transaction 5 truncates: one copied row was read before it, one behind it."""
+    events = spark.createDataFrame(
+        [
+            # schedule, id, n, point, sequence, operation, transaction, snapshot, unchanged
+            (0, 1, 1, 10, 0, "copy", None, "5:5:", []),
+            (0, 2, 2, 10, 0, "copy", None, "7:9:7", []),
+            (0, 3, 3, 20, 0, "insert", 3, None, []),
+            (0, None, None, 30, 0, "truncate", 5, None, None),
+            (0, 4, 4, 40, 0, "insert", 6, None, []),
+            (0, 4, None, 50, 0, "update", 7, None, ["n"]),
+            (0, 2, None, 60, 0, "update", 7, None, ["n"]),
+            (0, 5, None, 60, 1, "update", 8, None, ["n"]),
+            (0, 6, None, 60, 2, "update", 8, None, []),
+        ],
+        SCHEMA,
+    )
+    summary = summarize(events, APPLY)
+    assert summary.count == 9
+    assert summary.leaves_unchanged
+    stored = spark.createDataFrame([(0, 5, 50), (0, 6, 60)], "schedule INT, id INT, n BIGINT")
+    rows = latest_rows(events, APPLY, summary, lambda _events: stored).collect()
+    expected = [(0, 2, 2), (0, 4, 4), (0, 5, 50), (0, 6, None)]
+    assert sorted(rows, key=lambda row: row["id"]) == [
+        Row(schedule=schedule, id=key, n=value) for schedule, key, value in expected
+    ]
