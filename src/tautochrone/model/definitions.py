@@ -40,7 +40,8 @@ class Dataset:
     `schema_ddl` is the user's own schema in Spark DDL, or None when the query decides. `format` is the
     user's `USING …` in lower case, or None. For temporary views `name` carries the pipeline's
     catalog and database although Spark knows them by the last part alone. `bad_records_of` is the table whose
-    bad records it takes, for a quarantine (`model.quarantine`), which no file declares. With
+    bad records it takes, for a quarantine (`model.quarantine`), which no file declares; likewise `events_of`
+    is the table into which its events are merged (`project.auto_cdc_events`). With
     `is_kind_by_query` it is a streaming table if its query is a stream and a materialized view if not, as
     Databricks' `@dlt.table` has it; until the query is analysed `kind` says streaming table.
     """
@@ -55,6 +56,7 @@ class Dataset:
     cluster_columns: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     bad_records_of: TableName | None = None
+    events_of: TableName | None = None
     expectations: tuple[Expectation, ...] = ()
     is_kind_by_query: bool = False
 

@@ -23,6 +23,8 @@ from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.auto_cdc_events import event_table, needs_event_table
+from tautochrone.project.auto_cdc_query import check_auto_cdc, written_columns
 from tautochrone.project.databricks.files import collected_clauses
 from tautochrone.project.definitions import (
     Definitions,
@@ -174,7 +176,12 @@ class _Analysis:
     def _resolve_dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:
         dataset = self._definitions.datasets[name]
         flows = self._definitions.flows_of(name)
+        check_auto_cdc(dataset, flows)
         frames = [self._flow(flow, (*path, name)) for flow in flows]
+        for number, flow in enumerate(flows):
+            if flow.auto_cdc is not None and needs_event_table(self._resolved[flow.name]):
+                frames[number] = self._over_event_table(flow, (*path, name))
+        flows = self._definitions.flows_of(name)
         if is_view(dataset):
             frames[0].createOrReplaceTempView(quoted(self._definitions.view_name(name)))
             self._schemas[name] = frames[0].schema
@@ -184,7 +191,7 @@ class _Analysis:
     def _table(self, dataset: Dataset, flows: tuple[Flow, ...], frames: list[DataFrame]) -> None:
         schema = table_schema(
             dataset,
-            [(flow, frame.schema) for flow, frame in zip(flows, frames, strict=True)],
+            [(flow, written_columns(flow, frame.schema)) for flow, frame in zip(flows, frames, strict=True)],
             self._empty_catalog.session,
         )
         if dataset.kind is DatasetKind.STREAMING_TABLE:
@@ -193,6 +200,13 @@ class _Analysis:
             dataset.name, schema, str(dataset.location)
         )
         self._order.append(dataset.name)
+
+    def _over_event_table(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
+        """The events of an AUTO CDC flow, read from the table that takes them."""
+        events = event_table(self._definitions, flow)
+        self._definitions = events.definitions
+        self._dataset(events.name, path)
+        return self._flow(events.merging, path)
 
     def _invariant(self, flow: Flow) -> Invariant:
         return as_invariant(self._resolve(flow, self._evaluate(flow, ())[0]), self._order)

@@ -11,6 +11,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
@@ -84,7 +85,7 @@ class Flow:
 
     `name` is unique in the pipeline: a dataset's own flow has the dataset's name (with its
     database when that is not the pipeline's). `conf` are the Spark settings with which it is analysed
-    and run, `expectations` those of its target.
+    and run, `expectations` those of its target. With `auto_cdc` its rows are events that are merged.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Flow:
     scope: NameScope = field(repr=False, compare=False)
     query: Query = field(repr=False, compare=False)
     expectations: tuple[Expectation, ...] = ()
+    auto_cdc: AutoCdc | None = None
 
     @property
     def text(self) -> str:

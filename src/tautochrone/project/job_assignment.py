@@ -43,7 +43,7 @@ def datasets_of(
     owner = _owners(jobs, graph)
     for table in graph.order:
         # Bad records are committed together with their batch.
-        source = definitions.datasets[table].bad_records_of
+        source = _written_with(table, definitions)
         if source is not None:
             owner.pop(table, None)
             if source in owner:
@@ -56,6 +56,17 @@ def datasets_of(
             hint=f"choose one with --job: {', '.join(jobs)}",
         )
     return job_tables
+
+
+def _written_with(table: TableName, definitions: Definitions) -> TableName | None:
+    """The table whose job writes this one, which no file declares; None: files declare it."""
+    source: TableName | None = None
+    while True:
+        dataset = definitions.datasets[source or table]
+        following = dataset.bad_records_of or dataset.events_of
+        if following is None:
+            return source
+        source = following
 
 
 def _owners(jobs: Mapping[str, Sequence[str]], graph: Graph) -> dict[TableName, str]:

@@ -18,10 +18,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.auto_cdc_query import AutoCdcQuery
 from tautochrone.project.databricks.datasets import uncounted, unique
 from tautochrone.project.databricks.decorators import TableByQuery, TableOfPipelines
 from tautochrone.project.databricks.expect import ExpectationsByFunction
@@ -177,6 +179,16 @@ class Registry(GraphElementRegistry):
         self.settings_ignored(flow.spark_conf, flow.name, location)
         self._add_flow(name, target, location, query, self._scope, flow.spark_conf)
 
+    def register_auto_cdc(
+        self, name: str, target: str, source: str, auto_cdc: AutoCdc, code_location: Any
+    ) -> None:
+        """A flow that merges the events of a dataset or table, which it reads as a stream."""
+        location = self.location(code_location)
+        text = f"SELECT * FROM STREAM {quoted(*self._parts(source, location))}"
+        query = SqlQuery(text, text, location, self._scope)
+        flow_parts = self._parts(name, location)
+        self._add_flow(flow_parts, self._parts(target, location), location, query, self._scope, {}, auto_cdc)
+
     def _ddl(self, schema: StructType | str | None) -> str | None:
         if isinstance(schema, StructType):
             jvm = self._session._jvm  # noqa: SLF001
@@ -223,7 +235,13 @@ class Registry(GraphElementRegistry):
                 case StatementKind.FLOW:
                     query = self._sql_query(statement, scope)
                     self._add_flow(
-                        statement.name, statement.flow_target, statement.location, query, scope, conf
+                        statement.name,
+                        statement.flow_target,
+                        statement.location,
+                        query,
+                        scope,
+                        conf,
+                        statement.auto_cdc,
                     )
                 case _:
                     self._dataset(statement, scope, conf)
@@ -314,7 +332,11 @@ class Registry(GraphElementRegistry):
         query: Query,
         scope: NameScope,
         conf: Mapping[str, Any],
+        auto_cdc: AutoCdc | None = None,
     ) -> None:
+        if auto_cdc is not None:
+            auto_cdc.check(str(location))
+            query = AutoCdcQuery(query, auto_cdc, str(location))
         location_text = str(location)
         resolved = scope.resolve(target, location_text)
         if name == target:
@@ -340,7 +362,15 @@ class Registry(GraphElementRegistry):
                 )
         settings = {**self._conf, **{key: str(value) for key, value in conf.items()}}
         self.flows.append(
-            Flow(name=text, target=resolved, location=location, conf=settings, scope=scope, query=query)
+            Flow(
+                name=text,
+                target=resolved,
+                location=location,
+                conf=settings,
+                scope=scope,
+                query=query,
+                auto_cdc=auto_cdc,
+            )
         )
 
 

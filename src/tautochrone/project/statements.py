@@ -14,8 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
+from tautochrone.project.databricks.auto_cdc_sql import auto_cdc_clause
 from tautochrone.project.databricks.sql import Translated, translate
 from tautochrone.project.sqltext import Chunk, split
 from tautochrone.spark.analysis.session_context import spark_sql_parser
@@ -43,7 +45,8 @@ class StatementKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """One statement. `name` is what it creates, sets or uses; `flow_target` only for CREATE FLOW, `query`
-    (the text after AS) only for tables. `text` is what Spark's parser takes, `dialect` what it does not."""
+    (the text after AS) only for tables. `text` is what Spark's parser takes, `dialect` what it does not.
+    With `auto_cdc` the text is the query of the flow's source."""
 
     kind: StatementKind
     text: str
@@ -60,6 +63,7 @@ class Statement:
     cluster_columns: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     dialect: Translated = field(default_factory=lambda: Translated(""))
+    auto_cdc: AutoCdc | None = None
 
 
 def parse_statements(text: str, file: str, session: SparkSession) -> list[Statement]:
@@ -70,7 +74,7 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
             (PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR), with `file:line`.
     """
     spark_parser = spark_sql_parser(session)
-    return [_statement(chunk, file, spark_parser) for chunk in split(text)]
+    return [statement for chunk in split(text) for statement in _statements(chunk, file, spark_parser)]
 
 
 def query_of(plan: JavaObject) -> JavaObject:
@@ -81,6 +85,28 @@ def query_of(plan: JavaObject) -> JavaObject:
     if kind == StatementKind.FLOW:
         return plan.flowOperation().query()
     return plan.plan() if kind == StatementKind.TEMPORARY_VIEW else plan.query()
+
+
+def _statements(chunk: Chunk, file: str, spark_parser: JavaObject) -> list[Statement]:
+    """A statement, or two: `CREATE STREAMING TABLE … FLOW AUTO CDC …` makes a table and its flow."""
+    location = SourceLocation(file, chunk.line)
+    clause = auto_cdc_clause(chunk.text, str(location))
+    if clause is None:
+        return [_statement(chunk, file, spark_parser)]
+    table = replace(chunk, text=clause.table_text)
+    created = [_statement(table, file, spark_parser)] if clause.table_text else []
+    target = created[0].name if created else clause.target
+    dialect = translate(clause.query, str(location))
+    flow = Statement(
+        kind=StatementKind.FLOW,
+        text=dialect.text,
+        location=location,
+        name=clause.flow or target,
+        flow_target=target,
+        dialect=dialect,
+        auto_cdc=clause.auto_cdc,
+    )
+    return [*created, flow]
 
 
 def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:

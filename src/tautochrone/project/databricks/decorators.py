@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pyspark.pipelines.api import _validate_decorated, _validate_stored_dataset_args
@@ -27,17 +28,21 @@ __all__ = [
     "TableByQuery",
     "TableOfPipelines",
     "append_flow",
+    "caller",
     "create_streaming_table",
     "materialized_view",
     "read",
     "read_stream",
     "refusing",
+    "shown",
     "table",
     "table_by_query",
     "view",
 ]
 
 Function = Callable[[], DataFrame]
+
+_OWN_FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def create_streaming_table(
     **arguments: Any,
 ) -> None:
     """A streaming table for flows, with the expectations of all of them."""
-    location = _caller()
+    location = caller()
     checked = ("table_properties", "partition_cols", "cluster_by")
     _validate_stored_dataset_args(name, *(arguments.get(key) for key in checked))
     registry: Any = get_active_graph_element_registry()
@@ -109,9 +114,9 @@ def append_flow(
     comment: str | None = None,  # noqa: ARG001
 ) -> Callable[[Function], Function]:
     """A flow into a streaming table or a sink."""
-    location = _caller()
+    location = caller()
     if once:
-        raise databricks_only("once", "append_flow(once=True)", _shown(location))
+        raise databricks_only("once", "append_flow(once=True)", shown(location))
 
     def decorate(function: Function) -> Function:
         get_active_graph_element_registry().register_flow(
@@ -126,7 +131,7 @@ def refusing(name: str) -> Callable[..., NoReturn]:
     """A function that refuses its call."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise databricks_only(name, f"{name}()", _shown(_caller()))
+        raise databricks_only(name, f"{name}()", shown(caller()))
 
     return refuse
 
@@ -136,7 +141,7 @@ _KNOWN = ("comment", "table_properties", "partition_cols", "cluster_by", "schema
 
 
 def _decorator(output: type, function: Function | None, arguments: dict[str, Any], decorator: str) -> Any:
-    location = _caller()
+    location = caller()
     name = arguments.pop("name", None)
 
     # Spark's own checks of the arguments that it knows, with its classes.
@@ -162,7 +167,7 @@ def _known_arguments(
     known: dict[str, Any] = {}
     for key, value in arguments.items():
         if key == "row_filter" and value is not None:
-            raise databricks_only("row_filter", f"row_filter of @{decorator}", _shown(location))
+            raise databricks_only("row_filter", f"row_filter of @{decorator}", shown(location))
         if key in _IGNORED:
             if value:
                 registry.ignored(decorator, key, location)
@@ -196,14 +201,14 @@ def _columns(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def _caller() -> SourceCodeLocation:
+def caller() -> SourceCodeLocation:
     """The place in the definition file that called one of these functions."""
     frame = sys._getframe(1)  # noqa: SLF001
-    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+    while Path(frame.f_code.co_filename).parent == _OWN_FOLDER and frame.f_back is not None:
         frame = frame.f_back
     return SourceCodeLocation(filename=frame.f_code.co_filename, line_number=frame.f_lineno)
 
 
-def _shown(location: SourceCodeLocation) -> str:
+def shown(location: SourceCodeLocation) -> str:
     registry: Any = get_active_graph_element_registry()
     return str(registry.location(location))

@@ -47,7 +47,7 @@ def translate(text: str, location: str) -> Translated:
     """Rewrite one statement; a statement of open-source Spark stays as it is.
 
     Raises:
-        DefinitionError: `DATABRICKS_ONLY`, `AUTO_CDC_NOT_SUPPORTED`, `INVALID_EXPECTATION`.
+        DefinitionError: `DATABRICKS_ONLY`, `INVALID_EXPECTATION`.
     """
     return _Translation(text, location).run()
 
@@ -71,7 +71,7 @@ class _Translation:
         self._result = Translated(text)
 
     def run(self) -> Translated:
-        self._refuse_changes()
+        self._refuse_once()
         if self._upper[:1] == ["CREATE"]:
             self._header()
         self._files()
@@ -84,18 +84,11 @@ class _Translation:
 
     # -- what is refused --------------------------------------------------------------------------
 
-    def _refuse_changes(self) -> None:
+    def _refuse_once(self) -> None:
         upper = self._upper
         for number in range(len(upper)):
-            for phrase in (("APPLY", "CHANGES", "INTO"), ("AUTO", "CDC", "INTO"), ("FLOW", "AUTO", "CDC")):
-                if tuple(upper[number : number + 3]) == phrase and self._depth_at(number) == 0:
-                    raise databricks_only("create_auto_cdc_flow", " ".join(phrase), self._location)
             if tuple(upper[number : number + 3]) == ("INSERT", "INTO", "ONCE") and upper[0] == "CREATE":
                 raise databricks_only("once", "INSERT INTO ONCE", self._location)
-
-    def _depth_at(self, number: int) -> int:
-        before = self._upper[:number]
-        return before.count("(") - before.count(")")
 
     # -- CREATE … ---------------------------------------------------------------------------------
 

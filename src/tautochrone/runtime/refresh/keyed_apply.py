@@ -47,7 +47,7 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
-__all__ = ["KeyedRefresher", "WaitingForBulkLoad"]
+__all__ = ["KeyedRefresher", "WaitingForBulkLoad", "added_rows", "commit_change"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class KeyedRefresher:
         merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
         session = self._session(task)
         base = self._context.base
-        added = _added(task.name, source, base, None if merged is None else Version(merged), newest)
+        added = added_rows(task.name, source, base, None if merged is None else Version(merged), newest)
         mode = RefreshMode.FULL if merged is None else RefreshMode.INCREMENTAL
         metadata = task.metadata_with(mode)
         if added is None:
@@ -119,7 +119,7 @@ class KeyedRefresher:
                 task.fork, [staged] if staged.rows else [], metadata
             )
         else:
-            committed = _commit(task.table, task.fork, staged, old_rows, metadata)
+            committed = commit_change(task.table, task.fork, staged, old_rows, metadata)
         if committed is None:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         code = ReasonCode.EVENTS_MERGED
@@ -176,13 +176,14 @@ class _Merge:
         return rows.select(*columns) if columns else rows
 
 
-def _commit(
+def commit_change(
     table: LakeTable,
     fork: Fork,
     staged: Staged,
     old_rows: Mapping[str, Sequence[int]],
     metadata: CommitMetadata,
 ) -> Committed | None:
+    """One commit: old rows out, staged rows in. None: there are none, only the commit metadata is new."""
     rows = staged.rows
     if old_rows:
         return table.apply(fork, [staged] if rows else [], old_rows, metadata)
@@ -221,10 +222,14 @@ def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> Reaso
     return Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation)
 
 
-def _added(
+def added_rows(
     table: TableName, source: LakeTable, base: SparkSession, old: Version | None, new: Version
 ) -> DataFrame | None:
-    """The rows that came to the input; None: none did."""
+    """The rows that came to the input of a table between two versions; None: none did.
+
+    Raises:
+        RefreshError: `STREAM_INPUT_CHANGED`, rows were changed or removed.
+    """
     if old is None:
         return source.read(base, new)  # type: ignore[no-any-return]
     change = source.change_between(old, new)

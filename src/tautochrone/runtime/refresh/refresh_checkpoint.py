@@ -15,6 +15,7 @@ from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.policy import policy_of
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
@@ -85,6 +86,7 @@ class CheckpointRefresher:
         self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed)
         self._streams = StreamRefresher(context, self._sessions, streams)
         self._keyed = KeyedRefresher(context, self._sessions)
+        self._auto_cdc = AutoCdcRefresher(context, self._sessions)
 
     def refresh_to(
         self,
@@ -239,6 +241,9 @@ class CheckpointRefresher:
     def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:
         if self._topology.is_view(task.name):
             return self._views.refresh(task)
+        auto_cdc = next((flow.flow.auto_cdc for flow in task.flows if flow.flow.auto_cdc), None)
+        if auto_cdc is not None:
+            return self._auto_cdc.refresh(task, auto_cdc)
         apply = self._keyed.keyed_apply(task.name)
         return self._streams.refresh(task) if apply is None else self._keyed.refresh(task, apply)
 

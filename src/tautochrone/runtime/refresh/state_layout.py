@@ -18,7 +18,7 @@ from tautochrone.algebra.nodes import Aggregate, Scan, TopK, stateful_nodes, wal
 from tautochrone.model.names import TableName
 from tautochrone.spark.translate.from_catalyst import View
 
-__all__ = ["RUN", "Planned", "StateLayout", "planned"]
+__all__ = ["RUN", "NodeStateLayout", "Planned", "StateLayout", "planned"]
 
 RUN = "run"
 """The column that numbers a state's runs, by a sequence of the state's own table."""
@@ -31,7 +31,7 @@ _NOT_STORED = ("interval", "void", "map", "variant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateLayout:
-    """The table of one stateful node.
+    """The table of one state.
 
     Attributes:
         keys: columns that tell a row, none for the buffer of a `TopK`.
@@ -40,7 +40,6 @@ class StateLayout:
         signature: two states with the same one are read the same way.
     """
 
-    node: Aggregate | TopK
     keys: tuple[str, ...]
     values: tuple[str, ...]
     schema: StructType
@@ -49,11 +48,22 @@ class StateLayout:
     @property
     def is_buffer(self) -> bool:
         """Whether it is stored as a whole each time, not as a log of runs."""
-        return isinstance(self.node, TopK)
+        return False
 
     @property
     def columns_without_run(self) -> tuple[str, ...]:
         return (*self.keys, *self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStateLayout(StateLayout):
+    """The state of one stateful node of a view's plan."""
+
+    node: Aggregate | TopK
+
+    @property
+    def is_buffer(self) -> bool:
+        return isinstance(self.node, TopK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,7 @@ class Planned:
     """
 
     view: View
-    layouts: Mapping[int, StateLayout]
+    layouts: Mapping[int, NodeStateLayout]
     reads: Mapping[TableName, frozenset[str]]
 
 
@@ -87,7 +97,7 @@ def _reads(view: View) -> dict[TableName, frozenset[str]]:
     return columns
 
 
-def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:
+def _layout(view: View, node: Aggregate | TopK) -> NodeStateLayout | None:
     types = [json.loads(view.attributes[column].dataType().json()) for column in node.state_columns]
     texts = [json.dumps(of_column) for of_column in types]
     if any(word in text for text in texts for word in _NOT_STORED):
@@ -108,7 +118,7 @@ def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:
     signed = json.dumps(
         [_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), expressions, fields]
     )
-    return StateLayout(
+    return NodeStateLayout(
         node=node,
         keys=keys,
         values=values,

@@ -1,0 +1,131 @@
+"""The query of an AUTO CDC flow: the columns of its table, and what each event does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import (
+    DELETE_COLUMN,
+    END_COLUMN,
+    SEQUENCE_COLUMN,
+    START_COLUMN,
+    TRUNCATE_COLUMN,
+    AutoCdc,
+    common_auto_cdc,
+)
+from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.names import quoted
+from tautochrone.project.definitions import Flow, Query, QueryListener
+from tautochrone.project.explain_failure import CodePosition
+from tautochrone.spark.jvm.errors import SparkProblem
+
+__all__ = ["AutoCdcQuery", "check_auto_cdc", "written_columns"]
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCdcQuery:
+    """A source's rows as events.
+
+    `source` is the query of the source, `location` where the flow is defined.
+    """
+
+    source: Query
+    auto_cdc: AutoCdc
+    location: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.source.text} {self.auto_cdc.text}"
+
+    @property
+    def written(self) -> str:
+        return self.source.written
+
+    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
+        """The columns of the table, the sequence value, and whether the event deletes or truncates."""
+        rows, auto_cdc = self.source.dataframe(session, listener), self.auto_cdc
+        chosen = tuple(rows.columns)
+        if auto_cdc.columns is not None:
+            chosen = auto_cdc.columns.of(chosen, self.location)
+        auto_cdc.merge_columns(chosen, self.location)
+        self._check_names(chosen)
+        return rows.select(
+            *(rows[quoted(name)] for name in chosen),
+            _column(auto_cdc.sequence).alias(SEQUENCE_COLUMN),
+            _condition(auto_cdc.delete).alias(DELETE_COLUMN),
+            _condition(auto_cdc.truncate).alias(TRUNCATE_COLUMN),
+        )
+
+    def view_text(self, _session: SparkSession) -> str | None:
+        return None
+
+    def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:
+        return self.source.position_of(error, problem)
+
+    def _check_names(self, columns: tuple[str, ...]) -> None:
+        own = (START_COLUMN, END_COLUMN) if self.auto_cdc.scd_type == 2 else ()
+        reserved = {name.lower() for name in (*own, SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)}
+        for name in columns:
+            if name.lower() in reserved:
+                raise DefinitionError(
+                    "AUTO_CDC_RESERVED_COLUMN",
+                    f"The source of an AUTO CDC flow has a column {name}, which AUTO CDC adds itself",
+                    location=self.location,
+                    hint="leave it out with COLUMNS * EXCEPT, or rename it",
+                )
+
+
+def written_columns(flow: Flow, schema: StructType) -> StructType:
+    """The columns that a flow writes, whose query has this schema."""
+    if flow.auto_cdc is None:
+        return schema
+    special = (SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
+    fields = [field for field in schema.fields if field.name not in special]
+    if flow.auto_cdc.scd_type == 2:
+        sequence = schema[SEQUENCE_COLUMN].dataType
+        fields += [StructField(START_COLUMN, sequence), StructField(END_COLUMN, sequence)]
+    return StructType(fields)
+
+
+def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
+    """What the flows of a dataset must have in common.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_TARGET`, `AUTO_CDC_FLOWS_DIFFER`, `EXPECTATION_NOT_SUPPORTED`.
+    """
+    if common_auto_cdc([(flow.name, flow.auto_cdc, str(flow.location)) for flow in flows]) is None:
+        return
+    location = str(flows[0].location)
+    if dataset.kind is not DatasetKind.STREAMING_TABLE:
+        raise DefinitionError(
+            "AUTO_CDC_TARGET",
+            f"The AUTO CDC flow {flows[0].name} writes {dataset.name}, a {dataset.kind}",
+            location=location,
+            hint="create the target with CREATE STREAMING TABLE or create_streaming_table()",
+        )
+    if dataset.expectations:
+        raise DefinitionError(
+            "EXPECTATION_NOT_SUPPORTED",
+            f"The rows of {dataset.name} are merged by key, and it has expectations",
+            sqlstate="0A000",
+            location=str(dataset.location),
+            hint="Give them to the table that its flow reads, or to a view over it.",
+        )
+
+
+def _column(expression: Any) -> Column:
+    return sf.expr(expression) if isinstance(expression, str) else expression
+
+
+def _condition(expression: Any) -> Column:
+    """A condition that is NULL is not met."""
+    if expression is None:
+        return sf.lit(False)
+    return sf.coalesce(_column(expression).cast(BooleanType()), sf.lit(False))

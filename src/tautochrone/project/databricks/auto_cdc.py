@@ -1,0 +1,117 @@
+"""The functions that define AUTO CDC flows, as Databricks and Spark 4.2 have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.errors import PySparkTypeError
+from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
+from pyspark.sql import Column
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
+from tautochrone.project.databricks.decorators import caller, shown
+from tautochrone.project.databricks.unsupported import databricks_only
+
+__all__ = ["create_auto_cdc_flow"]
+
+
+def create_auto_cdc_flow(
+    target: str,
+    source: str,
+    keys: Sequence[str | Column],
+    sequence_by: str | Column,
+    ignore_null_updates: bool = False,
+    apply_as_deletes: str | Column | None = None,
+    apply_as_truncates: str | Column | None = None,
+    column_list: Sequence[str | Column] | None = None,
+    except_column_list: Sequence[str | Column] | None = None,
+    stored_as_scd_type: str | int = 1,
+    track_history_column_list: Sequence[str | Column] | None = None,
+    track_history_except_column_list: Sequence[str | Column] | None = None,
+    *,
+    where: str | Column | None = None,
+    name: str | None = None,
+    once: bool = False,
+    **unknown: Any,
+) -> None:
+    """A flow that merges the change events of `source` into the streaming table `target`.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_TWO_COLUMN_LISTS`, and those of `AutoCdc.check`.
+    """
+    location = caller()
+    text = shown(location)
+    if once:
+        raise databricks_only("once", "create_auto_cdc_flow(once=True)", text)
+    given = sorted(key for key, value in unknown.items() if value is not None and value is not False)
+    if where is not None:
+        given.append("where")
+    if given:
+        raise DefinitionError(
+            "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
+            f"create_auto_cdc_flow() does not take {', '.join(given)}",
+            sqlstate="0A000",
+            location=text,
+            hint="leave it out; conditions and computed columns belong into a temporary view as the source",
+        )
+    auto_cdc = AutoCdc(
+        keys=_names(keys, "keys"),
+        sequence=sequence_by,
+        delete=apply_as_deletes,
+        truncate=apply_as_truncates,
+        columns=_choice(column_list, except_column_list, "column_list", text),
+        is_ignoring_nulls=ignore_null_updates,
+        scd_type=_scd_type(stored_as_scd_type),
+        tracked=_choice(
+            track_history_column_list,
+            track_history_except_column_list,
+            "track_history_column_list",
+            text,
+        ),
+    )
+    registry: Any = get_active_graph_element_registry()
+    registry.register_auto_cdc(name or target, target, source, auto_cdc, location)
+
+
+def _scd_type(value: str | int) -> int:
+    text = str(value).strip()
+    return int(text) if text.isdecimal() else 0
+
+
+def _choice(
+    names: Sequence[str | Column] | None,
+    except_names: Sequence[str | Column] | None,
+    argument: str,
+    location: str,
+) -> ColumnChoice | None:
+    if names is not None and except_names is not None:
+        raise DefinitionError(
+            "AUTO_CDC_TWO_COLUMN_LISTS",
+            f"create_auto_cdc_flow() got {argument} and the list of columns to leave out",
+            location=location,
+            hint="give one of the two",
+        )
+    if names is not None:
+        return ColumnChoice(_names(names, argument))
+    return None if except_names is None else ColumnChoice(_names(except_names, argument), is_except=True)
+
+
+def _names(columns: Sequence[str | Column], argument: str) -> tuple[str, ...]:
+    """Names of columns, which are given as texts or as `col(…)`."""
+    if isinstance(columns, (str, Column)):
+        columns = [columns]
+    names = [_name(column) if isinstance(column, Column) else column for column in columns]
+    for name in names:
+        if not isinstance(name, str):
+            raise PySparkTypeError(
+                errorClass="NOT_LIST_OF_STR",
+                messageParameters={"arg_name": argument, "arg_type": type(name).__name__},
+            )
+    return tuple(name.strip("`") for name in names)
+
+
+def _name(column: Column) -> str:
+    node: Any = column._jc  # noqa: SLF001
+    return str(node.toString())

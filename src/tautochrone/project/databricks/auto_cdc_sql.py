@@ -1,0 +1,235 @@
+"""`AUTO CDC INTO` and `APPLY CHANGES INTO`: clauses that Spark 4.1's parser does not know.
+
+CREATE FLOW f AS AUTO CDC INTO t FROM STREAM(s) KEYS (id) SEQUENCE BY n …
+APPLY CHANGES INTO t FROM STREAM(s) KEYS (id) SEQUENCE BY n …
+CREATE OR REFRESH STREAMING TABLE t FLOW AUTO CDC FROM STREAM(s) KEYS (id) SEQUENCE BY n …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
+from tautochrone.project.databricks.unsupported import databricks_only
+from tautochrone.project.sqltext import Token, split_name, tokens, unquote
+
+__all__ = ["AutoCdcClause", "auto_cdc_clause"]
+
+_CLAUSES: tuple[tuple[str, ...], ...] = (
+    ("KEYS",),
+    ("IGNORE", "NULL", "UPDATES"),
+    ("APPLY", "AS", "DELETE", "WHEN"),
+    ("APPLY", "AS", "TRUNCATE", "WHEN"),
+    ("SEQUENCE", "BY"),
+    ("SYSTEM", "SEQUENCE", "BY"),
+    ("COLUMNS", "TO", "UPDATE"),
+    ("COLUMNS",),
+    ("STORED", "AS", "SCD", "TYPE"),
+    ("STORED", "AS"),
+    ("TRACK", "HISTORY", "ON"),
+)
+_STARTS = (("AUTO", "CDC"), ("APPLY", "CHANGES"))
+_HINT = "see docs/auto-cdc.md for the clauses: FROM STREAM(s) KEYS (id) SEQUENCE BY n …"
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCdcClause:
+    """A statement's AUTO CDC flow.
+
+    Attributes:
+        flow: its name; empty: that of the target.
+        target: empty where the statement creates the target itself.
+        query: the query of the source, on the lines on which the statement has it.
+        table_text: the `CREATE STREAMING TABLE` before the flow, or an empty text.
+    """
+
+    flow: tuple[str, ...]
+    target: tuple[str, ...]
+    query: str
+    auto_cdc: AutoCdc
+    table_text: str
+
+
+def auto_cdc_clause(text: str, location: str) -> AutoCdcClause | None:
+    """The AUTO CDC flow of a statement; None: it has none.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_SYNTAX`, `AUTO_CDC_ARGUMENT_NOT_SUPPORTED`, `DATABRICKS_ONLY`.
+    """
+    return _Parser(text, location).parse()
+
+
+class _Parser:
+    """One statement. `_words` are its tokens without spaces and comments."""
+
+    def __init__(self, text: str, location: str) -> None:
+        self._text = text
+        self._location = location
+        self._words = [token for token in tokens(text) if token.kind not in ("space", "comment")]
+        self._upper = [token.text.upper() if token.kind == "name" else token.text for token in self._words]
+        self._depths = _depths(self._upper)
+
+    def parse(self) -> AutoCdcClause | None:
+        start = self._start()
+        if start is None:
+            return None
+        position, table_text = start + 2, ""
+        flow: tuple[str, ...] = ()
+        target: tuple[str, ...] = ()
+        if self._upper[start - 1 : start] == ["FLOW"]:
+            table_text = self._text[: self._words[start - 1].start].rstrip()
+        else:
+            if self._upper[position : position + 1] == ["ONCE"]:
+                raise databricks_only("once", "AUTO CDC ONCE", self._location)
+            if self._upper[position : position + 1] != ["INTO"]:
+                raise self._invalid("INTO and the name of a streaming table is missing")
+            source = self._find("FROM", position)
+            target = self._name(position + 1, source)
+            position = source
+            if self._upper[:2] == ["CREATE", "FLOW"]:
+                flow = self._name(2, self._find("AS", 2))
+        if self._upper[position : position + 1] != ["FROM"]:
+            raise self._invalid("FROM and a stream is missing")
+        first = self._next_clause(position + 1)
+        query = self._query(position + 1, first)
+        return AutoCdcClause(flow, target, query, self._auto_cdc(first), table_text)
+
+    def _start(self) -> int | None:
+        """Where AUTO CDC or APPLY CHANGES stands, as a word of the statement itself."""
+        for number in range(len(self._upper) - 2):
+            if self._depths[number] == 0 and tuple(self._upper[number : number + 2]) in _STARTS:
+                before = self._upper[:number]
+                is_flow = before[:2] == ["CREATE", "FLOW"] and before[-1] == "AS"
+                if not before or is_flow or before[-1] == "FLOW":
+                    return number
+        return None
+
+    def _auto_cdc(self, first: int) -> AutoCdc:
+        parts: dict[tuple[str, ...], tuple[int, int]] = {}
+        position = first
+        while position < len(self._words):
+            clause = self._clause_at(position)
+            assert clause is not None
+            after = position + len(clause)
+            end = self._next_clause(after)
+            if clause in parts:
+                raise self._invalid(f"{' '.join(clause)} stands twice")
+            parts[clause] = after, end
+            position = end
+        for unsupported in (("SYSTEM", "SEQUENCE", "BY"), ("COLUMNS", "TO", "UPDATE"), ("STORED", "AS")):
+            if unsupported in parts:
+                raise DefinitionError(
+                    "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
+                    f"AUTO CDC does not take {' '.join(unsupported)} {self._between(parts[unsupported])}",
+                    sqlstate="0A000",
+                    location=self._location,
+                    hint="leave the clause out; tables are STORED AS SCD TYPE 1 or 2",
+                )
+        ignored = parts.get(("IGNORE", "NULL", "UPDATES"))
+        if ignored is not None and ignored[0] != ignored[1]:
+            raise DefinitionError(
+                "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
+                f"AUTO CDC takes IGNORE NULL UPDATES without {self._between(ignored)}",
+                sqlstate="0A000",
+                location=self._location,
+                hint="it is for all columns that are no keys; compute the others in a view as the source",
+            )
+        scd_type = self._between(parts.get(("STORED", "AS", "SCD", "TYPE"))) or "1"
+        sequence = self._between(parts.get(("SEQUENCE", "BY")))
+        if not sequence:
+            raise self._invalid("SEQUENCE BY and an expression is missing")
+        keys = self._columns(parts.get(("KEYS",)))
+        return AutoCdc(
+            keys=() if keys is None else keys.names,
+            sequence=sequence,
+            delete=self._between(parts.get(("APPLY", "AS", "DELETE", "WHEN"))) or None,
+            truncate=self._between(parts.get(("APPLY", "AS", "TRUNCATE", "WHEN"))) or None,
+            columns=self._columns(parts.get(("COLUMNS",))),
+            is_ignoring_nulls=ignored is not None,
+            scd_type=int(scd_type) if scd_type.isdecimal() else 0,
+            tracked=self._columns(parts.get(("TRACK", "HISTORY", "ON"))),
+        )
+
+    # -- clauses ----------------------------------------------------------------------------------
+
+    def _clause_at(self, position: int) -> tuple[str, ...] | None:
+        if self._depths[position] != 0:
+            return None
+        for clause in _CLAUSES:
+            if tuple(self._upper[position : position + len(clause)]) == clause:
+                return clause
+        return None
+
+    def _next_clause(self, start: int) -> int:
+        positions = range(start, len(self._words))
+        return next((at for at in positions if self._clause_at(at) is not None), len(self._words))
+
+    def _find(self, word: str, start: int) -> int:
+        positions = range(start, len(self._words))
+        at = next((at for at in positions if self._upper[at] == word and self._depths[at] == 0), None)
+        if at is None:
+            raise self._invalid(f"{word} is missing")
+        return at
+
+    def _name(self, start: int, stop: int) -> tuple[str, ...]:
+        parts = split_name(self._between((start, stop)))
+        if not parts:
+            raise self._invalid(f"{self._between((start, stop)) or 'nothing'} is no name")
+        return parts
+
+    def _columns(self, part: tuple[int, int] | None) -> ColumnChoice | None:
+        """`a, b`, `(a, b)` or `* EXCEPT (a, b)`."""
+        if part is None:
+            return None
+        start, stop = part
+        is_except = self._upper[start : start + 2] == ["*", "EXCEPT"]
+        if is_except:
+            start += 2
+        elif self._upper[start:stop] == ["*"]:
+            return ColumnChoice((), is_except=True)
+        words = self._words[start:stop]
+        if [word.text for word in (*words[:1], *words[-1:])] == ["(", ")"]:
+            words = words[1:-1]
+        names, commas = words[::2], words[1::2]
+        if any(name.kind != "name" or name.text[0].isdigit() for name in names) or any(
+            comma.text != "," for comma in commas
+        ):
+            raise self._invalid(f"{self._between(part)} is no list of columns")
+        return ColumnChoice(tuple(unquote(name.text) for name in names), is_except=is_except)
+
+    # -- text -------------------------------------------------------------------------------------
+
+    def _query(self, start: int, stop: int) -> str:
+        source = self._between((start, stop))
+        if not source:
+            raise self._invalid("the source after FROM is missing")
+        lines = "\n" * self._text[: self._words[start].start].count("\n")
+        return f"{lines}SELECT * FROM {source}"
+
+    def _between(self, part: tuple[int, int] | None) -> str:
+        """The text of words, without what surrounds them."""
+        if part is None or part[0] >= part[1]:
+            return ""
+        last: Token = self._words[part[1] - 1]
+        return self._text[self._words[part[0]].start : last.start + len(last.text)]
+
+    def _invalid(self, why: str) -> DefinitionError:
+        return DefinitionError(
+            "AUTO_CDC_SYNTAX",
+            f"The AUTO CDC statement cannot be read: {why}",
+            sqlstate="42601",
+            location=self._location,
+            hint=_HINT,
+        )
+
+
+def _depths(words: Sequence[str]) -> list[int]:
+    depths: list[int] = []
+    depth = 0
+    for word in words:
+        depth -= word == ")"
+        depths.append(depth)
+        depth += word == "("
+    return depths

@@ -1,0 +1,360 @@
+"""Bringing the streaming table of AUTO CDC flows to a checkpoint.
+
+    1. the rows that each flow's input got since the version that the table has merged, as events
+    2. of the events that count, the keys   3. the state of these keys   4. the merge
+    5. one commit of the state's table, then one of the table: old rows out, new rows in
+
+The table's commit names the version of each input and of its state. So what is merged follows from (table,
+old versions, new versions) alone: a refresh that was interrupted is done again, over the state that the table
+names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import DefinitionError, RefreshError
+from tautochrone.ingest.column_alignment import align
+from tautochrone.model import limits
+from tautochrone.model.auto_cdc import (
+    DELETE_COLUMN,
+    END_COLUMN,
+    SEQUENCE_COLUMN,
+    START_COLUMN,
+    TRUNCATE_COLUMN,
+    AutoCdc,
+)
+from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
+from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.refresh.choose_mode import is_committed
+from tautochrone.runtime.refresh.keyed_apply import added_rows, commit_change
+from tautochrone.runtime.refresh.session_pool import SessionPool
+from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
+from tautochrone.runtime.refresh.states import States
+from tautochrone.runtime.refresh.task import (
+    RefreshContext,
+    Refreshed,
+    RefreshTask,
+    refreshed_without_rows,
+    version_with_same_rows,
+)
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
+from tautochrone.spark.execute.materialize import fits_on_driver, materialize
+from tautochrone.spark.execute.merge_events import EventMerge, Merged
+from tautochrone.spark.execute.merge_history import event_merge
+from tautochrone.spark.sources.stream_as_batch import stream_as_batch
+from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
+
+__all__ = ["AutoCdcRefresher"]
+
+_STATE = 0
+"""The number of the only state."""
+
+_NAME = "\x00"
+"""Stands for the column in a condition."""
+
+_FORMAT = 1
+"""Must be raised when this release would misread stored states."""
+
+
+class AutoCdcRefresher:
+    """Refreshes the streaming tables of one job that AUTO CDC flows write."""
+
+    def __init__(self, context: RefreshContext, sessions: SessionPool) -> None:
+        self._context = context
+        self._sessions = sessions
+
+    def refresh(self, task: RefreshTask, auto_cdc: AutoCdc) -> Refreshed:
+        """Merge what the inputs of the table's flows got since the last time.
+
+        Raises:
+            DefinitionError: `AUTO_CDC_SOURCE_NOT_SUPPORTED`.
+            RefreshError: `STREAM_INPUT_CHANGED`, `AUTO_CDC_EVENT_INVALID`, `AUTO_CDC_CHANGED`,
+                `AUTO_CDC_STATE_LOST`.
+            ConflictError: somebody else moved the table.
+        """
+        inputs = _inputs(task)
+        last_commit = task.fork.commit_metadata
+        if last_commit is not None and is_committed(task):
+            mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
+            result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
+            return replace(result, is_recovered=True)
+        is_first = last_commit is None or last_commit.mode is None
+        session = self._session(task)
+        set_active_session(session)
+        merged = {} if last_commit is None or is_first else last_commit.inputs
+        parts = [
+            events
+            for flow, name in inputs
+            if (events := self._events(task, flow, name, merged.get(str(name)), session)) is not None
+        ]
+        mode = RefreshMode.FULL if is_first else RefreshMode.INCREMENTAL
+        if not parts:
+            task.table.commit_metadata_only(task.fork, task.metadata_with(mode))
+            return _no_data(task, ReasonCode.NO_NEW_ROWS)
+        refresh = _Merging(task, self._context, auto_cdc, session, mode)
+        return refresh.run(reduce(_union, parts))
+
+    def _events(
+        self,
+        task: RefreshTask,
+        flow: ResolvedFlow,
+        name: TableName,
+        merged: str | None,
+        session: SparkSession,
+    ) -> DataFrame | None:
+        source, base = self._context.load_table(name), self._context.base
+        old = None if merged is None else Version(merged)
+        added = added_rows(task.name, source, base, old, task.inputs[name])
+        if added is None:
+            return None
+        return stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
+
+    def _session(self, task: RefreshTask) -> SparkSession:
+        conf = {key: value for flow in task.flows for key, value in flow.flow.conf.items()}
+        return self._sessions.session(str(task.name), conf)
+
+
+@dataclass(slots=True)
+class _Merging:
+    """One refresh with new events."""
+
+    task: RefreshTask
+    context: RefreshContext
+    auto_cdc: AutoCdc
+    session: SparkSession
+    mode: RefreshMode
+
+    def run(self, events: DataFrame) -> Refreshed:
+        task, is_first = self.task, self.mode is RefreshMode.FULL
+        schema = self.context.schemas[task.name]
+        merge = self._merge(schema, events.schema)
+        folded = merge.folded(align(events, _query_schema(schema, events.schema), str(task.name)))
+        folded, count = materialize(folded, max_rows=sys.maxsize)
+        self._require_valid(merge, folded)
+        if count == 0 and not is_first:
+            task.table.commit_metadata_only(task.fork, task.metadata_with(self.mode))
+            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        layout = self._layout(merge)
+        states = States(self.context.base, self.context.lake, task.name, {_STATE: layout}, task.fork)
+        truncates = merge.is_truncating and bool(merge.truncations(folded).take(1))
+        keys = _Keys(merge, folded, count, is_all=truncates)
+        if is_first:
+            state = self.session.createDataFrame([], StructType(merge.state_schema(RUN).fields[:-1]))
+        else:
+            self._require_state(states)
+            rows = states.rows(_STATE, lambda stored: keys.matching(self._in_session(stored)))
+            state, _ = materialize(self._in_session(rows), max_rows=sys.maxsize)
+        merged = merge.merge(folded, state)
+        return self._commit(merge, merged, states, schema, keys)
+
+    def _merge(self, schema: StructType, query: StructType) -> EventMerge:
+        columns = [*_data_columns(schema), SEQUENCE_COLUMN]
+        roles = self.auto_cdc.merge_columns(columns, self.task.location)
+        types = {field.name: field for field in (*query.fields, *schema.fields)}
+        of_query = StructType([types[name] for name in columns])
+        truncates = any(flow.flow.auto_cdc and flow.flow.auto_cdc.truncate for flow in self.task.flows)
+        return event_merge(self.auto_cdc, roles, of_query, truncates=bool(truncates))
+
+    def _layout(self, merge: EventMerge) -> StateLayout:
+        schema = merge.state_schema(RUN)
+        signed = json.dumps(
+            [
+                _FORMAT,
+                self.auto_cdc.scd_type,
+                self.auto_cdc.is_ignoring_nulls,
+                merge.columns.keys,
+                merge.columns.values if set(merge.values) & set(schema.names) else [],
+                merge.columns.tracked if self.auto_cdc.scd_type == 2 else [],
+                schema.jsonValue(),
+            ]
+        )
+        return StateLayout(
+            keys=merge.state_keys,
+            values=tuple(name for name, _ in merge.state_types),
+            schema=schema,
+            signature=hashlib.sha256(signed.encode()).hexdigest()[:16],
+        )
+
+    def _require_valid(self, merge: EventMerge, folded: DataFrame) -> None:
+        invalid = merge.invalid(folded).select(*merge.keys).limit(1).collect()
+        if invalid:
+            key = dict(zip(merge.columns.keys, invalid[0], strict=True))
+            raise RefreshError(
+                "AUTO_CDC_EVENT_INVALID",
+                f"An event of {self.task.name} has no key or no sequence value: its key is {key}",
+                hint="leave such events out in a view as the flow's source, WHERE … IS NOT NULL",
+                location=self.task.location,
+                sqlstate="22004",
+            )
+
+    def _require_state(self, states: States) -> None:
+        missing = states.missing()
+        if missing is None:
+            return
+        table = self.task.name.table
+        if missing.code is ReasonCode.STATE_FORMAT_DIFFERS:
+            raise RefreshError(
+                "AUTO_CDC_CHANGED",
+                f"The flows of {self.task.name} merge otherwise than those that made its rows",
+                hint=f"merge all events again with --full-refresh {table}, or take the change of keys, "
+                "types, columns or history back",
+                location=self.task.location,
+                sqlstate="55000",
+            )
+        raise RefreshError(
+            "AUTO_CDC_STATE_LOST",
+            f"What is known of earlier events of {self.task.name} is lost: {missing}",
+            hint=f"merge all events again with --full-refresh {table}",
+            location=self.task.location,
+            sqlstate="55000",
+        )
+
+    def _commit(
+        self, merge: EventMerge, merged: Merged, states: States, schema: StructType, keys: _Keys
+    ) -> Refreshed:
+        task, is_first = self.task, self.mode is RefreshMode.FULL
+        metadata = task.metadata_with(self.mode)
+        staged = task.table.stage(task.fork, align(merged.added, schema, str(task.name)))
+        old_rows = {} if is_first else self._positions(merge, merged.removed, keys)
+        if is_first:
+            companions = states.companions({_STATE: states.build(_STATE, merged.state, task.metadata)})
+        else:
+            companions = states.write({_STATE: merged.state}, task.metadata, ())
+        committed = commit_change(
+            task.table, task.fork, staged, old_rows, replace(metadata, companions=companions)
+        )
+        if committed is None:
+            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        code = ReasonCode.EVENTS_MERGED
+        if is_first:
+            code = ReasonCode.FULL_REFRESH_REQUESTED if task.is_full_requested else ReasonCode.FIRST_BUILD
+        reason = Reason.of(code)
+        refresh = Refresh(
+            mode=self.mode,
+            reason=reason,
+            rows_inserted=staged.rows,
+            rows_deleted=sum(len(positions) for positions in old_rows.values()),
+            nodes=(NodeRefresh(node="auto_cdc", mode=self.mode, reason=reason),),
+        )
+        return Refreshed(committed.version, refresh)
+
+    def _positions(self, merge: EventMerge, removed: DataFrame, keys: _Keys) -> Mapping[str, Sequence[int]]:
+        """Where the rows are that the table loses: data file → positions."""
+        names = merge.row_keys
+        stored = self.task.table.read(self.context.base, self.task.fork.version)
+        stored = stored.select(
+            *(sf.col(quoted(column)).alias(f"s_{name}") for column, name in names.items()),
+            FILE_COLUMN,
+            POSITION_COLUMN,
+        )
+        stored = self._in_session(keys.pruned(stored, "s_"))
+        equal = reduce(
+            lambda left, right: left & right,
+            (sf.col(f"s_{name}").eqNullSafe(sf.col(name)) for name in names.values()),
+        )
+        positions_by_file: dict[str, list[int]] = {}
+        for row in stored.join(removed, equal, "left_semi").select(FILE_COLUMN, POSITION_COLUMN).collect():
+            positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
+        return {file: sorted(positions) for file, positions in positions_by_file.items()}
+
+    def _in_session(self, rows: DataFrame) -> DataFrame:
+        return dataframe_of_plan(self.session, analyzed_plan(rows))
+
+
+class _Keys:
+    """The keys of folded events, as conditions for reads.
+
+    Args:
+        count: of the folded events.
+        is_all: all keys are needed, because the table is emptied.
+    """
+
+    def __init__(self, merge: EventMerge, folded: DataFrame, count: int, *, is_all: bool) -> None:
+        self._merge = merge
+        self._folded = folded
+        self._is_all = is_all
+        self._conditions = [] if is_all else list(self._pruning(count))
+
+    def matching(self, state: DataFrame) -> DataFrame:
+        """The state's rows of the keys, and the row of the last truncation."""
+        if self._is_all:
+            return state
+        keys = self._merge.keys_of(self._folded)
+        events = keys.select(*(sf.col(key).alias(f"e_{key}") for key in self._merge.keys))
+        equal = [sf.col(f"e_{key}").eqNullSafe(sf.col(key)) for key in self._merge.keys]
+        return self.pruned(state).join(events, reduce(Column.__and__, equal), "left_semi")
+
+    def pruned(self, rows: DataFrame, prefix: str = "") -> DataFrame:
+        """Rows without files that have none of the keys, as their statistics tell."""
+        for key, condition in self._conditions:
+            name = f"{prefix}{key}"
+            rows = rows.where(f"({condition.replace(_NAME, name)}) OR {name} IS NULL")
+        return rows
+
+    def _pruning(self, count: int) -> Iterator[tuple[str, str]]:
+        """By key column a condition over `{name}`."""
+        if not fits_on_driver(count):
+            return
+        fields = self._folded.select(*self._merge.keys).schema.fields
+        kinds = {field.name: field.dataType.simpleString() for field in fields}
+        usable = [key for key in self._merge.keys if _is_prunable(kinds[key])]
+        rows = self._folded.select(*usable).collect() if usable else []
+        for number, key in enumerate(usable):
+            values = {row[number] for row in rows}
+            as_list = len(values) <= limits.MAX_IN_LIST_VALUES
+            yield key, (in_list if as_list else in_ranges)(_NAME, values, kinds[key])
+
+
+def _is_prunable(kind: str) -> bool:
+    return has_literals(kind) and not kind.startswith(UNORDERED_TYPE)
+
+
+def _union(left: DataFrame, right: DataFrame) -> DataFrame:
+    return left.unionByName(right, allowMissingColumns=True)
+
+
+def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
+    """Each flow with the lake table whose events it takes.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_SOURCE_NOT_SUPPORTED`.
+    """
+    tables = [next(iter(flow.inputs.stream)) for flow in task.flows]
+    for flow, name in zip(task.flows, tables, strict=True):
+        if tables.count(name) > 1:
+            raise DefinitionError(
+                "AUTO_CDC_SOURCE_NOT_SUPPORTED",
+                f"Several AUTO CDC flows of {task.name} read {name}",
+                sqlstate="0A000",
+                location=str(flow.flow.location),
+                hint="let one flow read all that the table takes from it, through a view",
+            )
+    return list(zip(task.flows, tables, strict=True))
+
+
+def _data_columns(schema: StructType) -> list[str]:
+    return [name for name in schema.names if name not in (START_COLUMN, END_COLUMN)]
+
+
+def _query_schema(schema: StructType, query: StructType) -> StructType:
+    """The columns of the table, and those that say what an event does."""
+    special = (SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
+    return StructType([*(schema[name] for name in _data_columns(schema)), *(query[name] for name in special)])
+
+
+def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
+    return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, code)

@@ -1,0 +1,363 @@
+"""What AUTO CDC merges, as DataFrames: events and the state of their keys in, rows and the new state out.
+
+A state is what must be known of a key so that later events of it, in whatever order they come, give the rows
+that all of its events together give in the order of their sequence values.
+
+* SCD type 1: the last event of each key, without its values.
+* SCD type 1 that ignores NULL: for each column the last value that is not NULL.
+* SCD type 2: all events.
+
+Two events of a key with the same sequence value count as one: a deletion before others, then the one with
+the greater hash. So the order in which they come makes no difference there either.
+
+Columns are renamed: `k0, k1, …` are the keys and `c0, c1, …` the other columns of the table.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
+from pyspark.sql.window import Window
+
+from tautochrone.model.auto_cdc import (
+    DELETE_COLUMN,
+    SEQUENCE_COLUMN,
+    TRUNCATE_COLUMN,
+    MergeColumns,
+)
+from tautochrone.model.names import quoted
+
+__all__ = [
+    "COUNT",
+    "DELETED",
+    "HASH",
+    "INVALID",
+    "SEQUENCE",
+    "TRUNCATES",
+    "EventMerge",
+    "Merged",
+    "NewestRow",
+    "NewestValues",
+    "all_equal",
+    "is_unordered",
+    "prefixed",
+]
+
+COUNT, SEQUENCE, DELETED, HASH, TRUNCATES = "count", "sequence", "deleted", "hash", "truncates"
+INVALID, _ALIVE = "invalid", "alive"
+_HORIZON, _STATE, _EVENT, _RANK = "horizon", "of_state", "of_event", "rank"
+_UNORDERED = ("map", "variant")
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The outcome of a merge.
+
+    Attributes:
+        state: rows of the state that are new or others than before; with a count of 0 the row is gone.
+        added: rows that the table gets, with its columns.
+        removed: `EventMerge.row_keys` of the rows that the table loses.
+    """
+
+    state: DataFrame
+    added: DataFrame
+    removed: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class EventMerge(abc.ABC):
+    """How events of one schema are merged.
+
+    Attributes:
+        columns: roles of the table's columns.
+        query: the schema of the flow's query.
+        is_truncating: an event may empty the table.
+    """
+
+    columns: MergeColumns
+    query: StructType
+    is_truncating: bool
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(f"k{number}" for number in range(len(self.columns.keys)))
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(f"c{number}" for number in range(len(self.columns.values)))
+
+    @property
+    def row_keys(self) -> dict[str, str]:
+        """What identifies a row: the table's column → the column of `Merged.removed`."""
+        return dict(zip(self.columns.keys, self.keys, strict=True))
+
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        """What tells a row of the state."""
+        return self.keys
+
+    @property
+    @abc.abstractmethod
+    def state_types(self) -> tuple[tuple[str, DataType], ...]:
+        """The other columns of the state, the count first."""
+
+    def state_schema(self, run: str) -> StructType:
+        """The state's table, with the column of the run at the end."""
+        types = zip(self.keys, self.columns.keys, strict=True)
+        fields = [StructField(name, self.query[key].dataType) for name, key in types]
+        if SEQUENCE in self.state_keys:
+            fields.append(StructField(SEQUENCE, self._sequence_type))
+        fields += [StructField(name, kind) for name, kind in self.state_types]
+        return StructType([*fields, StructField(run, LongType())])
+
+    def folded(self, events: DataFrame) -> DataFrame:
+        """The events that count among some.
+
+        Truncations have NULL as key and are one group. Events without a key or without a sequence value are
+        kept, so that the caller can refuse them: `invalid`.
+        """
+        return self._folded(self._renamed(events))
+
+    def invalid(self, folded: DataFrame) -> DataFrame:
+        """The folded events that lack a part of their key or the sequence value."""
+        return folded.where(INVALID)
+
+    def truncations(self, folded: DataFrame) -> DataFrame:
+        """The folded events that empty the table."""
+        return folded.where(TRUNCATES)
+
+    def keys_of(self, folded: DataFrame) -> DataFrame:
+        """The keys of the state's rows that a merge needs; NULL for the row of the last truncation."""
+        return folded.select(*self.keys).distinct()
+
+    @abc.abstractmethod
+    def _folded(self, events: DataFrame) -> DataFrame: ...
+
+    @abc.abstractmethod
+    def merge(self, folded: DataFrame, state: DataFrame) -> Merged:
+        """The change by some folded events.
+
+        Args:
+            state: the state's rows of these keys and of the key NULL; all of them if an event empties the
+                table now.
+        """
+
+    # -- shared -----------------------------------------------------------------------------------
+
+    @property
+    def _sequence_type(self) -> DataType:
+        return self.query[SEQUENCE_COLUMN].dataType
+
+    @property
+    def _value_types(self) -> tuple[DataType, ...]:
+        return tuple(self.query[name].dataType for name in self.columns.values)
+
+    def _renamed(self, events: DataFrame) -> DataFrame:
+        truncates = sf.col(TRUNCATE_COLUMN)
+        keys = zip(self.columns.keys, self.keys, strict=True)
+        values = zip(self.columns.values, self.values, strict=True)
+        renamed = events.select(
+            *(sf.when(~truncates, sf.col(quoted(key))).alias(name) for key, name in keys),
+            sf.col(SEQUENCE_COLUMN).alias(SEQUENCE),
+            sf.col(DELETE_COLUMN).alias(DELETED),
+            truncates.alias(TRUNCATES),
+            *(sf.col(quoted(value)).alias(name) for value, name in values),
+        )
+        hashes = (self._hash_of(*value) for value in zip(self.values, self._value_types, strict=True))
+        is_null = (sf.col(key).isNull() for key in self.keys)
+        without_key = reduce(lambda left, right: left | right, is_null) & ~sf.col(TRUNCATES)
+        return renamed.withColumns(
+            {
+                # Orders events with the same sequence value.
+                HASH: sf.xxhash64(*hashes, sf.lit(0)),
+                INVALID: without_key | sf.col(SEQUENCE).isNull(),
+            }
+        )
+
+    def _hash_of(self, column: str, kind: DataType) -> Column:
+        return sf.xxhash64(sf.to_json(sf.struct(column)) if is_unordered(kind) else sf.col(column))
+
+    def _last_of(self, events: DataFrame, *group: str) -> DataFrame:
+        window = Window.partitionBy(*group, TRUNCATES, INVALID).orderBy(
+            sf.col(SEQUENCE).desc(), sf.col(DELETED).desc(), sf.col(HASH).desc()
+        )
+        ranked = events.withColumn(_RANK, sf.row_number().over(window))
+        return ranked.where(sf.col(_RANK) == 1).drop(_RANK)
+
+    def _with_horizon(
+        self, rows: DataFrame, folded: DataFrame, state: DataFrame, column: str = SEQUENCE
+    ) -> DataFrame:
+        """Rows with the sequence value up to which the table was emptied, or NULL."""
+        if not self.is_truncating:
+            return rows.withColumn(_HORIZON, sf.lit(None).cast(self._sequence_type))
+        older = state.where(sf.col(self.keys[0]).isNull()).select(column)
+        horizon = folded.where(TRUNCATES).select(column).unionAll(older).agg(sf.max(column).alias(_HORIZON))
+        return rows.crossJoin(sf.broadcast(horizon))
+
+    def _horizon_row(self, folded: DataFrame, state: DataFrame, column: str = SEQUENCE) -> DataFrame:
+        """The state's row with the key NULL after a truncation."""
+        later = self._with_horizon(folded.where(TRUNCATES).select(*self.keys), folded, state, column)
+        names = [name for name, _ in self.state_types]
+        values = {COUNT: sf.lit(1).cast(LongType()), column: sf.col(_HORIZON)}
+        kinds = dict(self.state_types)
+        others = (values.get(name, sf.lit(None).cast(kinds[name])).alias(name) for name in names)
+        return later.select(*self.keys, *others)
+
+    def _table_rows(self, rows: DataFrame, *more: Column) -> DataFrame:
+        """Rows with the names of the table."""
+        names = zip(
+            (*self.keys, *self.values), (*self.columns.keys, *self.columns.values), strict=True
+        )  # fmt: skip
+        return rows.select(*(sf.col(internal).alias(name) for internal, name in names), *more)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRow(EventMerge):
+    """SCD type 1."""
+
+    @property
+    def state_types(self) -> tuple[tuple[str, DataType], ...]:
+        return (
+            (COUNT, LongType()),
+            (SEQUENCE, self._sequence_type),
+            (DELETED, BooleanType()),
+            (HASH, LongType()),
+        )
+
+    def _folded(self, events: DataFrame) -> DataFrame:
+        return self._last_of(events, *self.keys)
+
+    def merge(self, folded: DataFrame, state: DataFrame) -> Merged:
+        rank = sf.struct(SEQUENCE, DELETED, HASH)
+        known = state.where(sf.col(self.keys[0]).isNotNull()) if self.is_truncating else state
+        known = known.select(*prefixed("s", self.keys), rank.alias(_STATE))
+        events = folded.where(~sf.col(TRUNCATES)) if self.is_truncating else folded
+        events = events.select(*prefixed("e", self.keys), *self.values, rank.alias(_EVENT))
+        both = all_equal(self.keys)
+        joined = events.join(known, both, "full_outer" if self.is_truncating else "left")
+        joined = self._with_horizon(joined, folded, state)
+        state_rank, event_rank = sf.col(_STATE), sf.col(_EVENT)
+        takes_event = event_rank.isNotNull() & (state_rank.isNull() | (event_rank > state_rank))
+        newest = sf.when(takes_event, event_rank).otherwise(state_rank)
+        is_dead = sf.coalesce(newest.getField(SEQUENCE) <= sf.col(_HORIZON), sf.lit(False))
+        keys = [sf.coalesce(sf.col(f"e_{key}"), sf.col(f"s_{key}")).alias(key) for key in self.keys]
+        changed = joined.where((takes_event & ~is_dead) | (state_rank.isNotNull() & is_dead))
+        update = changed.select(
+            *keys,
+            sf.when(is_dead, 0).otherwise(1).cast(LongType()).alias(COUNT),
+            newest.getField(SEQUENCE).alias(SEQUENCE),
+            newest.getField(DELETED).alias(DELETED),
+            newest.getField(HASH).alias(HASH),
+        )
+        if self.is_truncating:
+            update = update.unionAll(self._horizon_row(folded, state))
+        was_row = state_rank.isNotNull() & ~state_rank.getField(DELETED)
+        added = changed.where(~is_dead & ~newest.getField(DELETED)).select(*keys, *self.values)
+        return Merged(update, self._table_rows(added), changed.where(was_row).select(*keys))
+
+
+@dataclass(frozen=True, slots=True)
+class NewestValues(EventMerge):
+    """SCD type 1 that ignores NULL. `sequence` is that of the last event that is no deletion, `deleted` the
+    sequence value of the last deletion or truncation, and each value has its own."""
+
+    @property
+    def state_types(self) -> tuple[tuple[str, DataType], ...]:
+        values = [
+            StructType([StructField(SEQUENCE, self._sequence_type), StructField("value", kind)])
+            for kind in self._value_types
+        ]
+        return (
+            (COUNT, LongType()),
+            (SEQUENCE, self._sequence_type),
+            (DELETED, self._sequence_type),
+            *zip(self.values, values, strict=True),
+        )
+
+    def _folded(self, events: DataFrame) -> DataFrame:
+        sequence, is_deletion = sf.col(SEQUENCE), sf.col(DELETED) | sf.col(TRUNCATES)
+        rows = events.select(
+            *self.keys,
+            TRUNCATES,
+            INVALID,
+            sf.when(~is_deletion, sequence).alias(SEQUENCE),
+            sf.when(is_deletion, sequence).alias(DELETED),
+            *(
+                sf.when(
+                    ~is_deletion & sf.col(name).isNotNull(),
+                    sf.struct(sequence.alias(SEQUENCE), sf.col(name).alias("value")),
+                ).alias(name)
+                for name in self.values
+            ),
+        )
+        return self._grouped(rows, TRUNCATES, INVALID)
+
+    def merge(self, folded: DataFrame, state: DataFrame) -> Merged:
+        columns = [*self.keys, SEQUENCE, DELETED, *self.values]
+        events = folded.where(~sf.col(TRUNCATES)).select(*columns)
+        known = state.where(sf.col(self.keys[0]).isNotNull()).select(*columns)
+        before = known.select(
+            *prefixed("s", self.keys), _is_alive().alias(_ALIVE), self._content().alias(_STATE)
+        )
+        merged = self._with_horizon(self._grouped(known.unionAll(events)), folded, state, DELETED)
+        merged = merged.withColumn(DELETED, sf.greatest(DELETED, _HORIZON))
+        for name in self.values:
+            is_valid = sf.col(DELETED).isNull() | (sf.col(f"{name}.{SEQUENCE}") > sf.col(DELETED))
+            merged = merged.withColumn(name, sf.when(is_valid, sf.col(name)))
+        merged = merged.withColumn(_EVENT, self._content())
+        merged = merged.select(*prefixed("e", self.keys), *merged.columns)
+        joined = merged.join(before, all_equal(self.keys), "left")
+        changed = joined.where(~sf.col(_EVENT).eqNullSafe(sf.col(_STATE)))
+        count = sf.lit(1).cast(LongType()).alias(COUNT)
+        update = changed.select(*self.keys, count, SEQUENCE, DELETED, *self.values)
+        if self.is_truncating:
+            update = update.unionAll(self._horizon_row(folded, state, DELETED))
+        values = (sf.col(f"{name}.value").alias(name) for name in self.values)
+        added = changed.where(_is_alive()).select(*self.keys, *values)
+        return Merged(update, self._table_rows(added), changed.where(sf.col(_ALIVE)).select(*self.keys))
+
+    def _grouped(self, rows: DataFrame, *more_keys: str) -> DataFrame:
+        """Values with the same sequence value are told by their hashes."""
+        newest = (
+            sf.max_by(name, sf.struct(f"{name}.{SEQUENCE}", self._hash_of(f"{name}.value", kind)))
+            for name, kind in zip(self.values, self._value_types, strict=True)
+        )
+        return rows.groupBy(*self.keys, *more_keys).agg(
+            sf.max(SEQUENCE).alias(SEQUENCE),
+            sf.max(DELETED).alias(DELETED),
+            *(value.alias(name) for name, value in zip(self.values, newest, strict=True)),
+        )
+
+    def _content(self) -> Column:
+        """What two states of a key have in common exactly if they are the same."""
+        hashes = (
+            sf.struct(f"{name}.{SEQUENCE}", self._hash_of(f"{name}.value", kind))
+            for name, kind in zip(self.values, self._value_types, strict=True)
+        )
+        return sf.struct(SEQUENCE, DELETED, *hashes)
+
+
+def is_unordered(kind: DataType) -> bool:
+    """Whether values of the type cannot be compared, only their texts."""
+    return any(word in kind.simpleString() for word in _UNORDERED)
+
+
+def all_equal(names: Iterable[str]) -> Column:
+    """Whether columns of two sides, prefixed by `prefixed`, are the same."""
+    conditions = (sf.col(f"e_{name}").eqNullSafe(sf.col(f"s_{name}")) for name in names)
+    return reduce(lambda left, right: left & right, conditions)
+
+
+def prefixed(prefix: str, names: Iterable[str]) -> list[Column]:
+    """The columns of one side of a join: `e` for events, `s` for the state."""
+    return [sf.col(name).alias(f"{prefix}_{name}") for name in names]
+
+
+def _is_alive() -> Column:
+    return sf.col(SEQUENCE).isNotNull() & (sf.col(DELETED).isNull() | (sf.col(SEQUENCE) > sf.col(DELETED)))

@@ -1,0 +1,88 @@
+"""How AUTO CDC statements are read. No Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
+from tautochrone.project.databricks.auto_cdc_sql import AutoCdcClause, auto_cdc_clause
+
+FULL = """CREATE FLOW `my flow` AS AUTO CDC INTO db.users -- the target
+FROM STREAM(events)
+KEYS (id, `region id`)
+IGNORE NULL UPDATES
+APPLY AS DELETE WHEN operation IN ('DELETE', 'KEYS (x)') AND (sequence > 1)
+APPLY AS TRUNCATE WHEN operation = 'TRUNCATE'
+SEQUENCE BY STRUCT(time, sequence)
+COLUMNS * EXCEPT (operation, time)
+STORED AS SCD TYPE 2
+TRACK HISTORY ON name, city"""
+
+
+def test_all_clauses() -> None:
+    assert auto_cdc_clause(FULL, "a.sql:1") == AutoCdcClause(
+        flow=("my flow",),
+        target=("db", "users"),
+        query="\nSELECT * FROM STREAM(events)",
+        auto_cdc=AutoCdc(
+            keys=("id", "region id"),
+            sequence="STRUCT(time, sequence)",
+            delete="operation IN ('DELETE', 'KEYS (x)') AND (sequence > 1)",
+            truncate="operation = 'TRUNCATE'",
+            columns=ColumnChoice(("operation", "time"), is_except=True),
+            is_ignoring_nulls=True,
+            scd_type=2,
+            tracked=ColumnChoice(("name", "city")),
+        ),
+        table_text="",
+    )
+
+
+def test_older_statement_names_the_flow_after_its_target() -> None:
+    clause = auto_cdc_clause(
+        "APPLY CHANGES INTO LIVE.a FROM STREAM(LIVE.b) KEYS (id) SEQUENCE BY x", "a.sql:1"
+    )
+    assert clause is not None
+    assert (clause.flow, clause.target) == ((), ("LIVE", "a"))
+    assert clause.auto_cdc == AutoCdc(keys=("id",), sequence="x")
+
+
+def test_flow_of_the_table_that_the_statement_creates() -> None:
+    text = (
+        "CREATE STREAMING TABLE a (id INT) FLOW AUTO CDC FROM STREAM b KEYS (id) SEQUENCE BY x COLUMNS (id)"
+    )
+    clause = auto_cdc_clause(text, "a.sql:1")
+    assert clause is not None
+    assert clause.table_text == "CREATE STREAMING TABLE a (id INT)"
+    assert clause.auto_cdc.columns == ColumnChoice(("id",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE STREAMING TABLE a AS SELECT auto, cdc FROM STREAM b",
+        "CREATE FLOW f AS INSERT INTO a BY NAME SELECT auto cdc FROM STREAM b",
+        "CREATE MATERIALIZED VIEW apply AS SELECT 1 AS changes",
+    ],
+)
+def test_other_statements_have_none(text: str) -> None:
+    assert auto_cdc_clause(text, "a.sql:1") is None
+
+
+@pytest.mark.parametrize(
+    ("clauses", "error_class"),
+    [
+        ("KEYS (id)", "AUTO_CDC_SYNTAX"),
+        ("KEYS (id, 1) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
+        ("KEYS (id) KEYS (id) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
+        ("KEYS (id) SEQUENCE BY x STORED AS BITEMPORAL", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
+        ("KEYS (id) SEQUENCE BY x SYSTEM SEQUENCE BY y", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
+        ("KEYS (id) IGNORE NULL UPDATES ON (a) SEQUENCE BY x", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
+    ],
+)
+def test_refusals(clauses: str, error_class: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        auto_cdc_clause(f"APPLY CHANGES INTO a FROM STREAM b {clauses}", "a.sql:3")
+    assert (refused.value.error_class, refused.value.location) == (error_class, "a.sql:3")
+    assert refused.value.hint
