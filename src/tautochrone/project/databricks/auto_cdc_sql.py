@@ -193,9 +193,8 @@ class _Parser:
         if [word.text for word in (*words[:1], *words[-1:])] == ["(", ")"]:
             words = words[1:-1]
         names, commas = words[::2], words[1::2]
-        if any(name.kind != "name" or name.text[0].isdigit() for name in names) or any(
-            comma.text != "," for comma in commas
-        ):
+        is_list = all(name.kind == "name" and not name.text[0].isdigit() for name in names)
+        if not is_list or any(comma.text != "," for comma in commas):
             raise self._invalid(f"{self._between(part)} is no list of columns")
         return ColumnChoice(tuple(unquote(name.text) for name in names), is_except=is_except)
 
