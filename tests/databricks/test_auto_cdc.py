@@ -1,4 +1,4 @@
-"""AUTO CDC end to end, with the sample of Databricks' documentation."""
+"""AUTO CDC end to end, with the sample of Databricks' documentation and the results that it shows."""
 
 from __future__ import annotations
 
@@ -6,38 +6,69 @@ from typing import Any
 
 import pytest
 
+from tautochrone.errors import DefinitionError
+
 from .conftest import DialectProject
 
 pytestmark = pytest.mark.spark
 
 PYTHON = """
 import dlt
-from pyspark.sql.functions import col, expr
+from pyspark.sql.functions import col, expr, struct
+
+EVENTS = "userId INT, name STRING, city STRING, operation STRING, sequenceNum BIGINT"
 
 @dlt.table
 def cdc_events():
-    return spark.readStream.schema(
-        "userId INT, name STRING, city STRING, operation STRING, sequenceNum BIGINT"
-    ).json("@IN@/users")
+    return spark.readStream.schema(EVENTS).json("@IN@/users")
 
-dlt.create_streaming_table("target")
+@dlt.view
+def users_in_files():
+    return spark.readStream.schema(EVENTS).json("@IN@/users")
 
+dlt.create_streaming_table("newest")
 dlt.create_auto_cdc_flow(
-    target="target",
+    target="newest",
     source="cdc_events",
     keys=["userId"],
     sequence_by=col("sequenceNum"),
     apply_as_deletes=expr("operation = 'DELETE'"),
+    apply_as_truncates=expr("operation = 'TRUNCATE'"),
     except_column_list=["operation", "sequenceNum"],
     stored_as_scd_type=1,
 )
+
+dlt.create_streaming_table("names")
+dlt.apply_changes(
+    target="names",
+    source="users_in_files",
+    keys=[col("userId")],
+    sequence_by=struct("sequenceNum", "operation"),
+    apply_as_deletes=col("operation") == "DELETE",
+    column_list=["userId", "name", "city"],
+    stored_as_scd_type="2",
+    track_history_except_column_list=["city"],
+)
+"""
+
+SQL = """
+CREATE OR REFRESH STREAMING TABLE history;
+
+CREATE FLOW history_flow AS AUTO CDC INTO history
+FROM STREAM(cdc_events)
+KEYS (userId)
+APPLY AS DELETE WHEN operation = "DELETE"
+SEQUENCE BY sequenceNum
+COLUMNS * EXCEPT (operation, sequenceNum)
+STORED AS SCD TYPE 2;
+
+CREATE MATERIALIZED VIEW cities AS
+SELECT city, count(*) AS users, min(__START_AT) AS since FROM history WHERE __END_AT IS NULL GROUP BY city;
 """
 
 
-def event(
-    user: int | None, name: str | None, city: str | None, operation: str, sequence: int
-) -> dict[str, Any]:
-    return {"userId": user, "name": name, "city": city, "operation": operation, "sequenceNum": sequence}
+def event(user: int | None, name: str | None, city: str | None, operation: str, n: int) -> dict[str, Any]:
+    return {"userId": user, "name": name, "city": city, "operation": operation, "sequenceNum": n}
 
 
 EVENTS = [
@@ -47,25 +78,100 @@ EVENTS = [
     event(126, "Lily", "Cancun", "INSERT", 2),
     event(123, None, None, "DELETE", 6),
     event(125, "Mercedes", "Guadalajara", "UPDATE", 6),
+    # These arrive late.
     event(125, "Mercedes", "Mexicali", "UPDATE", 5),
     event(123, "Isabel", "Chihuahua", "UPDATE", 5),
 ]
 
 
-def test_newest_row_of_each_key(project: DialectProject) -> None:
+def test_published_sample(project: DialectProject) -> None:
     project.define("users.py", PYTHON)
-    project.json("users/1.json", *EVENTS[:5])
+    project.define("history.sql", SQL)
+    project.json("users/1.json", *EVENTS[:6])
     project.run()
-    assert project.rows("SELECT * FROM target") == [
-        (124, "Raul", "Oaxaca"),
-        (125, "Mercedes", "Tijuana"),
-        (126, "Lily", "Cancun"),
-    ]
-    project.json("users/2.json", *EVENTS[5:])
-    happened = project.run()
-    assert project.rows("SELECT * FROM target") == [
+    newest = [
         (124, "Raul", "Oaxaca"),
         (125, "Mercedes", "Guadalajara"),
         (126, "Lily", "Cancun"),
     ]
-    assert happened.mode("target")[0] == "incremental"
+    assert project.rows("SELECT * FROM newest") == newest
+    project.json("users/2.json", *EVENTS[6:])
+    happened = project.run()
+    assert project.rows("SELECT * FROM newest") == newest
+    history = [
+        (123, "Isabel", "Chihuahua", 5, 6),
+        (123, "Isabel", "Monterrey", 1, 5),
+        (124, "Raul", "Oaxaca", 1, None),
+        (125, "Mercedes", "Guadalajara", 6, None),
+        (125, "Mercedes", "Mexicali", 5, 6),
+        (125, "Mercedes", "Tijuana", 2, 5),
+        (126, "Lily", "Cancun", 2, None),
+    ]
+    assert sorted(project.rows("SELECT * FROM history"), key=str) == history
+    assert project.rows(
+        "SELECT userId, name, city, __START_AT.sequenceNum, __END_AT.sequenceNum FROM names ORDER BY userId"
+    ) == [
+        (123, "Isabel", "Chihuahua", 1, 6),
+        (124, "Raul", "Oaxaca", 1, None),
+        (125, "Mercedes", "Guadalajara", 2, None),
+        (126, "Lily", "Cancun", 2, None),
+    ]
+    assert project.verdicts == {"cities": True}
+    modes = {table: happened.mode(table)[0] for table in ("newest", "history", "names")}
+    assert modes == {"newest": "no_data", "history": "incremental", "names": "incremental"}
+    assert project.rows("SELECT count(*) FROM names__events") == [(8,)]
+    # The table is emptied, and what happened before it, too; late events of that time have no effect.
+    project.json(
+        "users/3.json", event(None, None, None, "TRUNCATE", 3), event(127, "Ana", "Lima", "INSERT", 2)
+    )
+    project.define("history.sql", SQL.replace("FROM STREAM(cdc_events)", "FROM STREAM(known_users)"))
+    project.define("view.py", VIEW)
+    project.define(
+        "users.py", PYTHON.replace('col("operation") == "DELETE"', "expr(\"operation = 'DELETE'\")")
+    )
+    failing = project.pipeline.run()
+    assert "AUTO_CDC_EVENT_INVALID" in str([event for event in failing if event["event"] == "refresh_failed"])
+    assert project.rows("SELECT * FROM newest") == [(125, "Mercedes", "Guadalajara")]
+    assert (127, "Ana", "Lima", 2, None) in project.rows("SELECT * FROM history")
+
+
+VIEW = """
+import dlt
+
+@dlt.view
+def known_users():
+    return dlt.read_stream("cdc_events").where("userId IS NOT NULL")
+"""
+
+
+FILES = """
+import dlt
+
+@dlt.view
+def files():
+    return spark.readStream.text("@IN@")
+"""
+
+
+def test_definition_problems_name_the_place(project: DialectProject) -> None:
+    flow = "CREATE STREAMING TABLE e AS SELECT 1 AS id, 2 AS n FROM STREAM(files);\n"
+    project.define(
+        "files.py", "import dlt\n\n@dlt.view\ndef files():\n    return spark.readStream.text('@IN@')\n"
+    )
+    wrong = {
+        "KEYS (ID) SEQUENCE BY n COLUMNS (n)": "AUTO_CDC_COLUMN_NOT_FOUND",
+        "KEYS (id) SEQUENCE BY m": "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+        "KEYS (id) SEQUENCE BY n TRACK HISTORY ON n": "AUTO_CDC_ONLY_SCD_TYPE_2",
+        "KEYS (id) APPLY AS TRUNCATE WHEN n = 1 SEQUENCE BY n STORED AS SCD TYPE 2": (
+            "AUTO_CDC_ONLY_SCD_TYPE_1"
+        ),
+        "SEQUENCE BY n": "AUTO_CDC_WITHOUT_KEYS",
+        "KEYS (id) SEQUENCE BY map(n, n)": "AUTO_CDC_SEQUENCE_TYPE",
+    }
+    for clauses, error_class in wrong.items():
+        text = f"{flow}CREATE STREAMING TABLE t;\nAPPLY CHANGES INTO t FROM STREAM(e) {clauses};"
+        project.define("a.sql", text)
+        with pytest.raises(DefinitionError) as refused:
+            project.pipeline.run()
+        assert refused.value.error_class == error_class
+        assert (refused.value.location or "").startswith("definitions/a.sql:3"), error_class

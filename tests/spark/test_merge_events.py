@@ -118,7 +118,7 @@ class Table:
         frame = self.spark.createDataFrame([event.row() for event in events], QUERY)
         folded, _ = materialize(self.merge.folded(frame), max_rows=10_000)
         assert self.merge.invalid(folded).isEmpty()
-        keys = {tuple(row) for row in self.merge.keys_of(folded).collect()} | {(None,)}
+        keys = {tuple(row) for row in self.merge.keys_of(folded).collect()}
         is_all = not self.merge.truncations(folded).isEmpty()
         count = len(self.merge.keys)
         known = [row for row in self.state.values() if is_all or row[:count] in keys]

@@ -56,18 +56,31 @@ class AutoCdcQuery:
             chosen = auto_cdc.columns.of(chosen, self.location)
         auto_cdc.merge_columns(chosen, self.location)
         self._check_names(chosen)
-        return rows.select(
+        events = rows.select(
             *(rows[quoted(name)] for name in chosen),
             _column(auto_cdc.sequence).alias(SEQUENCE_COLUMN),
             _condition(auto_cdc.delete).alias(DELETE_COLUMN),
             _condition(auto_cdc.truncate).alias(TRUNCATE_COLUMN),
         )
+        self._check_sequence(events.schema)
+        return events
 
     def view_text(self, _session: SparkSession) -> str | None:
         return None
 
     def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:
         return self.source.position_of(error, problem)
+
+    def _check_sequence(self, schema: StructType) -> None:
+        kind = schema[SEQUENCE_COLUMN].dataType.simpleString()
+        if any(word in kind for word in ("map", "variant", "void", "interval")):
+            raise DefinitionError(
+                "AUTO_CDC_SEQUENCE_TYPE",
+                f"The sequence of an AUTO CDC flow is {kind}, which has no order or is not stored",
+                sqlstate="42K09",
+                location=self.location,
+                hint="order by a number, a time, a text or a STRUCT of such",
+            )
 
     def _check_names(self, columns: tuple[str, ...]) -> None:
         own = (START_COLUMN, END_COLUMN) if self.auto_cdc.scd_type == 2 else ()

@@ -55,6 +55,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_ac
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import EventMerge, Merged
 from tautochrone.spark.execute.merge_history import event_merge
+from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
 
@@ -101,12 +102,20 @@ class AutoCdcRefresher:
             for flow, name in inputs
             if (events := self._events(task, flow, name, merged.get(str(name)), session)) is not None
         ]
+        rows = sum(self._row_bound(name, merged.get(str(name)), task.inputs[name]) for _, name in inputs)
         mode = RefreshMode.FULL if is_first else RefreshMode.INCREMENTAL
         if not parts:
             task.table.commit_metadata_only(task.fork, task.metadata_with(mode))
             return _no_data(task, ReasonCode.NO_NEW_ROWS)
         refresh = _Merging(task, self._context, auto_cdc, session, mode)
-        return refresh.run(reduce(_union, parts))
+        with tuned(session, delta_rows=rows):
+            return refresh.run(reduce(_union, parts), rows)
+
+    def _row_bound(self, name: TableName, merged: str | None, new: Version) -> int:
+        """How many rows a table got since a version, at most."""
+        source = self._context.load_table(name)
+        after, before = source.row_count(new), 0 if merged is None else source.row_count(Version(merged))
+        return sys.maxsize if after is None or before is None else max(0, after - before)
 
     def _events(
         self,
@@ -138,12 +147,13 @@ class _Merging:
     session: SparkSession
     mode: RefreshMode
 
-    def run(self, events: DataFrame) -> Refreshed:
+    def run(self, events: DataFrame, max_events: int) -> Refreshed:
+        """Merge some events, of which there are at most `max_events`."""
         task, is_first = self.task, self.mode is RefreshMode.FULL
         schema = self.context.schemas[task.name]
         merge = self._merge(schema, events.schema)
         folded = merge.folded(align(events, _query_schema(schema, events.schema), str(task.name)))
-        folded, count = materialize(folded, max_rows=sys.maxsize)
+        folded, count = materialize(folded, max_rows=max_events)
         self._require_valid(merge, folded)
         if count == 0 and not is_first:
             task.table.commit_metadata_only(task.fork, task.metadata_with(self.mode))
@@ -153,13 +163,20 @@ class _Merging:
         truncates = merge.is_truncating and bool(merge.truncations(folded).take(1))
         keys = _Keys(merge, folded, count, is_all=truncates)
         if is_first:
+            known = 0
             state = self.session.createDataFrame([], StructType(merge.state_schema(RUN).fields[:-1]))
         else:
             self._require_state(states)
             rows = states.rows(_STATE, lambda stored: keys.matching(self._in_session(stored)))
-            state, _ = materialize(self._in_session(rows), max_rows=sys.maxsize)
+            has_one_row_each = merge.state_keys == merge.keys and not truncates
+            max_rows = count + 1 if has_one_row_each else sys.maxsize
+            state, known = materialize(self._in_session(rows), max_rows=max_rows)
         merged = merge.merge(folded, state)
-        return self._commit(merge, merged, states, schema, keys)
+        is_local = fits_on_driver(count + known)
+        if is_local:
+            frames = (merged.state, merged.added, merged.removed)
+            merged = Merged(*(materialize(frame, max_rows=count + known)[0] for frame in frames))
+        return self._commit(merge, merged, states, schema, keys, is_local=is_local)
 
     def _merge(self, schema: StructType, query: StructType) -> EventMerge:
         columns = [*_data_columns(schema), SEQUENCE_COLUMN]
@@ -224,16 +241,23 @@ class _Merging:
         )
 
     def _commit(
-        self, merge: EventMerge, merged: Merged, states: States, schema: StructType, keys: _Keys
+        self,
+        merge: EventMerge,
+        merged: Merged,
+        states: States,
+        schema: StructType,
+        keys: _Keys,
+        *,
+        is_local: bool,
     ) -> Refreshed:
         task, is_first = self.task, self.mode is RefreshMode.FULL
         metadata = task.metadata_with(self.mode)
-        staged = task.table.stage(task.fork, align(merged.added, schema, str(task.name)))
+        staged = task.table.stage(task.fork, align(merged.added, schema, str(task.name)), local=is_local)
         old_rows = {} if is_first else self._positions(merge, merged.removed, keys)
         if is_first:
             companions = states.companions({_STATE: states.build(_STATE, merged.state, task.metadata)})
         else:
-            companions = states.write({_STATE: merged.state}, task.metadata, ())
+            companions = states.write({_STATE: merged.state}, task.metadata, (_STATE,) if is_local else ())
         committed = commit_change(
             task.table, task.fork, staged, old_rows, replace(metadata, companions=companions)
         )

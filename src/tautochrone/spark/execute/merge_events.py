@@ -134,7 +134,12 @@ class EventMerge(abc.ABC):
 
     def keys_of(self, folded: DataFrame) -> DataFrame:
         """The keys of the state's rows that a merge needs; NULL for the row of the last truncation."""
-        return folded.select(*self.keys).distinct()
+        keys = folded.select(*self.keys).distinct()
+        if not self.is_truncating:
+            return keys
+        types = zip(self.keys, self.columns.keys, strict=True)
+        nulls = [sf.lit(None).cast(self.query[column].dataType).alias(key) for key, column in types]
+        return keys.unionAll(folded.sparkSession.range(1).select(*nulls))
 
     @abc.abstractmethod
     def _folded(self, events: DataFrame) -> DataFrame: ...
