@@ -19,7 +19,7 @@ from pyspark.sql.types import BooleanType, IntegerType, StringType, StructField,
 
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
 from tautochrone.spark.execute.materialize import materialize
-from tautochrone.spark.execute.merge_events import EventMerge
+from tautochrone.spark.execute.merge_events import COUNT, EventMerge
 from tautochrone.spark.execute.merge_history import event_merge
 
 pytestmark = pytest.mark.spark
@@ -133,7 +133,10 @@ class Table:
         self.rows.update(added)
         width = len(self.merge.state_keys)
         for row in merged.state.collect():
-            self.state[tuple(row[:width])] = tuple(row)
+            if row[COUNT] == 0:
+                self.state.pop(tuple(row[:width]), None)
+            else:
+                self.state[tuple(row[:width])] = tuple(row)
 
 
 def check(spark: SparkSession, auto_cdc: AutoCdc, events: list[Event], choice: random.Random) -> None:

@@ -25,20 +25,14 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model import limits
-from tautochrone.model.auto_cdc import (
-    DELETE_COLUMN,
-    END_COLUMN,
-    SEQUENCE_COLUMN,
-    START_COLUMN,
-    TRUNCATE_COLUMN,
-    AutoCdc,
-)
+from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.choose_mode import is_committed
+from tautochrone.runtime.refresh.event_merges import aligned_events, input_of, merge_of
 from tautochrone.runtime.refresh.keyed_apply import added_rows, commit_change
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
@@ -53,8 +47,7 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
-from tautochrone.spark.execute.merge_events import EventMerge, Merged
-from tautochrone.spark.execute.merge_history import event_merge
+from tautochrone.spark.execute.merge_events import COUNT, EventMerge, Merged
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
@@ -109,7 +102,7 @@ class AutoCdcRefresher:
             return _no_data(task, ReasonCode.NO_NEW_ROWS)
         refresh = _Merging(task, self._context, auto_cdc, session, mode)
         with tuned(session, delta_rows=rows):
-            return refresh.run(reduce(_union, parts), rows)
+            return refresh.run(parts, rows)
 
     def _row_bound(self, name: TableName, merged: str | None, new: Version) -> int:
         """How many rows a table got since a version, at most."""
@@ -147,12 +140,13 @@ class _Merging:
     session: SparkSession
     mode: RefreshMode
 
-    def run(self, events: DataFrame, max_events: int) -> Refreshed:
-        """Merge some events, of which there are at most `max_events`."""
+    def run(self, parts: Sequence[DataFrame], max_events: int) -> Refreshed:
+        """Merge the events of several flows, of which there are at most `max_events`."""
         task, is_first = self.task, self.mode is RefreshMode.FULL
         schema = self.context.schemas[task.name]
-        merge = self._merge(schema, events.schema)
-        folded = merge.folded(align(events, _query_schema(schema, events.schema), str(task.name)))
+        events = aligned_events(parts, schema, task.name)
+        merge = merge_of(task.flows, schema, events.schema, task.location)
+        folded = merge.folded(events)
         folded, count = materialize(folded, max_rows=max_events)
         self._require_valid(merge, folded)
         if count == 0 and not is_first:
@@ -166,11 +160,10 @@ class _Merging:
             known = 0
             state = self.session.createDataFrame([], StructType(merge.state_schema(RUN).fields[:-1]))
         else:
-            self._require_state(states)
-            rows = states.rows(_STATE, lambda stored: keys.matching(self._in_session(stored)))
+            rows = self._known(states, keys)
             has_one_row_each = merge.state_keys == merge.keys and not truncates
             max_rows = count + 1 if has_one_row_each else sys.maxsize
-            state, known = materialize(self._in_session(rows), max_rows=max_rows)
+            state, known = materialize(rows, max_rows=max_rows)
         merged = merge.merge(folded, state)
         is_local = fits_on_driver(count + known)
         if is_local:
@@ -178,25 +171,19 @@ class _Merging:
             merged = Merged(*(materialize(frame, max_rows=count + known)[0] for frame in frames))
         return self._commit(merge, merged, states, schema, keys, is_local=is_local)
 
-    def _merge(self, schema: StructType, query: StructType) -> EventMerge:
-        columns = [*_data_columns(schema), SEQUENCE_COLUMN]
-        roles = self.auto_cdc.merge_columns(columns, self.task.location)
-        types = {field.name: field for field in (*query.fields, *schema.fields)}
-        of_query = StructType([types[name] for name in columns])
-        truncates = any(flow.flow.auto_cdc and flow.flow.auto_cdc.truncate for flow in self.task.flows)
-        return event_merge(self.auto_cdc, roles, of_query, truncates=bool(truncates))
-
     def _layout(self, merge: EventMerge) -> StateLayout:
         schema = merge.state_schema(RUN)
+        tracked = None if self.auto_cdc.tracked is None else repr(self.auto_cdc.tracked).lower()
+        # Further columns may come: the types of those that are there are compared when the state is widened.
+        lasting = [field.jsonValue() for field in schema.fields if field.name not in merge.values]
         signed = json.dumps(
             [
                 _FORMAT,
                 self.auto_cdc.scd_type,
                 self.auto_cdc.is_ignoring_nulls,
                 merge.columns.keys,
-                merge.columns.values if set(merge.values) & set(schema.names) else [],
-                merge.columns.tracked if self.auto_cdc.scd_type == 2 else [],
-                schema.jsonValue(),
+                tracked,
+                lasting,
             ]
         )
         return StateLayout(
@@ -205,6 +192,22 @@ class _Merging:
             schema=schema,
             signature=hashlib.sha256(signed.encode()).hexdigest()[:16],
         )
+
+    def _known(self, states: States, keys: _Keys) -> DataFrame:
+        """The state of some keys."""
+        self._require_state(states)
+        schema = states.layouts[_STATE].schema
+
+        def of_keys(stored: DataFrame) -> DataFrame:
+            # A version of the state from before a column came, or its type was widened.
+            older = {field.name: field.dataType for field in stored.schema.fields}
+            for field in schema.fields:
+                if older.get(field.name) != field.dataType:
+                    value = sf.col(field.name) if field.name in older else sf.lit(None)
+                    stored = stored.withColumn(field.name, value.cast(field.dataType))
+            return keys.matching(self._in_session(stored))
+
+        return self._in_session(states.rows(_STATE, of_keys)).where(sf.col(COUNT) > 0)
 
     def _require_valid(self, merge: EventMerge, folded: DataFrame) -> None:
         invalid = merge.invalid(folded).select(*merge.keys).limit(1).collect()
@@ -257,6 +260,7 @@ class _Merging:
         if is_first:
             companions = states.companions({_STATE: states.build(_STATE, merged.state, task.metadata)})
         else:
+            states.widen(_STATE, task.metadata)
             companions = states.write({_STATE: merged.state}, task.metadata, (_STATE,) if is_local else ())
         committed = commit_change(
             task.table, task.fork, staged, old_rows, replace(metadata, companions=companions)
@@ -347,17 +351,13 @@ def _is_prunable(kind: str) -> bool:
     return has_literals(kind) and not kind.startswith(UNORDERED_TYPE)
 
 
-def _union(left: DataFrame, right: DataFrame) -> DataFrame:
-    return left.unionByName(right, allowMissingColumns=True)
-
-
 def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
     """Each flow with the lake table whose events it takes.
 
     Raises:
         DefinitionError: `AUTO_CDC_SOURCE_NOT_SUPPORTED`.
     """
-    tables = [next(iter(flow.inputs.stream)) for flow in task.flows]
+    tables = [input_of(flow) for flow in task.flows]
     for flow, name in zip(task.flows, tables, strict=True):
         if tables.count(name) > 1:
             raise DefinitionError(
@@ -368,16 +368,6 @@ def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
                 hint="let one flow read all that the table takes from it, through a view",
             )
     return list(zip(task.flows, tables, strict=True))
-
-
-def _data_columns(schema: StructType) -> list[str]:
-    return [name for name in schema.names if name not in (START_COLUMN, END_COLUMN)]
-
-
-def _query_schema(schema: StructType, query: StructType) -> StructType:
-    """The columns of the table, and those that say what an event does."""
-    special = (SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
-    return StructType([*(schema[name] for name in _data_columns(schema)), *(query[name] for name in special)])
 
 
 def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:

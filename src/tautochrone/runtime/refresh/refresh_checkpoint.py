@@ -19,6 +19,7 @@ from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
+from tautochrone.runtime.refresh.event_merges import auto_cdc_of
 from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulkLoad
 from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import failure_of
@@ -241,7 +242,7 @@ class CheckpointRefresher:
     def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:
         if self._topology.is_view(task.name):
             return self._views.refresh(task)
-        auto_cdc = next((flow.flow.auto_cdc for flow in task.flows if flow.flow.auto_cdc), None)
+        auto_cdc = auto_cdc_of(task.flows)
         if auto_cdc is not None:
             return self._auto_cdc.refresh(task, auto_cdc)
         apply = self._keyed.keyed_apply(task.name)

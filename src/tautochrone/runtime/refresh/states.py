@@ -106,6 +106,16 @@ class States:
         fork = table.fork()
         return self._replaced(layout, table, fork, self._run(layout, rows, _next_run(fork)), commit_metadata)
 
+    def widen(self, number: int, commit_metadata: CommitMetadata) -> None:
+        """Give the state's table the columns of the layout that it lacks.
+
+        Raises:
+            DefinitionError: `INCOMPATIBLE_SCHEMA_CHANGE`.
+        """
+        table = self._table(number)
+        if table.widen(table.fork(), self.layouts[number].schema, commit_metadata):
+            del self._tables[number]
+
     def companions(self, versions: Mapping[int, Version]) -> Mapping[str, str]:
         """Versions of states as commit metadata names them."""
         return {str(self._name(number)): str(version) for number, version in versions.items()}
@@ -162,7 +172,8 @@ class States:
         """All runs and the newest one as one run."""
         values = (*layout.values, RUN)
         few = are_few(table.row_count(fork.version))
-        both = table.read(self.base, fork.version).unionByName(newest)
+        # A version from before a column came lacks it.
+        both = table.read(self.base, fork.version).unionByName(newest, allowMissingColumns=True)
         if few:
             both = both.coalesce(1)
         folded = both.groupBy(*layout.keys).agg(

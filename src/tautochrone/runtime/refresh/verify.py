@@ -1,4 +1,7 @@
-"""The oracle: a view recomputed by plain Spark at a checkpoint, compared both ways as multisets."""
+"""The oracle: a view recomputed by plain Spark at a checkpoint, compared both ways as multisets.
+
+A table of AUTO CDC flows is recomputed by one merge of all events.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from tautochrone.model.read_points import ReadPointServer
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.runtime.refresh.event_merges import auto_cdc_of, input_of, rows_of_all_events
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.execute.multiset_diff import diff_sizes
 from tautochrone.spark.session.factory import use_database
@@ -89,13 +93,15 @@ def verify(
     newest = {status.dataset: status.checkpoint for status in store.datasets.statuses()}
     sessions = Sessions(base, read_points, definitions)
     for view in views:
-        if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
+        flows = graph.flows_of(view)
+        is_merged = auto_cdc_of(flows) is not None
+        if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW and not is_merged:
             continue
         checkpoint = newest.get(view) if number is None else CheckpointNumber(number)
         if checkpoint is None:
             yield _unknown(view, None, "it was never built")
             continue
-        (flow,) = graph.flows_of(view)
+        flow = flows[0]
         if not flow.deterministic:
             yield _unknown(view, checkpoint, f"its query is not deterministic: {flow.deterministic_reason}")
             continue
@@ -134,6 +140,8 @@ def _why_unknown(
     store: Store, graph: Graph, flow: ResolvedFlow, view: TableName, checkpoint: CheckpointNumber
 ) -> str | None:
     """Why a view may rightly differ from its recomputation, or None."""
+    if flow.flow.auto_cdc is not None:
+        return None
     if flow.file_tables:
         # The store carries an older version of a table of files on, where the cut names none.
         refreshes = (r for r in store.history.refreshes(view) if r.checkpoint <= checkpoint)
@@ -170,8 +178,14 @@ def recompute(
         session: shows the view and what it reads at one read point, with the settings of the view's flow.
         versions: of that read point; clocks among them tell the query's `now()`.
     """
-    (flow,) = graph.flows_of(view)
-    definitions.prepare(session, flow.views)
+    flows = graph.flows_of(view)
+    flow = flows[0]
+    definitions.prepare(session, frozenset().union(*(flow.views for flow in flows)))
+    if auto_cdc_of(flows) is not None:
+        inputs = {name: session.table(name.sql) for name in map(input_of, flows)}
+        location = str(definitions.datasets[view].location)
+        merged = rows_of_all_events(flows, inputs, graph.schemas[view], view, location)
+        return diff_sizes(merged, session.table(view.sql))
     actual_query = with_fixed_time(flow.evaluate(session, versions), versions)
     expected = align(actual_query, graph.schemas[view], flow.flow.name)
     return diff_sizes(expected, session.table(view.sql))
