@@ -28,6 +28,8 @@ APPLY AS DELETE WHEN a IS NULL SEQUENCE BY n COLUMNS id, a STORED AS SCD TYPE 2;
 CREATE MATERIALIZED VIEW sums TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental') AS
 SELECT h.id, count(*) AS n, sum(h.a) AS a, max(e.a) AS newest
 FROM history h LEFT JOIN newest e ON h.id = e.id GROUP BY h.id;
+
+CREATE MATERIALIZED VIEW counts AS SELECT count(*) AS n FROM ticks;
 """
 KEYS = 12
 EXPECTED = {
@@ -52,7 +54,12 @@ class Events:
         self.pick = random.Random(5)
         self.unsent: dict[int, list[int]] = {}
         self.pipeline.session.sql("CREATE TABLE lake.default.events (id INT, n INT, a INT) USING iceberg")
+        self.pipeline.session.sql("CREATE TABLE lake.default.ticks (id INT) USING iceberg")
         self.send()
+
+    def tick(self) -> None:
+        """A change of another table: a checkpoint without events."""
+        self.pipeline.session.sql("INSERT INTO lake.default.ticks VALUES (1)")
 
     def send(self) -> None:
         """A few events in any order, some of them again."""
@@ -103,6 +110,7 @@ def state(table: str) -> str:
 
 def test_crash_around_the_commit_of_a_merge(events: Events) -> None:
     events.run(Strike(Step.LAKE_COMMIT_STAGED, "after", "crash", on=state("history")))
+    events.tick()
     events.run()
     events.send()
     events.run(Strike(Step.LAKE_COMMIT_STAGED, "after", "crash", on=state("newest")))

@@ -36,7 +36,7 @@ from tautochrone.runtime.refresh.event_merges import aligned_events, input_of, m
 from tautochrone.runtime.refresh.keyed_apply import added_rows, commit_change
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
-from tautochrone.runtime.refresh.states import States
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE, States
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,
@@ -52,7 +52,7 @@ from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
 
-__all__ = ["AutoCdcRefresher"]
+__all__ = ["AutoCdcRefresher", "require_never_merged"]
 
 _STATE = 0
 """The number of the only state."""
@@ -98,8 +98,7 @@ class AutoCdcRefresher:
         rows = sum(self._row_bound(name, merged.get(str(name)), task.inputs[name]) for _, name in inputs)
         mode = RefreshMode.FULL if is_first else RefreshMode.INCREMENTAL
         if not parts:
-            task.table.commit_metadata_only(task.fork, task.metadata_with(mode))
-            return _no_data(task, ReasonCode.NO_NEW_ROWS)
+            return _no_events(task, mode, ReasonCode.NO_NEW_ROWS)
         refresh = _Merging(task, self._context, auto_cdc, session, mode)
         with tuned(session, delta_rows=rows):
             return refresh.run(parts, rows)
@@ -130,6 +129,29 @@ class AutoCdcRefresher:
         return self._sessions.session(str(task.name), conf)
 
 
+def require_never_merged(task: RefreshTask) -> None:
+    """Refuse a table whose flows are none of AUTO CDC any more.
+
+    Raises:
+        RefreshError: `AUTO_CDC_CHANGED`.
+    """
+    metadata = task.fork.commit_metadata
+    companions = {} if metadata is None else metadata.companions
+    if any(TableName.parse(name).namespace == STATE_NAMESPACE for name in companions):
+        raise _changed(task)
+
+
+def _changed(task: RefreshTask) -> RefreshError:
+    return RefreshError(
+        "AUTO_CDC_CHANGED",
+        f"The flows of {task.name} merge otherwise than those that made its rows",
+        hint=f"merge all events again with --full-refresh {task.name.table}, or take the change of keys, "
+        "types, tracked columns or flows back",
+        location=task.location,
+        sqlstate="55000",
+    )
+
+
 @dataclass(slots=True)
 class _Merging:
     """One refresh with new events."""
@@ -150,8 +172,7 @@ class _Merging:
         folded, count = materialize(folded, max_rows=max_events)
         self._require_valid(merge, folded)
         if count == 0 and not is_first:
-            task.table.commit_metadata_only(task.fork, task.metadata_with(self.mode))
-            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+            return _no_events(task, self.mode, ReasonCode.NO_EVENTS_OF_KEYS)
         layout = self._layout(merge)
         states = States(self.context.base, self.context.lake, task.name, {_STATE: layout}, task.fork)
         truncates = merge.is_truncating and bool(merge.truncations(folded).take(1))
@@ -226,15 +247,8 @@ class _Merging:
         if missing is None:
             return
         table = self.task.name.table
-        if missing.code is ReasonCode.STATE_FORMAT_DIFFERS:
-            raise RefreshError(
-                "AUTO_CDC_CHANGED",
-                f"The flows of {self.task.name} merge otherwise than those that made its rows",
-                hint=f"merge all events again with --full-refresh {table}, or take the change of keys, "
-                "types, columns or history back",
-                location=self.task.location,
-                sqlstate="55000",
-            )
+        if missing.code in (ReasonCode.STATE_FORMAT_DIFFERS, ReasonCode.STATE_MISSING):
+            raise _changed(self.task)
         raise RefreshError(
             "AUTO_CDC_STATE_LOST",
             f"What is known of earlier events of {self.task.name} is lost: {missing}",
@@ -368,6 +382,15 @@ def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
                 hint="let one flow read all that the table takes from it, through a view",
             )
     return list(zip(task.flows, tables, strict=True))
+
+
+def _no_events(task: RefreshTask, mode: RefreshMode, code: ReasonCode) -> Refreshed:
+    """Record the versions of the inputs; the state stays."""
+    last_commit = task.fork.commit_metadata
+    companions = {} if last_commit is None else last_commit.companions
+    metadata = replace(task.metadata_with(mode), companions=companions)
+    task.table.commit_metadata_only(task.fork, metadata)
+    return _no_data(task, code)
 
 
 def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:

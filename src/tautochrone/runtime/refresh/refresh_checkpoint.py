@@ -15,7 +15,7 @@ from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.policy import policy_of
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher
+from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher, require_never_merged
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
@@ -245,6 +245,7 @@ class CheckpointRefresher:
         auto_cdc = auto_cdc_of(task.flows)
         if auto_cdc is not None:
             return self._auto_cdc.refresh(task, auto_cdc)
+        require_never_merged(task)
         apply = self._keyed.keyed_apply(task.name)
         return self._streams.refresh(task) if apply is None else self._keyed.refresh(task, apply)
 
