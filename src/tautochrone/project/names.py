@@ -47,7 +47,7 @@ class NameScope:
         """The full name of a dataset.
 
         Raises:
-            DefinitionError: CATALOG_NOT_FOUND, the name starts with a catalog that is not the
+            DefinitionError: SEVERAL_CATALOGS, the name starts with a catalog that is not the
                 pipeline's; INVALID_IDENTIFIER, it is not a name.
         """
         if not parts or not all(parts):
@@ -65,16 +65,26 @@ class NameScope:
             return TableName(self.catalog, self.namespace, parts[0])
         if len(parts) == 2:
             return TableName(self.catalog, (parts[0],), parts[1])
-        if not self.is_ours(parts[0]):
-            raise DefinitionError(
-                "CATALOG_NOT_FOUND",
-                f"The catalog `{parts[0]}` of {'.'.join(parts)} is not the pipeline's, `{self.catalog}`",
-                sqlstate="42P08",
-                location=location,
-                hint="All datasets of a pipeline are in one catalog, so that a checkpoint has all of them: "
-                f"write `{'.'.join((self.catalog, *parts[1:]))}`, or leave the catalog out.",
-            )
+        self.require_ours(parts[0], location, parts[1:])
         return TableName(self.catalog, parts[1:-1], parts[-1])
+
+    def require_ours(self, catalog: str, location: str | None, rest: tuple[str, ...] = ()) -> None:
+        """Refuse a catalog that is not the pipeline's; `rest` are the parts of the name after it.
+
+        Raises:
+            DefinitionError: SEVERAL_CATALOGS.
+        """
+        if self.is_ours(catalog):
+            return
+        raise DefinitionError(
+            "SEVERAL_CATALOGS",
+            f"{'.'.join((catalog, *rest))} is not in the pipeline's catalog, `{self.catalog}`",
+            sqlstate="0A000",
+            location=location,
+            hint="A checkpoint shows all datasets of a pipeline, so they are in one catalog: write "
+            f"`{'.'.join((self.catalog, *rest))}`, or make it a dataset of another pipeline, with "
+            f"`catalog: {catalog}`, which this one may read.",
+        )
 
     def live_dataset(self, parts: tuple[str, ...]) -> tuple[TableName, str] | None:
         """The dataset that `LIVE.x` means, unless the pipeline has a database of that name.

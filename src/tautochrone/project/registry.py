@@ -231,7 +231,7 @@ class Registry(GraphElementRegistry):
                     )
                     scope = scope.within(full_name.namespace if full_name else statement.name)
                 case StatementKind.USE_CATALOG:
-                    scope.resolve((statement.name[0], "x", "x"), location)
+                    scope.require_ours(statement.name[0], location)
                 case StatementKind.FLOW:
                     query = self._sql_query(statement, scope)
                     self._add_flow(
