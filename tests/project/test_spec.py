@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tautochrone.errors import SpecError
+from tautochrone.errors import SettingsError, SpecError
+from tautochrone.project.settings import load_settings
 from tautochrone.project.spec import find_spec, load_spec
 from tautochrone.project.templates import init_project
 
@@ -69,7 +70,6 @@ def test_storage_as_local_path(tmp_path: Path, storage: str, path: str) -> None:
         (MINIMAL + "libraries:\n- glob: {include: 'a/**/*.py'}\n", "PIPELINE_SPEC_INVALID_GLOB_PATTERN", 3),
         (MINIMAL + "libraries:\n- include: a\n", "PIPELINE_SPEC_INVALID_FIELD", 3),
         (MINIMAL + "database: [x\n", "PIPELINE_SPEC_INVALID_YAML", 4),
-        ("name: p\nstorage: s3a://bucket/x\n", "PIPELINE_STORAGE_ROOT_NOT_LOCAL", 2),
         ("name: p\nstorage: a?b/x\n", "PIPELINE_STORAGE_ROOT_NOT_SUPPORTED", 2),
         ("- a\n", "PIPELINE_SPEC_INVALID_YAML", None),
     ],
@@ -79,6 +79,34 @@ def test_refuses_with_class_and_line(tmp_path: Path, text: str, error_class: str
     assert error.error_class == error_class
     path = tmp_path / "spark-pipeline.yml"
     assert error.location == (f"{path}:{line}" if line else str(path))
+
+
+def test_storage_on_another_file_system(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, "name: p\nstorage: s3a://bucket/x/\n"))
+    assert spec.storage_root == "s3a://bucket/x"
+    assert spec.storage_path == str(tmp_path.resolve() / ".tautochrone")
+    local = load_spec(write(tmp_path, MINIMAL))
+    assert local.storage_root == local.storage_path
+
+
+def test_defaults_need_a_local_storage(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, "name: p\nstorage: s3a://bucket/x\n"))
+    with pytest.raises(SettingsError) as refused:
+        load_settings(spec, environment={})
+    assert (refused.value.error_class, refused.value.location) == (
+        "STORAGE_NOT_LOCAL",
+        "spark-pipeline.yml:2",
+    )
+    assert "the store (meta.url) and the lake's catalog (lake.options)" in str(refused.value)
+    (tmp_path / "tautochrone.toml").write_text(
+        '[meta]\nurl = "postgresql://host/db"\n'
+        '[lake.options]\ntype = "rest"\nuri = "http://host"\nwarehouse = "s3a://bucket/lake"\n'
+        '[spark.conf]\n"spark.hadoop.fs.s3a.endpoint" = "host:9000"\n'
+        '"spark.hadoop.fs.s3a.connection.ssl.enabled" = false\n'
+    )
+    settings = load_settings(spec, environment={})
+    assert settings.storage_root == "s3a://bucket/x"
+    assert settings.catalog.file_options == {"s3.endpoint": "http://host:9000"}
 
 
 def test_messages_are_sparks(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ __all__ = ["Files"]
 _RENAMES_WHOLE = frozenset({"file", "hdfs", "viewfs"})
 """Schemes of file systems on which a folder gets its new name at once, whatever is in it."""
 
+_STORES_WHOLE = frozenset({"s3a", "gs"})
+"""Schemes of object stores that show a file when all of it is stored, over an older one at once."""
+
 
 class Files:
     """Reads and writes whole UTF-8 files. Paths are absolute, with or without a scheme."""
@@ -39,18 +42,25 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Write the file whole: under another name first, then renamed over the old one. The other name is
-        used once: two processes that write one file never write into each other's."""
+        """Write the file whole. Where a file is visible while it is written: under another name first, then
+        renamed over the old one. The other name is used once: two processes that write one file never write
+        into each other's."""
         system, target = self._open(path)
+        if str(system.getUri().getScheme()) in _STORES_WHOLE:
+            self._store(system, target, text)
+            return
         name = f".{target.getName()}.{uuid4().hex}.new"
         scratch = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), name)
-        stream = system.create(scratch, True)
+        self._store(system, scratch, text)
+        system.delete(target, False)
+        system.rename(scratch, target)
+
+    def _store(self, system: Any, target: Any, text: str) -> None:
+        stream = system.create(target, True)
         try:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-        system.delete(target, False)
-        system.rename(scratch, target)
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it; a missing one is fine."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
+from tautochrone.iceberg.sessions.s3_options import s3_options
 from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
@@ -79,6 +80,7 @@ class Settings:
     """
 
     storage: str
+    storage_root: str
     catalog: CatalogSettings = field(repr=False)
     durability: Durability
     other_formats: OtherFormats
@@ -146,10 +148,13 @@ def load_settings(
 
     confs = {key: value.reveal() for key, value in _below(values, _CONF).items()}
     options = {key: value.reveal() for key, value in _below(values, _OPTIONS).items()}
-    catalog = CatalogSettings(setting("lake", "catalog"), options)
+    catalog = CatalogSettings(setting("lake", "catalog"), options, s3_options(confs))
     check_supported(catalog)
+    if spec.storage_root != spec.storage_path:
+        _check_not_in_storage(spec, values)
     return Settings(
         storage=spec.storage_path,
+        storage_root=spec.storage_root,
         catalog=catalog,
         durability=setting("lake", "durability"),
         other_formats=setting("lake", "other_formats"),
@@ -204,6 +209,28 @@ def load_settings(
         ignored=ignored,
         sinks=sink_settings(values),
     )
+
+
+def _check_not_in_storage(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> None:
+    """Refuse defaults that are databases in the storage, when it is no local folder.
+
+    Raises:
+        SettingsError: `STORAGE_NOT_LOCAL`.
+    """
+    in_storage = {
+        "the store (meta.url)": values["meta", "url"].origin,
+        "the lake's catalog (lake.options)": next(iter(_below(values, _OPTIONS).values())).origin,
+    }
+    missing = [subject for subject, origin in in_storage.items() if origin == DEFAULT]
+    if missing:
+        raise SettingsError(
+            "STORAGE_NOT_LOCAL",
+            f"{' and '.join(missing)} would be a database file in {spec.storage}, which is no local folder",
+            location=spec.origin_of("storage"),
+            hint="set meta.url to postgresql://… or to a MetaService, and a catalog of type jdbc on "
+            "PostgreSQL or of type rest, with its warehouse",
+            sqlstate="42K03",
+        )
 
 
 def confs_without_project(

@@ -23,6 +23,8 @@ from tautochrone.errors import SpecError
 __all__ = ["PipelineSpec", "find_spec", "load_spec"]
 
 _FILE_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
+_LOCAL_FOLDER = ".tautochrone"
+"""In the project, for logs, when the storage is on another file system."""
 _FIELDS = frozenset({"name", "storage", "catalog", "database", "schema", "configuration", "libraries"})
 
 
@@ -30,14 +32,17 @@ _FIELDS = frozenset({"name", "storage", "catalog", "database", "schema", "config
 class PipelineSpec:
     """A pipeline spec as written.
 
-    `storage` is the text in the file; `storage_path` the same as an absolute local path.
-    `libraries` are globs, ready for `Path.glob` below `root`.
+    `storage` is the text in the file; `storage_path` the same as an absolute local path, or the folder
+    `.tautochrone` of the project if the storage is on another file system; `storage_root` what streaming
+    checkpoints are below: the local path, or the URI. `libraries` are globs, ready for `Path.glob` below
+    `root`.
     """
 
     path: Path
     name: str
     storage: str
     storage_path: str
+    storage_root: str
     catalog: str | None = None
     database: str | None = None
     configuration: Mapping[str, str] = field(default_factory=dict)
@@ -159,11 +164,13 @@ class _Reader:
             if data.get(key) is None:
                 _refuse("PIPELINE_SPEC_MISSING_REQUIRED_FIELD", self._shown, field_name=key)
         storage = self._text(data, "storage")
+        storage_path, storage_root = self._storage(storage)
         return PipelineSpec(
             path=self._path,
             name=str(data["name"]),
             storage=storage,
-            storage_path=self._local(storage),
+            storage_path=storage_path,
+            storage_root=storage_root,
             catalog=self._optional(data, "catalog"),
             database=self._optional(data, "database" if data.get("database") is not None else "schema"),
             configuration=MappingProxyType(self._configuration(data.get("configuration"))),
@@ -181,20 +188,14 @@ class _Reader:
     def _optional(self, data: Mapping[str, Any], key: str) -> str | None:
         return None if data.get(key) is None else self._text(data, key)
 
-    def _local(self, storage: str) -> str:
+    def _storage(self, storage: str) -> tuple[str, str]:
+        """The local folder of the storage, and what its streaming checkpoints are below."""
         # Spark requires a scheme, but public projects write relative paths.
         parts = urlsplit(storage)
-        if parts.scheme == "file":
-            return self._usable(unquote(parts.path))
-        if parts.scheme:
-            raise SpecError(
-                "PIPELINE_STORAGE_ROOT_NOT_LOCAL",
-                f"Pipeline storage root must be a local path or a file: URI. Got: `{storage}`.",
-                location=self._location("storage"),
-                hint="Storage holds streaming checkpoints; the lake's tables may lie elsewhere.",
-                sqlstate="42K03",
-            )
-        return self._usable(str((self._path.parent / storage).resolve()))
+        if parts.scheme and parts.scheme != "file":
+            return self._usable(str(self._path.parent.resolve() / _LOCAL_FOLDER)), storage.rstrip("/")
+        folder = unquote(parts.path) if parts.scheme else str((self._path.parent / storage).resolve())
+        return (self._usable(folder),) * 2
 
     def _usable(self, folder: str) -> str:
         """The storage's folder, unless SQLite's JDBC driver would take a part of its path for options."""

@@ -68,7 +68,7 @@ def metadata_source(settings: CatalogSettings) -> MetadataSource:
     Raises:
         EnvironmentProblemError: `CATALOG_NOT_READABLE`: PyIceberg cannot open a catalog of this type.
     """
-    options = settings.options
+    options = {**settings.file_options, **settings.options}
     if settings.kind == "jdbc":
         return JdbcSource(settings.name, sqlalchemy_url(options), options)
     if settings.kind == "hadoop":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from tautochrone.errors import SettingsError
@@ -33,10 +33,15 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogSettings:
-    """The pipeline's lake catalog: its name in SQL and its Iceberg catalog properties."""
+    """The pipeline's lake catalog: its name in SQL and its Iceberg catalog properties.
+
+    Attributes:
+        file_options: PyIceberg's options for files that Spark opens by settings of Hadoop.
+    """
 
     name: str
     options: Mapping[str, str]
+    file_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def default(cls, storage: str) -> CatalogSettings:

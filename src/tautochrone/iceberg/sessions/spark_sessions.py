@@ -24,6 +24,10 @@ _EXTENSIONS = "spark.sql.extensions"
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
+_FILE_OPTIONS = ("io-impl", "s3.", "client.", "gcs.", "adls.", "oss.", "http-client.", "hadoop.")
+"""Beginnings of Iceberg's catalog options that say how files are opened."""
+_HADOOP_FILE_KINDS = ("jdbc", "hadoop", "hive")
+_HADOOP_FILES = "org.apache.iceberg.hadoop.HadoopFileIO"
 _LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 """Hadoop's own implementation starts two `chmod` processes for every file that it creates, which takes 10 ms
 instead of 1 ms, and a refresh writes about ten files. Only the lake's catalog uses this implementation,
@@ -67,7 +71,23 @@ def reader_session(base: SparkSession, name: str, uri: str, read_point: str) -> 
 
     `read_point` is what the service resolves: `strong`, `weak`, `checkpoint-42`, or an internal name.
     """
-    return _with_catalog(base, name, {"type": "rest", "uri": uri, "warehouse": read_point})
+    options = {"type": "rest", "uri": uri, "warehouse": read_point}
+    return _with_catalog(base, name, options | _file_options(base, name))
+
+
+def _file_options(base: SparkSession, name: str) -> dict[str, str]:
+    """How the catalog `name` of the base session opens files: the REST catalog of a read point says where a
+    table's files are, not how to open them."""
+    prefix = f"spark.sql.catalog.{name}."
+    given = {
+        key.removeprefix(prefix): text for key, text in base.conf.getAll.items() if key.startswith(prefix)
+    }
+    options = {key: text for key, text in given.items() if key.startswith(_FILE_OPTIONS)}
+    if CatalogSettings(name, given).kind in _HADOOP_FILE_KINDS:
+        # These catalogs' own default. A REST catalog's default would open s3a:// by Iceberg's client for S3,
+        # with other settings and jars.
+        options.setdefault("io-impl", _HADOOP_FILES)
+    return options
 
 
 def empty_session(base: SparkSession, name: str) -> SparkSession:

@@ -305,7 +305,7 @@ class Streams:
 
     def _root(self, kind: str, table: TableName, flow: str) -> str:
         return "/".join(
-            (self._job.settings.storage, kind, table.catalog, *table.namespace, table.table, flow)
+            (self._job.settings.storage_root, kind, table.catalog, *table.namespace, table.table, flow)
         )
 
 

@@ -1,0 +1,96 @@
+"""A server that speaks S3's protocol, and a proxy in front of it that loses answers."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.request import Request, urlopen
+
+from moto.server import ThreadedMotoServer
+
+__all__ = ["KEY", "REGION", "SECRET", "LosingProxy", "bucket", "s3_server"]
+
+KEY, SECRET, REGION = "key", "secret", "us-east-1"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Its URL."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+def bucket(url: str, name: str) -> None:
+    """Make a bucket."""
+    urlopen(Request(f"{url}/{name}", method="PUT")).close()
+
+
+@dataclass
+class LosingProxy:
+    """Passes requests on to a server. Of every `every`-th write it loses the answer: the server has done it,
+    and the client sees a closed connection."""
+
+    upstream: str
+    every: int = 0
+    lost: int = 0
+    _writes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def loses(self) -> bool:
+        with self._lock:
+            self._writes += 1
+            is_lost = self.every > 0 and self._writes % self.every == 0
+            self.lost += is_lost
+            return is_lost
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """Its URL."""
+        proxy = self
+        host = self.upstream.removeprefix("http://")
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                connection = http.client.HTTPConnection(host, timeout=60)
+                connection.request(self.command, self.path, body, dict(self.headers.items()))
+                answer = connection.getresponse()
+                content = answer.read()
+                connection.close()
+                if self.command in ("PUT", "POST", "DELETE") and proxy.loses():
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                        self.send_header(name, value)
+                length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
+                self.send_header("Content-Length", length or "0")
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
+
+            def log_message(self, *_: Any) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            server.server_close()
