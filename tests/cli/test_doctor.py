@@ -17,7 +17,7 @@ from tautochrone.app.locate import Options
 
 ALL = [
     *("python", "java", "spark", "jars", "classes", "project", "ports", "storage", "store", "master"),
-    *("session", "catalog", "definitions", "kafka"),
+    *("session", "catalog", "definitions", "kafka", "captures"),
 ]
 SPEC = "name: shop\nstorage: {storage}\nlibraries:\n  - glob: {{include: t/**}}\n"
 
@@ -74,7 +74,7 @@ def test_unreachable_kafka_is_a_finding(tmp_path: Path) -> None:
     findings = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert list(findings) == ALL
     states = {name: line["state"] for name, line in findings.items()}
-    assert states == {**dict.fromkeys(ALL, "ok"), "kafka": "failed"}
+    assert states == {**dict.fromkeys(ALL, "ok"), "kafka": "failed", "captures": "skipped"}
     assert findings["kafka"]["error"] == "KAFKA_NOT_REACHABLE"
     assert address in findings["kafka"]["detail"]
     assert findings["kafka"]["hint"]

@@ -25,6 +25,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings, confs_without_project
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
@@ -60,7 +61,7 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
         if located is None:
             return
         if not sessions:
-            for name in ("catalog", "definitions", "kafka"):
+            for name in ("catalog", "definitions", "kafka", "captures"):
                 yield skipped(name, "needs session")
             return
         yield check("catalog", lambda: _catalog(sessions[0], catalog))
@@ -73,9 +74,11 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
 
         yield check("definitions", definitions)
         if not analysed:
-            yield skipped("kafka", "needs definitions")
+            for name in ("kafka", "captures"):
+                yield skipped(name, "needs definitions")
             return
         yield from _kafkas(sessions[0], *analysed[0])
+        yield from _captures(analysed[0][1])
 
 
 def _log_event(event: str, /, **fields: Any) -> None:
@@ -115,6 +118,16 @@ def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> It
         yield skipped("kafka", "no flow streams from Kafka")
     for cluster in clusters.values():
         yield check("kafka", lambda cluster=cluster: _kafka(session, cluster))  # type: ignore[misc]
+
+
+def _captures(graph: Graph) -> Iterator[Finding]:
+    """One finding for each database whose change log is read."""
+    logs = [log for flow in graph.flows.values() if (log := change_log_of(graph, flow)) is not None]
+    if not logs:
+        yield skipped("captures", "no flow reads the change log of a database")
+    for log in logs:
+        yield check("captures", lambda log=log: f"{log.name}: {log.examine()}")  # type: ignore[misc]
+        log.close()
 
 
 def _kafka(session: SparkSession, cluster: KafkaOptions) -> str:

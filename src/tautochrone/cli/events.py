@@ -81,6 +81,17 @@ def _graph(_event: str, f: Fields) -> str:
     return f"the definitions fit together: {counts}"
 
 
+def _of_change_log(f: Fields) -> str:
+    """How far the copy and the log are, for flows that read the change log of a database.
+
+    >>> _of_change_log({"chunks_left": 2, "lag": {"bytes": 4096}})
+    ', 2 chunks of the copy left, 4,096 bytes behind'
+    """
+    left = f.get("chunks_left")
+    copy = f", {left} chunks of the copy left" if left else ""
+    return copy + "".join(f", {count:,} {unit} behind" for unit, count in f.get("lag", {}).items())
+
+
 def _violations(f: Fields) -> str:
     """The expectations of a dataset that rows violate."""
     violated = [f"{e['name']!r} {e['violations']:,}" for e in f.get("expectations", ()) if e["violations"]]
@@ -158,6 +169,7 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     ),
     "batch": lambda _e, f: (
         f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']}){_violations(f)}"
+        f"{_of_change_log(f)}"
     ),
     "definition_warning": lambda _e, f: f"warning: {f['location']}: {f['reason']}",
     "source_read_twice": lambda _e, f: (

@@ -181,6 +181,9 @@ class LogFlow:
             batch=position.point,
             rows=rows.num_rows,
             source_ms=source_ms,
+            chunks_left=sum(map(len, position.bulk.pending.values())),
+            waiting=sorted(position.bulk.waiting),
+            lag=dict(self.log.lag(position).items()),
         )
         if completed:
             self.emit("bulk_complete", flow=self.name, dataset=str(self.table), relations=completed)

@@ -9,7 +9,18 @@ from tautochrone.model.reason import Reason, reason_fields
 
 __all__ = ["Emit", "Field", "as_json_fields"]
 
-Field = str | int | float | bool | Reason | None | list[dict[str, Any]] | list[str] | dict[str, str]
+Field = (
+    str
+    | int
+    | float
+    | bool
+    | Reason
+    | None
+    | list[dict[str, Any]]
+    | list[str]
+    | dict[str, str]
+    | dict[str, int]
+)
 
 
 class Emit(Protocol):

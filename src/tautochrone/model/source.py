@@ -137,5 +137,13 @@ class ChangeLog(Source, Protocol):
     def relations(self) -> Sequence[str]:
         """The tables whose events the log has."""
 
+    def examine(self) -> str:
+        """Check everything that a run needs in the database, without changing anything; what there is, for
+        people.
+
+        Raises:
+            IngestError: what is missing, with a hint that mends it.
+        """
+
     def close(self) -> None:
         """Let go of connections; repeatable."""

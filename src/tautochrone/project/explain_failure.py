@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tautochrone.errors import DefinitionError, Excerpt
+from tautochrone.errors import DefinitionError, Excerpt, TautochroneError
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.databricks.unsupported import missing_on_spark
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
@@ -82,6 +82,16 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
             hint=_hint(problem.error_class),
             parameters=problem.parameters,
             excerpt=position.excerpt,
+        )
+    if isinstance(error, TautochroneError):
+        # A call of ours in a definition file, such as one that defines a capture.
+        return DefinitionError(
+            error.error_class,
+            error.message,
+            sqlstate=error.sqlstate,
+            location=(find_position(error, None) or CodePosition(str(fallback))).location,
+            hint=error.hint,
+            parameters=error.parameters,
         )
     hint = next((text for kind, text in _PYTHON.items() if isinstance(error, kind)), None)
     if isinstance(error, SyntaxError):

@@ -252,6 +252,9 @@ class ToyChangeLog:
             newest = connection.execute("SELECT point FROM counter").fetchone()[0]
         return {"transactions": newest - position.point}
 
+    def examine(self) -> str:
+        return f"{self._database.path.name}: {', '.join(RELATIONS)}"
+
     def close(self) -> None:
         """It keeps no connection open."""
 

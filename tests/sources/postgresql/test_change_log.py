@@ -11,7 +11,6 @@ import pytest
 
 from tautochrone.errors import DefinitionError, IngestError, SettingsError, SourceUnreachableError
 from tautochrone.model.source import LogBatch
-from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.postgresql import bulk
 from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url
@@ -236,16 +235,11 @@ def test_publication_was_missing_for_a_while(shop: psycopg.Connection, log: Post
     tables = 'accounts, "Odd ""Name"'
     shop.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE {tables} WITH (publish_via_partition_root = true)")
     with pytest.raises(IngestError) as raised:
-        log._messages(shop, log._checked_state(shop, _as_now(log, shop, position)).flushed, 100)
+        log._messages(shop, 2**62, 100)
     assert error_class(raised) == "CAPTURE_PUBLICATION_MISSING"
     with pytest.raises(IngestError) as raised:
         log.read(position, 100)
     assert error_class(raised) == "CAPTURED_TABLE_CHANGED"
-
-
-def _as_now(log: PostgreSQLChangeLog, connection: psycopg.Connection, position: LogPosition) -> LogPosition:
-    tables = log._unchanged_tables(connection)
-    return replace(position, marker={table.name: table.fingerprint for table in tables})
 
 
 def test_other_logs_are_refused(log: PostgreSQLChangeLog) -> None:
@@ -288,6 +282,29 @@ def test_rights(shop: psycopg.Connection) -> None:
     reader.acknowledge(batch.position)
     reader.close()
     shop.execute("DROP OWNED BY reader")
+
+
+def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    shop.execute("DROP ROLE IF EXISTS guest")
+    shop.execute("CREATE ROLE guest LOGIN")
+    guest = PostgreSQLChangeLog(capture_of(shop, url_of(shop).replace("user=postgres", "user=guest")))
+    expected = [
+        ['ALTER ROLE "guest" REPLICATION', 'GRANT SELECT ON "public"."accounts" TO "guest"'],
+        ["CREATE PUBLICATION"],
+    ]
+    for statements in expected:
+        with pytest.raises(IngestError) as raised:
+            guest.examine()
+        assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
+        assert all(statement in str(raised.value.hint) for statement in statements), raised.value.hint
+        for statement in str(raised.value.hint).partition(": ")[2].split("; "):
+            shop.execute(statement)
+    assert "made by the first run" in guest.examine()
+    guest.close()
+    shop.execute("DROP OWNED BY guest")
+    assert "2 tables" in log.examine()
+    log.begin()
+    assert "MB behind" in log.examine()
 
 
 def test_tables_without_a_key_are_refused(shop: psycopg.Connection) -> None:

@@ -27,6 +27,7 @@ from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
+from tautochrone.sources.postgresql.examine import examine
 from tautochrone.sources.postgresql.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
@@ -46,7 +47,7 @@ T = TypeVar("T")
 IDLE_BYTES = 16 * 1024 * 1024
 """So far the log may run ahead without changes of captured tables until the table's position follows. Each
 such move is a commit of the log table."""
-_AGAIN = "copy the database again: --full-refresh of the log table"
+_AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,9 @@ class PostgreSQLChangeLog:
         self._tables = {table.name: table for table in capture.tables}
         self._keys = {table.name: table.keys for table in capture.tables}
         self._connection: psycopg.Connection | None = None
+        self._idle: tuple[int, int] | None = None
+        """A position and how far the log was when there was nothing to take behind it: until the log is
+        further, nothing can have changed."""
 
     @property
     def name(self) -> str:
@@ -100,7 +104,7 @@ class PostgreSQLChangeLog:
         check_server(connection, self._capture.name)
         add_to_publication(connection, self._capture.publication, self._unchanged_tables(connection))
         check_publication(connection, self._capture.publication)
-        tables = self._unchanged_tables(connection)
+        tables = self._unchanged_tables(connection, with_sizes=True)
         state = server_state(connection, self._capture.slot)
         # A slot that exists is of a begin that crashed, or of a log table that is copied again.
         point = create_slot(connection, self._capture.slot, replace=state.confirmed is not None)
@@ -111,13 +115,15 @@ class PostgreSQLChangeLog:
             bulk=BulkProgress(pending={table.name: chunks_of(connection, table) for table in tables}),
         )
 
-    def _unchanged_tables(self, connection: psycopg.Connection) -> list[CapturedTable]:
+    def _unchanged_tables(
+        self, connection: psycopg.Connection, *, with_sizes: bool = False
+    ) -> list[CapturedTable]:
         """The captured tables as they are now, with the columns and keys that the definition found.
 
         Raises:
             IngestError: `CAPTURED_TABLE_CHANGED`.
         """
-        existing = read_tables(connection, self._capture.publication)
+        existing = read_tables(connection, self._capture.publication, with_sizes=with_sizes)
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is None or now.columns != table.columns or now.oid != table.oid:
@@ -128,12 +134,16 @@ class PostgreSQLChangeLog:
         return self._ask(lambda connection: self._read(connection, after, max_events))
 
     def _read(self, connection: psycopg.Connection, after: LogPosition, max_events: int) -> LogBatch:
-        state = self._checked_state(connection, after)
+        state = server_state(connection, self._capture.slot)
+        if (after.point, state.flushed) == self._idle:
+            return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
+        self._check(connection, state, after)
         pass_at = max(after.bulk.pass_at.values(), default=0)
         if pass_at > state.flushed:
             # An idle database may never write the last page of its log to disk: a commit makes it do so.
             connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
-            state = self._checked_state(connection, after)
+            state = server_state(connection, self._capture.slot)
+            self._check(connection, state, after)
         if state.flushed <= after.point:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
         batch, caught_up = self._peek(connection, after.point, state.flushed, max_events)
@@ -143,6 +153,7 @@ class PostgreSQLChangeLog:
             point = max(point, state.flushed)
             if not batch.rows.num_rows and not pass_at and point - after.point < IDLE_BYTES:
                 point = after.point
+                self._idle = (after.point, state.flushed)
         return LogBatch(
             rows=_with_long_xids(connection, batch.rows),
             position=replace(after, point=point),
@@ -212,12 +223,12 @@ class PostgreSQLChangeLog:
             if table is not None and not table.matches(relation):
                 raise _table_changed(relation.name, "changed")
 
-    def _checked_state(self, connection: psycopg.Connection, after: LogPosition) -> ServerState:
-        """
+    def _check(self, connection: psycopg.Connection, state: ServerState, after: LogPosition) -> None:
+        """Is everything there that follows a position?
+
         Raises:
             IngestError: `SOURCE_LOG_LOST`; `CAPTURED_TABLE_CHANGED`; of the publication.
         """
-        state = server_state(connection, self._capture.slot)
         loss = state.loss(after.log, after.point)
         if loss is not None:
             raise IngestError(
@@ -229,7 +240,6 @@ class PostgreSQLChangeLog:
         for table in self._unchanged_tables(connection):
             if after.marker.get(table.name) != table.fingerprint:
                 raise _table_changed(table.name, "changed, or left the publication,")
-        return state
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
         return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
@@ -256,6 +266,17 @@ class PostgreSQLChangeLog:
             lambda connection: {
                 "bytes": server_state(connection, self._capture.slot).flushed - position.point
             }
+        )
+
+    def examine(self) -> str:
+        return self._ask(
+            lambda connection: examine(
+                connection,
+                self._capture.name,
+                self._capture.slot,
+                self._capture.publication,
+                self._unchanged_tables(connection),
+            )
         )
 
     def close(self) -> None:

@@ -17,8 +17,9 @@ __all__ = ["CapturedTable", "captured_tables", "read_tables"]
 
 _QUERY = """
 SELECT n.nspname, c.relname, c.oid,
-       coalesce((SELECT sum(pg_table_size(relid)) FROM pg_partition_tree(c.oid)),
-                pg_table_size(c.oid))::bigint,
+       CASE WHEN %(with_sizes)s
+            THEN coalesce((SELECT sum(pg_table_size(relid)) FROM pg_partition_tree(c.oid)),
+                          pg_table_size(c.oid))::bigint ELSE 0 END,
        coalesce((SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
                  WHERE r.prrelid = c.oid AND p.pubname = %(publication)s), 0),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
@@ -42,7 +43,7 @@ class CapturedTable:
     Attributes:
         columns: without generated ones, which the log does not have. `is_key`: part of the key.
         type_names: PostgreSQL's name for the type of each column, such as `bigint`.
-        bytes: roughly, as stored.
+        bytes: roughly, as stored; 0 where sizes were not asked for.
         membership: identifies its membership in the publication; 0: it is none of its tables by name.
     """
 
@@ -79,10 +80,12 @@ class CapturedTable:
         return logged == [(column.name, column.type_id, column.modifier) for column in self.columns]
 
 
-def read_tables(connection: psycopg.Connection, publication: str) -> dict[str, CapturedTable]:
-    """All tables of the database that could be captured, by name."""
+def read_tables(
+    connection: psycopg.Connection, publication: str, *, with_sizes: bool = False
+) -> dict[str, CapturedTable]:
+    """All tables of the database that could be captured, by name. Their sizes cost more than all the rest."""
     tables = {}
-    rows = connection.execute(_QUERY, {"publication": publication}).fetchall()
+    rows = connection.execute(_QUERY, {"publication": publication, "with_sizes": with_sizes}).fetchall()
     for schema, table, oid, size, membership, columns in rows:
         captured = CapturedTable(
             schema=schema,
