@@ -118,8 +118,10 @@ class AutoCdc:
         columns = [name for name in query_columns if name not in special]
         keys = tuple(column_named(name, columns, location) for name in self.keys)
         values = tuple(name for name in columns if name not in keys)
-        tracked = values if self.tracked is None else self.tracked.of(values, location)
-        return MergeColumns(keys=keys, values=values, tracked=tracked)
+        tracked = columns if self.tracked is None else self.tracked.of(columns, location)
+        return MergeColumns(
+            keys=keys, values=values, tracked=tuple(name for name in tracked if name not in keys)
+        )
 
     @property
     def text(self) -> str:
