@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from random import Random
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from tests.sql.testbed import ViewTestbed
 
 from .suite import Table
 
-__all__ = ["ChangingTables"]
+__all__ = ["SPARK_ERRORS", "ChangingTables"]
+
+SPARK_ERRORS = (PySparkException, Py4JError)
+"""What plain Spark raises on statements that it does not accept."""
 
 _NUMBERS = ("INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 
@@ -18,6 +23,7 @@ class ChangingTables:
     """`lake.src.<name>` for each table. Which rows a change takes depends on the seed alone."""
 
     def __init__(self, testbed: ViewTestbed, tables: Iterable[Table], seed: int) -> None:
+        """Create the tables without rows."""
         self._testbed = testbed
         self._tables = list(tables)
         self._random = Random(seed)
@@ -28,13 +34,20 @@ class ChangingTables:
             modes = ", ".join(f"'write.{command}.mode' = '{mode}'" for command in ("delete", "update"))
             testbed.sql(
                 f"CREATE TABLE lake.src.{table.name} ({columns}) USING iceberg "
-                f"TBLPROPERTIES ('format-version' = '3', {modes})",
-                f"INSERT INTO lake.src.{table.name} VALUES {', '.join(table.rows)}",
+                f"TBLPROPERTIES ('format-version' = '3', {modes})"
             )
+
+    def fill(self, names: Collection[str]) -> None:
+        """Insert the rows of these tables. The others stay empty and are not changed."""
+        self._tables = [table for table in self._tables if table.name in names]
+        for table in self._tables:
+            table.rows = self._accepted(table.rows)
+            if table.rows:
+                self._testbed.sql(f"INSERT INTO lake.src.{table.name} VALUES {', '.join(table.rows)}")
 
     def change(self) -> None:
         """A delete or an update, then an insert, of each table. Now and then a table keeps its rows."""
-        for table in self._tables:
+        for table in filter(_has_rows, self._tables):
             choice = self._random.random()
             if choice < 0.1:
                 continue
@@ -42,6 +55,14 @@ class ChangingTables:
             count = self._random.randint(1, 3)
             rows = ", ".join(self._random.choice(table.rows) for _ in range(count))
             self._testbed.sql(f"INSERT INTO lake.src.{table.name} VALUES {rows}")
+
+    def _accepted(self, rows: list[str]) -> list[str]:
+        """The rows whose values Spark accepts and Python can hold: a year 10,000 it cannot."""
+        try:
+            self._testbed.sql(f"VALUES {', '.join(rows)}")
+        except (*SPARK_ERRORS, ValueError, OverflowError):
+            return [row for part in rows for row in self._accepted([part])] if len(rows) > 1 else []
+        return rows
 
     def _delete(self, table: Table) -> str:
         return f"DELETE FROM lake.src.{table.name} WHERE {self._some_rows(table)}"
@@ -51,7 +72,7 @@ class ChangingTables:
         column, value = f"`{name}`", "NULL"
         if self._random.random() < 0.8:
             if column_type.startswith(_NUMBERS):
-                value = f"TRY_CAST({column} + {self._random.randint(-2, 3)} AS {column_type})"
+                value = f"TRY_CAST(try_add({column}, {self._random.randint(-2, 3)}) AS {column_type})"
             elif column_type == "DATE":
                 value = f"date_add({column}, {self._random.randint(-2, 3)})"
             elif column_type == "STRING":
@@ -62,3 +83,7 @@ class ChangingTables:
         columns = ", ".join(f"`{name}`" for name in table.columns)
         modulus = self._random.randint(3, 6)
         return f"pmod(xxhash64({columns}), {modulus}) = {self._random.randrange(modulus)}"
+
+
+def _has_rows(table: Table) -> bool:
+    return bool(table.rows)

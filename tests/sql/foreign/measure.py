@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.sql.testbed import ViewTestbed
 
@@ -16,10 +16,10 @@ from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh.verify import Verdict, nondeterminism, verify
 from tautochrone.testing.harness import Happened
 
-from .changing_tables import ChangingTables
+from .changing_tables import SPARK_ERRORS, ChangingTables
 from .suite import ForeignQuery, Suite
 
-__all__ = ["Outcome", "run_as_views", "runnable"]
+__all__ = ["Outcome", "analysable", "run_as_views", "succeeds"]
 
 PROPERTIES = "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')"
 
@@ -47,58 +47,68 @@ class Outcome:
     error: str = ""
 
 
-def runnable(session: SparkSession, queries: Sequence[ForeignQuery], most: int) -> list[ForeignQuery]:
-    """The first queries that plain Spark runs and whose rows a table can hold, with distinct column names."""
-    kept: list[ForeignQuery] = []
+def analysable(session: SparkSession, queries: Iterable[ForeignQuery]) -> Iterator[ForeignQuery]:
+    """The queries that plain Spark accepts and whose rows a table can hold, with distinct column names."""
     for query in queries:
-        if len(kept) == most:
-            break
         try:
             frame = session.sql(query.sql)
             names = [name.lower() for name in frame.columns]
             if any(word in frame.schema.simpleString() for word in _UNSTORABLE):
                 continue
-            frame.collect()
-        except (PySparkException, ValueError, OverflowError):
+        except (*SPARK_ERRORS, ValueError):
             continue
         if len(set(names)) < len(names):
             columns = ", ".join(f"c{number}" for number in range(len(names)))
             query = replace(query, sql=f"SELECT * FROM ({query.sql}) AS named ({columns})")
-        kept.append(query)
-    return kept
+        yield query
+
+
+def succeeds(session: SparkSession, query: ForeignQuery) -> bool:
+    """Whether plain Spark runs a query over the rows that are there now."""
+    try:
+        session.sql(query.sql).collect()
+    except (*SPARK_ERRORS, ValueError, OverflowError):
+        return False
+    return True
 
 
 def run_as_views(
     testbed: ViewTestbed, suite: Suite, *, most: int, changes: int, seed: int
 ) -> dict[str, Outcome]:
     """Define views over the suite's tables, change these several times, and compare after each change."""
-    # About half of the queries are refused by plain Spark: functions and syntax of the other engine.
-    queries = suite.queries[:: max(1, len(suite.queries) // (2 * most))]
-    names = sorted({name for query in queries for name in query.tables})
+    # More than half of the queries are refused by plain Spark: functions and syntax of the other engine.
+    queries = suite.queries[:: max(1, len(suite.queries) // (3 * most))]
+    names = sorted(_tables_of(queries))
     tables = ChangingTables(testbed, (suite.tables[name] for name in names), seed)
     session = testbed.external_session
     session.sql("USE lake")
+    queries = list(islice(analysable(session, queries), most))
+    tables.fill(_tables_of(queries))
     outcomes: dict[str, Outcome] = {}
-    for number, query in enumerate(runnable(session, queries, most)):
-        testbed.view(f"q{number}", query.sql, PROPERTIES)
-        outcomes[f"q{number}"] = Outcome(query)
+    for number, query in enumerate(queries):
+        if succeeds(session, query):
+            testbed.view(f"q{number}", query.sql, PROPERTIES)
+            outcomes[f"q{number}"] = Outcome(query)
     pipeline = testbed.pipeline
     with pipeline.opened() as (job, happened):
         run = Run(job, select(job.topology, (), (), everything=False))
         run.once()
         _record(outcomes, session, Happened(happened), is_build=True)
         for _ in range(changes):
-            _compare(outcomes, testbed)
             tables.change()
             before = len(happened)
             run.again()
             _record(outcomes, session, Happened(happened[before:]))
-        _compare(outcomes, testbed)
+            _compare(outcomes, testbed)
         for view in job.topology.derived_tables:
             (flow,) = job.graph.flows_of(view)
             if not flow.deterministic or nondeterminism(job.graph, flow, view.catalog):
                 outcomes[view.table] = replace(outcomes[view.table], is_deterministic=False)
     return outcomes
+
+
+def _tables_of(queries: Iterable[ForeignQuery]) -> set[str]:
+    return {name for query in queries for name in query.tables}
 
 
 def _record(
@@ -117,9 +127,7 @@ def _record(
         outcomes[name] = replace(outcome, mode=mode, changed=changed, reason=reason)
     for failure in happened.of("refresh_failed"):
         name = failure["dataset"].rsplit(".", 1)[-1]
-        try:
-            session.sql(outcomes[name].query.sql).collect()
-        except PySparkException:
+        if not succeeds(session, outcomes[name].query):
             # Plain Spark fails on these rows as well, such as by an overflow.
             continue
         outcomes[name] = replace(outcomes[name], error=str(failure["error"]))
@@ -130,12 +138,12 @@ def _compare(outcomes: dict[str, Outcome], testbed: ViewTestbed) -> None:
     views = [view for view in job.topology.derived_tables if not outcomes[view.table].error]
     try:
         verdicts = _verdicts(testbed, views)
-    except PySparkException:
+    except SPARK_ERRORS:
         verdicts = []
         for view in views:
             try:
                 verdicts += _verdicts(testbed, [view])
-            except PySparkException as error:
+            except SPARK_ERRORS as error:
                 text = f"cannot be compared: {str(error)[:300]}"
                 outcomes[view.table] = replace(outcomes[view.table], error=text)
     for verdict in verdicts:

@@ -23,7 +23,7 @@ from .suite import SOURCES, read_suite
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PARTS = 12
-QUERIES = 40
+QUERIES = 30
 CHANGES = 2
 
 
