@@ -108,7 +108,7 @@ MV = "CREATE MATERIALIZED VIEW"
         (f"\n{MV} m USING parqet AS SELECT 1 a", "UNSUPPORTED_TABLE_FORMAT", 2, "parquet?"),
         (f"{MV} other.db.m AS SELECT 1 a", "SEVERAL_CATALOGS", 1, "write `lake.db.m`"),
         (
-            f"USE CATALOG other;\n{MV} m AS SELECT 1 a",
+            f"SET CATALOG other;\n{MV} m AS SELECT 1 a",
             "SEVERAL_CATALOGS",
             1,
             "other is not in the pipeline's",
