@@ -18,15 +18,14 @@ from pyspark.sql import SparkSession
 from tautochrone.app.finding import Finding, check, skipped
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
-from tautochrone.errors import LakeError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
+from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings, confs_without_project
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.runtime.streams.change_logs import change_log_of
-from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
 from tautochrone.spark.sources.kafka_source import KafkaSource
@@ -93,11 +92,7 @@ def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:
         count = len(session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect())
     except Exception as error:
         if isinstance(error, PySparkException) or hasattr(error, "java_exception"):
-            raise LakeError(
-                "CATALOG_NOT_REACHABLE",
-                f"The catalog {catalog.name} does not answer: {problem_of(error).message}",
-                hint="see [lake] options in tautochrone.toml, or spark.sql.catalog.… in --conf",
-            ) from error
+            raise catalog_not_reachable(catalog.name, error) from error
         raise
     return f"{catalog.name} ({catalog.kind}) answers, {count} namespaces"
 

@@ -19,6 +19,7 @@ from tautochrone.iceberg.java.api import Iceberg, java_error_class, translate
 from tautochrone.iceberg.java.durable import sync_file_systems
 from tautochrone.iceberg.java.functions import items
 from tautochrone.iceberg.reads.schema import shape_of
+from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
 from tautochrone.iceberg.tables.adoptable import IcebergAdoptable
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning
@@ -49,7 +50,10 @@ class IcebergLake:
     def exists(self, name: TableName) -> bool:
         if name.catalog != self._iceberg.catalog_name:
             return False
-        return bool(self._iceberg.catalog().tableExists(self._iceberg.identifier(name)))
+        try:
+            return bool(self._iceberg.catalog().tableExists(self._iceberg.identifier(name)))
+        except Py4JJavaError as error:
+            raise catalog_not_reachable(name.catalog, error) from error
 
     def create(self, definition: TableDefinition, commit_metadata: CommitMetadata) -> IcebergTable:
         name = definition.name
