@@ -69,8 +69,8 @@ def document(entries: list[dict[str, Any]]) -> str:
     """The page: modes per suite, and the reasons of what is computed in full."""
     columns = ("append", "incremental", "diff", "full")
     lines = [
-        "| suite | queries | wrong | several results | no change | append | incremental | diff | full |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| suite | test files | queries | wrong | several results | no change | {' | '.join(columns)} |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, source in SOURCES.items():
         of_suite = [entry for entry in entries if entry["source"] == name]
@@ -81,20 +81,22 @@ def document(entries: list[dict[str, Any]]) -> str:
         wrong = sum(bool(entry["error"]) for entry in of_suite)
         cells = [
             source.repository,
+            len({entry["file"] for entry in of_suite}),
             len(of_suite),
             wrong,
             len(of_suite) - len(deterministic),
             modes["no_data"],
         ]
         lines.append(f"| {' | '.join(map(str, [*cells, *(modes[column] for column in columns)]))} |")
-    reasons: Counter[tuple[str, str]] = Counter()
+    reasons: Counter[tuple[str, str, str]] = Counter()
     for entry in entries:
-        if entry["is_deterministic"] and entry["mode"] in ("diff", "full"):
-            reasons[entry["mode"], _general(entry["reason"])] += 1
-    lines += ["", "Reasons of the deterministic ones that were computed in full:", ""]
-    lines += ["| queries | mode | reason |", "|---|---|---|"]
-    for (mode, reason), count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-        lines.append(f"| {count} | {mode} | {reason.replace('|', chr(92) + '|')} |")
+        if entry["mode"] in ("diff", "full"):
+            results = "one" if entry["is_deterministic"] else "several"
+            reasons[entry["mode"], results, _general(entry["reason"])] += 1
+    lines += ["", "Reasons of those that were computed in full, and how many right results they have:", ""]
+    lines += ["| queries | mode | results | reason |", "|---|---|---|---|"]
+    for (mode, results, reason), count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        lines.append(f"| {count} | {mode} | {results} | {reason.replace('|', chr(92) + '|')} |")
     return _HEAD + "\n".join(lines) + "\n"
 
 
