@@ -23,16 +23,15 @@ if TYPE_CHECKING:
     from tautochrone.project.spec import PipelineSpec
     from tautochrone.runtime.job.running_job import Ownership
 
-__all__ = ["run"]
+__all__ = ["check_refresh_options", "run"]
 
 _NOT_STARTED = ("JVM_NOT_STARTED", "SPARK_NOT_STARTED")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """One-shot, or continuous until Ctrl-C."""
+    check_refresh_options(arguments)
     selected = names_of(arguments.refresh), names_of(arguments.full_refresh)
-    if arguments.full_refresh_all and any(selected):
-        raise SettingsError("CONFLICTING_OPTIONS", "--full-refresh-all excludes --refresh and --full-refresh")
     from tautochrone.app.locate import locate
 
     options = options_of(arguments)
@@ -58,6 +57,21 @@ def run(arguments: argparse.Namespace) -> int:
     if restart and not arguments.embedded:
         restarts.restart_process()
     return state
+
+
+def check_refresh_options(arguments: argparse.Namespace) -> None:
+    """Refuse options of which one makes the other meaningless, with Spark's class.
+
+    Raises:
+        SettingsError: `CONFLICTING_PIPELINE_REFRESH_OPTIONS`.
+    """
+    everything = arguments.command == "run" and arguments.full_refresh_all
+    if everything and (arguments.refresh or arguments.full_refresh):
+        raise SettingsError(
+            "CONFLICTING_PIPELINE_REFRESH_OPTIONS",
+            "--full-refresh-all excludes --refresh and --full-refresh",
+            hint="--full-refresh-all computes every dataset anew; leave the other option out",
+        )
 
 
 def _execute(

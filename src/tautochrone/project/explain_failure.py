@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,6 +35,11 @@ _HINTS = {
     ),
     "SQL_CONF_NOT_FOUND": "Give the setting a value below `configuration` in the pipeline spec.",
 }
+_TIME_TRAVEL = re.compile(
+    r"Cannot find (matching snapshot ID or reference name for version|a snapshot older than)"
+)
+"""How Iceberg refuses a version that the tables of the analysis, which are empty, do not have."""
+
 _PYTHON = {
     ModuleNotFoundError: "Install the package in this environment, or put its folder on PYTHONPATH.",
     ImportError: "The module is there but lacks the name, or two modules import each other.",
@@ -74,6 +80,17 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
     if isinstance(error, (PySparkException, Py4JJavaError)):
         problem = problem_of(error)
         position = find_position(error, problem) or CodePosition(str(fallback), problem.excerpt)
+        if _TIME_TRAVEL.search(problem.message):
+            return DefinitionError(
+                "TIME_TRAVEL_NOT_SUPPORTED",
+                "The query asks for an older version of a table; a pipeline reads each table at the "
+                "checkpoint that it computes",
+                sqlstate="0A000",
+                location=position.location,
+                hint="copy the version into a table of its own with CREATE TABLE … AS SELECT … VERSION AS "
+                "OF, outside of the pipeline, and read that",
+                excerpt=position.excerpt,
+            )
         return DefinitionError(
             problem.error_class,
             problem.message,

@@ -74,7 +74,7 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
     Raises:
         DefinitionError: flows disagree about a type (UNABLE_TO_INFER_PIPELINE_TABLE_SCHEMA), a flow
             does not fit the user's schema (USER_SPECIFIED_AND_INFERRED_SCHEMA_NOT_COMPATIBLE), or a
-            partition column does not exist (PARTITION_COLUMN_NOT_FOUND).
+            partition column does not exist (COLUMN_NOT_DEFINED_IN_TABLE).
     """
     inferred = _merge(dataset, flows)
     # Columns are nullable, as with Spark's own writers: the optimiser's knowledge about NULLs may change.
@@ -100,7 +100,7 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
     for column in (*dataset.partition_columns, *dataset.cluster_columns):
         if column.split(".")[0].lower() not in known:
             raise DefinitionError(
-                "PARTITION_COLUMN_NOT_FOUND",
+                "COLUMN_NOT_DEFINED_IN_TABLE",
                 f"Table {dataset.name} has no column {column} to partition or cluster by",
                 sqlstate="42703",
                 location=str(dataset.location),

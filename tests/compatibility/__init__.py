@@ -1,0 +1,1 @@
+"""Small projects, each run by `spark-pipelines` and by `taut`: rows and refusals are compared."""
