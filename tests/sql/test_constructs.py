@@ -78,6 +78,39 @@ def test_reason_names_the_node_that_decides_the_mode(testbed: ViewTestbed) -> No
     assert refresh["reason"].startswith("window needs diff: ")
 
 
+def test_windows_without_partitions_over_few_rows_are_incremental(testbed: ViewTestbed) -> None:
+    testbed.sql(
+        "CREATE NAMESPACE lake.src",
+        "CREATE TABLE lake.src.t USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
+        "SELECT id, id % 7 AS x FROM range(50)",
+    )
+    testbed.view(
+        "first_rows",
+        "SELECT id, x, n, r FROM (SELECT *, row_number() OVER w AS n, rank() OVER w AS r FROM src.t "
+        "WINDOW w AS (PARTITION BY 1 ORDER BY x DESC, id)) WHERE n <= 3 AND id > 20",
+    )
+    testbed.view(
+        "of_limit",
+        "SELECT id, sum(x) OVER (ORDER BY id) AS running, lead(x) OVER (ORDER BY id) AS next "
+        "FROM (SELECT * FROM src.t ORDER BY x, id LIMIT 4)",
+    )
+    testbed.view(
+        "of_key", "SELECT x, first(x) AS a, last(x + 1) AS b, collect_list(x) AS c FROM src.t GROUP BY x"
+    )
+    testbed.view(
+        "correlated",
+        "SELECT id, (SELECT row_number() OVER (ORDER BY id) FROM src.t i WHERE i.id = o.id) AS n "
+        "FROM src.t o",
+    )
+    testbed.checkpoint()
+    for change in (
+        "INSERT INTO lake.src.t VALUES (50, 9), (51, 6), (-1, 0), (52, 9)",
+        "DELETE FROM lake.src.t WHERE id IN (50, 48, -1)",
+    ):
+        testbed.sql(change)
+        testbed.checkpoint(restart=False)
+
+
 def test_limit_1_without_columns_follows_an_input_that_becomes_empty(testbed: ViewTestbed) -> None:
     """Of such rows only their number counts, which a global aggregate would make 1 over no rows."""
     testbed.sql(

@@ -24,6 +24,7 @@ __all__ = [
 _ANY_ROW = {"First": "first()", "Last": "last()", "Mode": "mode()"}
 _ARRAYS = {"CollectList": "collect_list()", "CollectSet": "collect_set()"}
 _MAX_BY = {"MaxBy": "max_by()", "MinBy": "min_by()"}
+_ORDER_SENSITIVE = frozenset({*_ANY_ROW, *_ARRAYS, *_MAX_BY, "ListAgg"})
 # -0.0 equals 0.0 in an order, but functions of the two differ: 1/x, or the cast to a string.
 _SIGNED_ZERO = ("FLOAT", "DOUBLE")
 _ORDER_INSENSITIVE = frozenset(
@@ -40,9 +41,16 @@ _NULLS_LAST = (
 )
 
 
-def nondeterministic_function(function: JavaObject) -> str | None:
-    """The reason why an aggregate function has several right results, or None."""
+def nondeterministic_function(function: JavaObject, keys: Sequence[JavaObject] = ()) -> str | None:
+    """The reason why an aggregate function has several right results, or None.
+
+    Args:
+        function: Catalyst's aggregate function.
+        keys: expressions with one value in all rows that it aggregates, such as those of GROUP BY.
+    """
     name = kind(function)
+    if _is_constant_in_group(function, keys):
+        return None
     if name in _ANY_ROW and not (name == "Mode" and function.reverseOpt().isDefined()):
         return f"{_ANY_ROW[name]} picks an arbitrary row"
     if name in _ARRAYS:
@@ -117,6 +125,14 @@ def order_insensitive_arrays(expression: JavaObject) -> set[int]:
     while _is_per_element(array):
         array = array.children().apply(0)
     return _result_id_of(array, frozenset(_ARRAYS))
+
+
+def _is_constant_in_group(function: JavaObject, keys: Sequence[JavaObject]) -> bool:
+    """Whether a function aggregates the same value in all rows, whose order then does not matter."""
+    if kind(function) not in _ORDER_SENSITIVE:
+        return False
+    value = function.children().apply(0)
+    return bool(value.deterministic()) and _is_function_of(value, _exact(keys))
 
 
 def _result_id_of(call: JavaObject, functions: frozenset[str]) -> set[int]:

@@ -42,7 +42,11 @@ from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.translate.column_pruning import prune_columns
 from tautochrone.spark.translate.from_catalyst_aggregates import AggregateTranslation
 from tautochrone.spark.translate.from_catalyst_joins import translate_join
-from tautochrone.spark.translate.from_catalyst_windows import translate_limit, translate_window
+from tautochrone.spark.translate.from_catalyst_windows import (
+    first_rows_of_window,
+    translate_limit,
+    translate_window,
+)
 
 __all__ = ["Translator", "View", "plan_of"]
 
@@ -330,7 +334,12 @@ class Translator:
         return Project(columns=tuple(columns), child=child, expressions=tuple(expressions))
 
     def _filter(self, plan: JavaObject) -> Node:
-        child = self.node(plan.child())
+        first_rows = first_rows_of_window(self.catalyst, plan.condition(), plan.child())
+        child = (
+            self.node(plan.child())
+            if first_rows is None
+            else translate_window(self, plan.child(), first_rows)
+        )
         condition, scalars = self._without_subqueries(plan.condition())
         if not scalars:
             return Filter(columns=child.columns, child=child, condition=self.expression(condition))

@@ -57,6 +57,7 @@ class AggregateTranslation:
 
     def __init__(self, translator: Translator) -> None:
         self._translator = translator
+        self._grouping: list[JavaObject] = []
         # Result ids of array functions whose order the query does not use.
         self._order_insensitive: set[int] = set()
 
@@ -66,6 +67,7 @@ class AggregateTranslation:
         catalyst = translator.catalyst
         child = translator.node(plan.child())
         grouping = list(items(plan.groupingExpressions()))
+        self._grouping = grouping
         child, keys = translator.with_computed_columns(child, grouping)
         computed = [
             (expression, translator.attributes[key])
@@ -197,7 +199,7 @@ class AggregateTranslation:
         translator = self._translator
         function = handle.aggregateFunction()
         if int(handle.resultId().id()) not in self._order_insensitive and (
-            reason := nondeterministic_function(function)
+            reason := nondeterministic_function(function, self._grouping)
         ):
             translator.add_nondeterminism(reason)
         arguments = list(items(function.children()))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.nodes import Node, Select, TopK, Window
+from tautochrone.algebra.nodes import ColumnId, Node, Select, TopK, Window
 from tautochrone.spark.analysis.nondeterminism import (
     is_first_of_partition,
     range_window_nondeterminism,
@@ -18,14 +18,24 @@ from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 if TYPE_CHECKING:
     from tautochrone.spark.translate.from_catalyst import Translator
 
-__all__ = ["translate_limit", "translate_window"]
+__all__ = ["first_rows_of_window", "translate_limit", "translate_window"]
 
 _RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
+_FROM_EARLIER_ROWS = frozenset({"RowNumber", "Rank", "DenseRank"})
+_MOST_FIRST_ROWS = 1000
+_COMPARISONS = {
+    "EqualTo": "EqualTo",
+    "LessThan": "GreaterThan",
+    "LessThanOrEqual": "GreaterThanOrEqual",
+    "GreaterThan": "LessThan",
+    "GreaterThanOrEqual": "LessThanOrEqual",
+}
+"""Each comparison with the one that says the same with its sides exchanged."""
 _UNORDERABLE = ("map", "variant", "interval")
 
 
-def translate_window(translator: Translator, plan: JavaObject) -> Node:
-    """The nodes of window functions.
+def translate_window(translator: Translator, plan: JavaObject, first_rows: int | None = None) -> Node:
+    """The nodes of window functions, over the first rows of their order alone if `first_rows` is given.
 
     Functions over ROWS frames get a total order, otherwise ties would be broken at random. Ranks give ties
     the same number, so their order stays as it is in the query.
@@ -37,9 +47,20 @@ def translate_window(translator: Translator, plan: JavaObject) -> Node:
     keys = tuple(translator.register(entry) for entry in partition) if keyed else ()
     order = list(items(plan.orderSpec()))
     tie_breakers = _tie_breakers(translator, child, order)
+    if first_rows is not None:
+        child = TopK(
+            columns=child.columns,
+            child=child,
+            order=[*order, *tie_breakers],
+            limit=first_rows,
+            offset=0,
+            number=translator.next_state_number(),
+            complete=translator.typed_column("boolean"),
+        )
     by_rows: list[JavaObject] = []
     by_range: list[JavaObject] = []
-    for entry in items(plan.windowExpressions()):
+    entries, results = _window_functions(catalyst, list(items(plan.windowExpressions())))
+    for entry in entries:
         window = entry.child()
         if _depends_on_row_order(window):
             by_rows.append(entry)
@@ -56,17 +77,106 @@ def translate_window(translator: Translator, plan: JavaObject) -> Node:
         # Spark makes such window functions of a LIMIT in a LATERAL subquery.
         translator.add_nondeterminism(reason)
         return translator.unsupported(plan, reason)
-    for entries, is_ordered in ((by_range, False), (by_rows, bool(order))):
-        if not entries:
+    for functions, is_ordered in ((by_range, False), (by_rows, bool(order))):
+        if not functions:
             continue
         sort = [*order, *tie_breakers] if is_ordered else order
         handle = catalyst.logical("Window")(
-            catalyst.seq(entries), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
+            catalyst.seq(functions), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
         )
-        outputs = tuple(translator.register(entry.toAttribute()) for entry in entries)
+        outputs = tuple(translator.register(entry.toAttribute()) for entry in functions)
         child = Window(columns=(*child.columns, *outputs), child=child, handle=handle, partition=keys)
+    if results:
+        computed = {catalyst.column_id(entry.toAttribute()): entry for entry in results}
+        return translator.project(
+            child, [computed.get(catalyst.column_id(entry), entry) for entry in items(plan.output())]
+        )
     columns = tuple(dict.fromkeys(translator.register_all(plan.output())))
     return child if child.columns == columns else Select(columns=columns, child=child)
+
+
+def _window_functions(
+    catalyst: Catalyst, entries: list[JavaObject]
+) -> tuple[list[JavaObject], list[JavaObject]]:
+    """The window functions of a plan, each under an alias, and the results that are computed from them.
+
+    Spark puts columns of the input among the window functions of a correlated subquery: these pass anyway.
+    """
+    functions, results = [], []
+
+    def replace(expression: JavaObject) -> JavaObject | None:
+        if kind(expression) != "WindowExpression":
+            return None
+        column, expr_id = catalyst.new_expr_id()
+        functions.append(catalyst.alias(expression, str(column), expr_id))
+        return functions[-1].toAttribute()
+
+    for entry in entries:
+        if kind(entry) != "Alias":
+            continue
+        if kind(entry.child()) == "WindowExpression":
+            functions.append(entry)
+            continue
+        computed = catalyst.transform_down(entry.child(), replace)
+        results.append(catalyst.alias(computed, str(entry.name()), entry.exprId()))
+    return functions, results
+
+
+def first_rows_of_window(catalyst: Catalyst, condition: JavaObject, plan: JavaObject) -> int | None:
+    """How many of the first rows a filter can keep that compares row_number() with a constant.
+
+    None if the filter has no such comparison, if there are partitions, or if one of the window functions
+    depends on later rows. `WHERE row_number() OVER (ORDER BY …) <= 3` is ORDER BY … LIMIT 3.
+    """
+    if kind(plan) != "Window" or plan.orderSpec().isEmpty():
+        return None
+    if not all(entry.foldable() for entry in items(plan.partitionSpec())):
+        return None
+    entries = list(items(plan.windowExpressions()))
+    if not all(map(_depends_on_earlier_rows_only, entries)):
+        return None
+    numbers = {
+        catalyst.column_id(entry.toAttribute())
+        for entry in entries
+        if kind(entry.child().windowFunction()) == "RowNumber"
+    }
+    bounds = [
+        bound for part in _conjuncts(condition) if (bound := _bound(catalyst, part, numbers)) is not None
+    ]
+    return min(bounds) if bounds and 0 <= min(bounds) <= _MOST_FIRST_ROWS else None
+
+
+def _depends_on_earlier_rows_only(entry: JavaObject) -> bool:
+    """Whether later rows in the order of the window cannot change its value."""
+    if kind(entry) != "Alias" or kind(entry.child()) != "WindowExpression":
+        return False
+    window = entry.child()
+    if kind(window.windowFunction()) in _FROM_EARLIER_ROWS:
+        return True
+    frame = window.windowSpec().frameSpecification()
+    is_aggregate = kind(window.windowFunction()) == "AggregateExpression"
+    return is_aggregate and kind(frame.frameType()) == "RowFrame" and kind(frame.upper()) == "CurrentRow"
+
+
+def _conjuncts(condition: JavaObject) -> list[JavaObject]:
+    if kind(condition) != "And":
+        return [condition]
+    return [*_conjuncts(condition.left()), *_conjuncts(condition.right())]
+
+
+def _bound(catalyst: Catalyst, comparison: JavaObject, numbers: set[ColumnId]) -> int | None:
+    """The largest row number that passes `row_number <= 3` and the like."""
+    name = kind(comparison)
+    if name not in _COMPARISONS:
+        return None
+    left, right = comparison.left(), comparison.right()
+    if kind(left) == "Literal":
+        name, left, right = _COMPARISONS[name], right, left
+    if kind(left) != "AttributeReference" or kind(right) != "Literal" or right.value() is None:
+        return None
+    if catalyst.column_id(left) not in numbers or name.startswith("Greater"):
+        return None
+    return int(right.value()) - (name == "LessThan")
 
 
 def _tie_breakers(translator: Translator, child: Node, order: list[JavaObject]) -> list[JavaObject]:
