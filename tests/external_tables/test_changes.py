@@ -11,7 +11,7 @@ from .conftest import ExternalWriter
 
 pytestmark = pytest.mark.spark
 
-TINY = "its inputs hold at most 1000 rows: comparing is cheaper than following the change"
+TINY = "its inputs hold few rows"
 LINEAR = "rows were only added to inputs of a linear query"
 
 
@@ -38,6 +38,9 @@ def test_appends_then_no_news(pipeline: Pipeline, writer: ExternalWriter) -> Non
     assert second.mode("big") == ("append", LINEAR)
     assert second.refresh("big")["rows_inserted"] == 1
     assert second.mode("totals") == ("diff", TINY)
+    # The limit is told once, although `top` is compared too.
+    assert second.mode("top") == ("diff", TINY)
+    assert [event["rows"] for event in second.of("few_input_rows")] == [1000]
     assert second.mode("apart")[0] == "no_data"
     commits = pipeline.effects.by_subject
     for table in ("big", "totals", "top", "apart"):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.model.effects import Step
@@ -243,3 +244,34 @@ def test_an_interrupted_checkpoint_reads_the_files_of_its_cut(pipeline: Pipeline
     happened = run_and_compare(pipeline, ["incremental", "incremental"])
     refreshes = [refresh for refresh in happened.of("refresh") if refresh["dataset"].endswith(".even")]
     assert [(refresh["rows_inserted"], refresh["rows_deleted"]) for refresh in refreshes] == [(5, 0), (4, 5)]
+
+
+MAINTAINED = """
+    [maintenance]
+    keep = "0s"
+    keep_last = 1
+    every = "0s"
+    history = "0s"
+    min_versions = 1
+    min_files = 3
+    orphans_every = "0s"
+"""
+
+
+def test_tables_of_files_are_compacted(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(tmp_path, spark, settings=MAINTAINED)
+    view = "CREATE MATERIALIZED VIEW lines TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental') AS"
+    pipeline.write("definitions/v.sql", f"{view} SELECT value FROM text.`{tmp_path}/first`")
+    compacted = []
+    for number in range(4):
+        pipeline.write(f"first/{number}.txt", f"{number}")
+        happened = pipeline.run()
+        compacted += [e for e in happened.of("compacted") if "files__" in e["dataset"]]
+    assert [event["files_after"] for event in compacted] == [1]
+    # Rows of files that were rewritten are found again, and a rewrite is no change.
+    pipeline.write("first/1.txt", "one")
+    (tmp_path / "first/0.txt").unlink()
+    happened = pipeline.run()
+    assert (happened.refresh("lines")["rows_inserted"], happened.refresh("lines")["rows_deleted"]) == (1, 2)
+    assert pipeline.query("SELECT * FROM lines") == [("2",), ("3",), ("one",)]
+    pipeline.close()

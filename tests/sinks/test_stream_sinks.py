@@ -201,6 +201,16 @@ def test_a_failing_sink_fails_the_run_until_it_is_sent_again(project: Project) -
     assert project.written("json", "big") == [(10,)]
 
 
+def test_an_unknown_format_is_refused_with_its_class(project: Project) -> None:
+    project.define(SINKS_ALONE.replace('"lines", "line_files"', '"lines", "no_such_format"'))
+    project.orders("1", (1, 5))
+    happened = project.pipeline.run()
+    assert happened.state == "FAILED"
+    errors = {event["error"] for event in happened.of("sink_failed")}
+    assert [error.split("]")[0] for error in errors] == ["[DATA_SOURCE_NOT_FOUND"], errors
+    assert "no_such_format" in errors.pop()
+
+
 def test_a_continuous_run_sends_each_checkpoint(project: Project) -> None:
     project.define(DEFINITIONS)
     project.orders("1", (1, 50))

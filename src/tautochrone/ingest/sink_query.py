@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -87,7 +88,8 @@ class SinkQuery:
                 .trigger(**trigger)
                 .start()
             )
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
+            # PySpark has no exception of its own for a format that Spark cannot find.
             raise explain(error, self.flow.name) from error
 
     def offsets(self) -> str | None:

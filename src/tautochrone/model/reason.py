@@ -201,9 +201,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NO_EVENTS_OF_KEYS: "its input got no event of a key",
     ReasonCode.ROWS_ADDED_TO_LINEAR_QUERY: "rows were only added to inputs of a linear query",
     ReasonCode.ESTIMATED_COSTS: _costs_text,
-    ReasonCode.FEW_INPUT_ROWS: (
-        "its inputs hold at most {rows} rows: comparing is cheaper than following the change"
-    ),
+    ReasonCode.FEW_INPUT_ROWS: "its inputs hold few rows",
     ReasonCode.COMMITTED_BEFORE_CRASH: "committed by the run before",
     ReasonCode.ADOPTED: "taken over: {proof}",
     ReasonCode.NODE_RULE: "{rule}",

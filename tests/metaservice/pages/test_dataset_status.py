@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tautochrone.meta import DatasetStatus
-from tautochrone.metaservice.pages.dataset_status import DatasetState, _state
+from tautochrone.metaservice.pages.dataset_status import DatasetState, Topology, _state
+from tautochrone.metaservice.pages.drawing import _outside_texts
+from tautochrone.metaservice.pages.rendering import _described, _name_markup
+from tautochrone.model.file_tables import file_table
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import Reason, ReasonCode, describe
 
@@ -41,3 +44,14 @@ STATUS = DatasetStatus(
 def test_state_follows_from_the_code_of_the_failure(failure: Reason | None, state: DatasetState) -> None:
     error = None if failure is None else describe(failure)
     assert _state(replace(STATUS, failure=failure, error=error), CheckpointNumber(1)) is state
+
+
+def test_tables_of_files_are_shown_as_their_files() -> None:
+    table = file_table("lake", "/data/orders/*", "csv of /data/orders/*", "{}")
+    topology = Topology(lines={}, inputs={}, outside=(table, NAME), jobs=())
+    assert (topology.file_tables, topology.external_tables) == ([table], [NAME])
+    assert _described(table) == "the files in orders"
+    assert _described(NAME) == str(NAME)
+    assert "the files in orders" in _name_markup(table)
+    assert "files__" not in _name_markup(table)
+    assert _outside_texts(table) == ("orders", "files")

@@ -9,6 +9,7 @@ from enum import StrEnum
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.model.clock import is_clock
+from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.jobs import JobStatus
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -75,7 +76,11 @@ class Topology:
 
     @property
     def external_tables(self) -> list[TableName]:
-        return [name for name in self.outside if not is_clock(name)]
+        return [name for name in self.outside if not is_clock(name) and not is_file_table(name)]
+
+    @property
+    def file_tables(self) -> list[TableName]:
+        return [name for name in self.outside if is_file_table(name)]
 
 
 def read_topology(store: Store) -> Topology:

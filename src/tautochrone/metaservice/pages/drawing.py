@@ -12,6 +12,7 @@ from tautochrone.metaservice.pages.formats import duration
 from tautochrone.metaservice.pages.layout import layered
 from tautochrone.model.clock import describe_clock, is_clock
 from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.file_tables import describe_files, is_file_table
 from tautochrone.model.names import TableName
 
 __all__ = ["BOX_HEIGHT", "BOX_WIDTH", "Box", "Curve", "Drawing", "draw", "lag_band", "neighbourhood"]
@@ -115,10 +116,8 @@ def _reachable(
 def _box(topology: Topology, name: TableName, x: float, y: float) -> Box:
     line = topology.lines.get(name)
     if line is None:
-        clock = is_clock(name)
-        subtitle = "clock" if clock else "written by others"
-        label = describe_clock(name) if clock else name.table
-        css_class, shape = "outside", "clock" if clock else "outside"
+        label, subtitle = _outside_texts(name)
+        css_class, shape = "outside", "clock" if is_clock(name) else "outside"
     else:
         label, subtitle, css_class = name.table, _subtitle(line), _css_class(line)
         shape = "stream" if line.status.kind == DatasetKind.STREAMING_TABLE else "view"
@@ -132,6 +131,15 @@ def _box(topology: Topology, name: TableName, x: float, y: float) -> Box:
         shape=shape,
         known=line is not None,
     )
+
+
+def _outside_texts(name: TableName) -> tuple[str, str]:
+    """Label and subtitle of what no job of the store writes."""
+    if is_clock(name):
+        return describe_clock(name), "clock"
+    if is_file_table(name):
+        return describe_files(name).removeprefix("the files in "), "files"
+    return name.table, "written by others"
 
 
 def _subtitle(line: DatasetLine) -> str:

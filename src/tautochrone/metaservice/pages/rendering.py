@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.metaservice.pages import formats
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
+from tautochrone.model.file_tables import describe_files, is_file_table
 from tautochrone.model.names import TableName
 
 __all__ = ["ASSETS", "NAVIGATION", "PageRoute", "asset", "render"]
@@ -68,6 +69,7 @@ def _templates() -> Environment:
         "moment": formats.moment,
         "slug": lambda text: str(text).replace(" ", "-").replace("_", "-"),
         "shown": _name_markup,
+        "described": _described,
     }
     environment.filters.update(filters)
     return environment
@@ -75,9 +77,16 @@ def _templates() -> Environment:
 
 def _name_markup(name: TableName) -> Markup:
     """A table's name in HTML. `bdi` keeps right-to-left characters from changing the text around it."""
+    if is_file_table(name):
+        return Markup('<span class="name">{}</span>').format(describe_files(name))
     namespace = ".".join(name.namespace)
     markup = '<span class="name"><bdi class="space">{}</bdi>.<bdi>{}</bdi></span>'
     return Markup(markup).format(namespace, name.table)
+
+
+def _described(name: TableName) -> str:
+    """A table's name in running text; tables of files are named by their files."""
+    return describe_files(name) if is_file_table(name) else str(name)
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:

@@ -14,7 +14,7 @@ from tautochrone.model.clock import is_clock
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, LakeTable, ReadableTable
-from tautochrone.model.names import TableName
+from tautochrone.model.names import Fence, TableName
 from tautochrone.model.read_points import ReadPointServer
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
@@ -85,6 +85,11 @@ class Job:
             store=self.incarnation,
             **fields,  # type: ignore[arg-type]
         )
+
+    def file_table_metadata(self) -> CommitMetadata:
+        """Of a commit to a table of files. Several jobs may write it, so its fence never rises: each commit
+        only follows the version that it was made from."""
+        return CommitMetadata(pipeline=self.spec.name, job=self.name, fence=Fence(1), store=self.incarnation)
 
     def lake_table(self, name: TableName) -> LakeTable:
         """A table of the job, or any other table, then loaded from the catalog.

@@ -114,7 +114,8 @@ class Maintenance:
             # Removed first, so that a table that always fails does not starve the others.
             self._waiting.remove(name)
             try:
-                if name in self.job.tables and not dry_run:
+                is_owner = name in self.job.tables or (is_file_table(name) and bool(self.job.tables))
+                if is_owner and not dry_run:
                     self._compact(tables[name])
                 done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
                 self.orphans.remove_orphans(tables[name], fence, dry_run=dry_run)
@@ -234,7 +235,7 @@ class Maintenance:
         try:
             done = table.compact(
                 table.fork(),
-                self.job.commit_metadata(),
+                self.job.file_table_metadata() if is_file_table(table.name) else self.job.commit_metadata(),
                 min_files=rules.min_files,
                 max_files=rules.max_files,
                 exclusive=self.exclusive(table.name),

@@ -17,12 +17,11 @@ from tautochrone.model.lake import (
     FILE_COLUMN,
     NO_VERSION,
     POSITION_COLUMN,
-    CommitMetadata,
     Fork,
     LakeTable,
     TableDefinition,
 )
-from tautochrone.model.names import Fence, TableName
+from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.job import Job
@@ -40,8 +39,6 @@ from tautochrone.spark.session.jvm_liveness import require_live_jvm
 __all__ = ["FileTables"]
 
 _MIN_INTERVAL_S, _SHARE_OF_TIME = 10.0, 20
-_SHARED = Fence(1)
-"""Several jobs may write the same table: each commit only follows the version that it was made from."""
 
 
 @dataclass(slots=True)
@@ -133,7 +130,7 @@ class FileTables:
             schema=table_schema(relation.schema),
             comment="rows of files that views read",
         )
-        return self.job.lake.create(definition, self._metadata())
+        return self.job.lake.create(definition, self.job.file_table_metadata())
 
     def _relations(self, flow: ResolvedFlow) -> Mapping[TableName, FileRelation]:
         """The query's relations over files, listed now."""
@@ -201,7 +198,7 @@ class FileTables:
         if not gone and not added:
             self._listings[table.name] = (fork.version, new)
             return
-        metadata = self._metadata()
+        metadata = self.job.file_table_metadata()
         staged = []
         if added:
             # The stamps were taken before the rows are read: a file that is changed meanwhile is read again.
@@ -225,10 +222,6 @@ class FileTables:
             rows_inserted=sum(part.rows for part in staged),
             rows_deleted=sum(len(positions) for positions in removed.values()),
         )
-
-    def _metadata(self) -> CommitMetadata:
-        job = self.job
-        return CommitMetadata(pipeline=job.spec.name, job=job.name, fence=_SHARED, store=job.incarnation)
 
     def _known(self, table: LakeTable, fork: Fork) -> Mapping[str, str]:
         """The files whose rows the table holds. A file without rows is only known within a run."""

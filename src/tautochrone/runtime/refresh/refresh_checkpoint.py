@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 
 from tautochrone.errors import FencedError
+from tautochrone.model import limits
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import job_read_point
@@ -62,6 +63,7 @@ class CheckpointRefresher:
         self._finished: set[TableName] = set()
         self._failures: dict[TableName, Reason] = {}
         self._waiting_for_bulk: set[TableName] = set()
+        self._few_rows_explained = False
         self._sessions = SessionPool(
             job.base,
             job.read_points,
@@ -253,6 +255,9 @@ class CheckpointRefresher:
         job, refresh = self._job, result.refresh
         job.journal.version(checkpoint.number, table, result.version, refresh)
         self._sessions.add(table, result.version)
+        if refresh.reason.code is ReasonCode.FEW_INPUT_ROWS and not self._few_rows_explained:
+            self._few_rows_explained = True
+            job.emit("few_input_rows", rows=limits.TINY_INPUT_ROWS)
         job.emit(
             "refresh",
             dataset=str(table),

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tautochrone.ingest.expectations import counts
-from tautochrone.model import limits
 from tautochrone.model.file_tables import describe_files
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
@@ -152,7 +151,7 @@ class ViewRefresher:
         weighed = choice.policy is RefreshPolicy.AUTO and choice.estimate_ms is not None
         if weighed and choice.mode is not RefreshMode.DIFF and not keeps_state(task, load_input):
             # The duration of a refresh of so few rows is noise and must not decide.
-            reason = Reason.of(ReasonCode.FEW_INPUT_ROWS, rows=limits.TINY_INPUT_ROWS)
+            reason = Reason.of(ReasonCode.FEW_INPUT_ROWS)
             return replace(choice, mode=RefreshMode.DIFF, reason=reason)
         uncounted = [e.name for e in task.expectations if e.name not in task.violations_before]
         if uncounted and choice.mode in (RefreshMode.APPEND, RefreshMode.INCREMENTAL):
