@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.app.locate import Options, locate
-from tautochrone.app.storage import check_storage, identify, lake_id
+from tautochrone.app.storage import Identity, check_storage, identify, lake_id
 from tautochrone.app.stores import project_store
 from tautochrone.iceberg.sessions.spark_sessions import empty_session, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
@@ -180,6 +180,12 @@ class Project(Closeable):
         self._exit_stack.callback(server.close)
         return server
 
+    def identify(self) -> Identity:
+        """Make the storage, and write down whose it is, before anything else is written there."""
+        Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
+        self._identity = identify(self.spec, self.settings, self._identity, self.effects)
+        return self._identity
+
     def job(self) -> Job:
         """Everything that a run needs. The definitions are checked before anything is written."""
         definitions, all_jobs = self.analysed()
@@ -204,8 +210,7 @@ class Project(Closeable):
                 reason=shared.reason,
                 hint=shared.hint,
             )
-        Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
-        self._identity = identify(self.spec, self.settings, self._identity, self.effects)
+        identity = self.identify()
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
         store = self.store()
@@ -225,7 +230,7 @@ class Project(Closeable):
                 graph=graph,
                 sibling_tables=frozenset(all_jobs.order) - frozenset(graph.order),
             ),
-            lake_id=lake_id(self.settings, self._identity),
+            lake_id=lake_id(self.settings, identity),
         )
 
     def _listeners(self, graph: Graph) -> Emit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.events import json_events, line_events
@@ -20,16 +21,18 @@ __all__ = ["adopt"]
 
 
 def adopt(arguments: argparse.Namespace) -> int:
-    """Survey and show, and complete unless it is a dry run; 1 when a dataset is refused. Or hand over what
-    the pipeline owned under another name.
+    """Survey and show, and complete unless it is a dry run; 1 when a dataset is refused. With a warehouse its
+    tables are copied before. Or hand over what the pipeline owned under another name.
 
     Raises:
         SettingsError: `CONFLICTING_OPTIONS`.
     """
-    if arguments.from_pipeline is not None and (arguments.dry_run or arguments.rebuild):
+    others = arguments.dry_run or arguments.rebuild or arguments.from_warehouse
+    if arguments.from_pipeline is not None and others:
         raise SettingsError("CONFLICTING_OPTIONS", "--from-pipeline takes no other options")
     from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
+    from tautochrone.app.warehouse_copy import WarehouseCopy
     from tautochrone.model.reason import Reason, ReasonCode, reason_fields
     from tautochrone.runtime.adoption.adopt import Adoption
     from tautochrone.runtime.adoption.renaming import hand_over
@@ -42,6 +45,14 @@ def adopt(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         check_not_running(located[1], ownership, events)
     with Project(options, events, short_lived=True, located=located) as project:
+        if arguments.from_warehouse is not None:
+            project.identify()
+            warehouse = Path(arguments.from_warehouse)
+            copy = WarehouseCopy(warehouse, project.lake, project.settings, project.effects, events)
+            copy.complete(dry_run=arguments.dry_run)
+            if arguments.dry_run and copy.tables:
+                # What is not copied yet cannot be surveyed.
+                return 0
         job = project.job()
         job.ownership = ownership
         if arguments.from_pipeline is not None:

@@ -156,6 +156,10 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         f"  {short(f['dataset']):<32} "
         f"{'left to be rebuilt' if f['action'] == 'rebuild' else 'taken over'} at version {f['version']}"
     ),
+    "table_copied": lambda _e, f: (
+        f"  {short(f['dataset']):<32} {'would be copied' if f['dry_run'] else 'copied'}: "
+        f"{f['files']:,} files, {f['bytes']:,} bytes"
+    ),
     "nothing_to_adopt": lambda _e, f: f"nothing to take over for job {f['job']}: {f['reason']}",
     "pipeline_renamed": lambda _e, f: (
         f"{f['tables']} tables of pipeline {f['before']} belong to pipeline {f['pipeline']} now"

@@ -93,6 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     adopt.add_argument(
         "--from-pipeline", metavar="OLD", help="take over the tables of this pipeline, which was renamed"
     )
+    adopt.add_argument(
+        "--from-warehouse",
+        metavar="DIR",
+        help="first copy the tables of this warehouse of a hadoop catalog into the lake",
+    )
     adopt.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
     adopt.add_argument(
         "--rebuild", action="append", default=[], metavar="A,B", help="views that the next run rebuilds"

@@ -25,7 +25,7 @@ from tautochrone.iceberg.maintenance.avro import AvroContent, read_avro, write_a
 from tautochrone.iceberg.maintenance.puffin import with_other_paths
 from tautochrone.model.relocated_paths import MovedFolder
 
-__all__ = ["Relocated", "Survey", "write_whole"]
+__all__ = ["Relocated", "Survey", "read_metadata", "write_whole"]
 
 _MANIFEST_PATH, _MANIFEST_LENGTH = 500, 501
 _STATUS, _DATA_FILE = 0, 2
@@ -67,6 +67,7 @@ class Survey:
         missing: files that the metadata names and that are not in the new folder.
         outside: files that are in neither folder.
         refused: files that cannot be rewritten, such as position delete files.
+        files: the paths in the new folder of all files that the metadata names, its own included.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Survey:
     missing: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    files: dict[Path, None] = field(default_factory=dict)
     _metadata: dict[str, Any] = field(default_factory=dict)
     _lists: dict[str, None] = field(default_factory=dict)
     _manifests: dict[str, None] = field(default_factory=dict)
@@ -92,7 +94,8 @@ class Survey:
         if path is None or not path.exists():
             (self.missing if path else self.outside).append(self.location)
             return
-        self._metadata = _metadata(path)
+        self._metadata = read_metadata(path)
+        self.files[path] = None
         self.ours = COMMIT_METADATA_KEY in self._metadata.get("properties", {})
         for snapshot in self._metadata.get("snapshots", ()):
             location = snapshot.get("manifest-list")
@@ -248,13 +251,19 @@ class Survey:
             self.missing.append(location)
             return False
         into[location] = None
+        self.files[path] = None
         return True
 
 
 _FILE_LISTS = (("statistics", "statistics-path"), ("partition-statistics", "statistics-path"))
 
 
-def _metadata(path: Path) -> dict[str, Any]:
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The content of a metadata file.
+
+    Raises:
+        LakeError: `METADATA_UNREADABLE`.
+    """
     raw = path.read_bytes()
     try:
         metadata = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)

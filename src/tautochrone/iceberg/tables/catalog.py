@@ -136,6 +136,21 @@ class IcebergLake:
     def load(self, name: TableName) -> IcebergTable:
         return IcebergTable(self._iceberg, name, self._effects, load(self._iceberg, name))
 
+    def register(self, name: TableName, metadata_location: str) -> None:
+        """Create the table whose newest metadata file is there, unless the table exists."""
+
+        def make() -> None:
+            catalog, identifier = self._iceberg.catalog(), self._iceberg.identifier(name)
+            self._ensure_namespace(catalog, identifier)
+            try:
+                if not catalog.tableExists(identifier):
+                    catalog.registerTable(identifier, metadata_location)
+            except Py4JJavaError as error:
+                if not java_error_class(error).endswith("AlreadyExistsException"):
+                    raise translate(error, name) from error
+
+        self._effects.perform(Step.LAKE_CREATE, str(name), make)
+
     def adoptable(self, name: TableName) -> IcebergAdoptable:
         return IcebergAdoptable(self._iceberg, self.load(name), self._effects)
 
