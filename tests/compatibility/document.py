@@ -72,7 +72,7 @@ def documented_verdicts(text: str) -> dict[str, str]:
 def _line(construct: Construct, pair: tuple[Outcome, Outcome] | None) -> str:
     title, remark = (text.replace("|", r"\|") for text in (construct.title, REMARKS.get(construct.name, "")))
     if pair is None:
-        return f"| {title} | – | – | {NOT_RUN} | {remark} |\n"
+        return f"| {title} | – | – | {NOT_RUN} |  |\n"
     return f"| {title} | {_became(pair[0])} | {_became(pair[1])} | {compare(*pair)} | {remark} |\n"
 
 

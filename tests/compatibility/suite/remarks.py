@@ -34,6 +34,7 @@ REMARKS: dict[str, str] = {
     "python_pivot": _ANALYSIS,
     "python_cache": _ANALYSIS,
     "python_apply_in_pandas": _ANALYSIS,
+    "python_map_in_pandas": "Spark Connect asks its server while it builds the query, which a query function may not",
     "python_create_dataframe": "a schema as text is parsed by Spark Connect's server, which a query function may not ask",
     "stream_static_join": "a schema as text is parsed by Spark Connect's server, which a query function may not ask",
     "python_rdd": "Spark runs in the process of taut",
@@ -45,9 +46,7 @@ REMARKS: dict[str, str] = {
         "rows are lost. Here all rows are written"
     ),
     "stream_sql_flows": "the columns have the order of one of the flows, which in Spark is not always the first",
-    "stream_full_refresh_of_source": (
-        "the stream over the rebuilt table is refused until it is rebuilt too; Spark's goes on, and may repeat or miss rows"
-    ),
+    "stream_full_refresh_of_source": ("the stream over the rebuilt table is refused until it is rebuilt too"),
     "sink_two_flows": "Spark keeps one log of batches in the folder, and the flows overwrite each other's batches",
     "sink_no_path": _LEGACY,
     "spec_full_refresh_unknown": "Spark completes without a word",
