@@ -27,10 +27,10 @@ HADOOP_CLIENT = (
 )
 STEPS = (
     Step.LAKE_CREATE,
-    Step.INGEST_FOLDER,
     Step.LAKE_STAGE,
     Step.LAKE_PREPARE,
     Step.LAKE_COMMIT,
+    Step.INGEST_FOLDER,
     Step.LAKE_COMMIT_STAGED,
     Step.META_REPORT,
     Step.META_PUBLISH,
