@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import (
@@ -15,7 +14,6 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.model.reason import Reason
-from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import jvm_failure
 from tautochrone.traces import trace_of
 
@@ -49,9 +47,6 @@ def explain(error: Exception, flow: str) -> TautochroneError:
     condition, sentence, state = "", _sentence(text), None
     if isinstance(error, PySparkException):
         condition, state = error.getCondition() or "", error.getSqlState()
-    elif isinstance(error, Py4JJavaError):
-        problem = problem_of(error)
-        condition, sentence, state = problem.error_class, problem.message, problem.sqlstate
     sentence = sentence.removeprefix(f"[{condition}] ")
     if not condition or condition.startswith(_WRAPPERS):
         condition, sentence, state = _innermost(text, sentence)
