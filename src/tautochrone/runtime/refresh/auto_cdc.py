@@ -122,6 +122,7 @@ class AutoCdcRefresher:
         added = added_rows(task.name, source, base, old, task.inputs[name])
         if added is None:
             return None
+        self._context.views.prepare(session, flow.views, task.inputs)
         return stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
 
     def _session(self, task: RefreshTask) -> SparkSession:
