@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo demo-kafka check docs test soak bench clean
+.PHONY: help setup lock demo demo-kafka demo-cdc check docs test soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -35,6 +35,9 @@ demo: setup ## replay real flights through a pipeline, query it while it runs, v
 
 demo-kafka: setup ## the same through a real Kafka that it starts: JSON, Avro, broken records
 	@$(BIN)/python -m examples.flights.demo_kafka
+
+demo-cdc: setup ## capture a PostgreSQL database that it starts, while it is written to; kill, compare
+	@$(BIN)/python -m examples.shop.demo
 
 check: setup ## ruff, mypy, import contracts, file sizes, the documentation
 	$(BIN)/ruff check src tests examples bench

@@ -1,0 +1,3 @@
+from tautochrone.sources import postgresql
+
+postgresql.capture("shop", url=spark.conf.get("shop.url"), tables="public.*")  # noqa: F821
