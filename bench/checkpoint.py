@@ -17,11 +17,11 @@ from tautochrone.testing.harness import Happened, Pipeline
 __all__ = ["measure"]
 
 _INTERVAL_MS = 100
-# `first` has no rule: its view is refreshed by `diff`. Over a group's key its result is deterministic.
+# OFFSET has no rule: its view is refreshed by `diff`.
 _VIEWS = """
 CREATE MATERIALIZED VIEW large AS SELECT id, amount * 2 AS twice FROM events WHERE amount >= 50;
 CREATE MATERIALIZED VIEW totals AS
-SELECT kind, count(*) AS n, first(kind) AS same FROM events GROUP BY kind;
+SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY kind OFFSET 1;
 """
 
 
