@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 from tests.crash.faults import Strike
 
-from tautochrone.errors import MetaError, SettingsError
+from tautochrone.errors import MetaError, SettingsError, SourceUnreachableError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.loop.run import RunState
 from tautochrone.testing.crash import Taut, fault
@@ -146,6 +146,23 @@ def test_lost_answers(bank: Bank, step: Step) -> None:
     bank.work()
     bank.run(Strike(step, "after", "lose"))
     bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+def test_source_that_does_not_answer_fails_before_the_commit(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lag(*_: object) -> dict[str, int]:
+        raise SourceUnreachableError("TOY_NOT_REACHABLE", "the database does not answer")
+
+    bank.run().require_completed()
+    bank.work()
+    with monkeypatch.context() as patched:
+        patched.setattr(ToyChangeLog, "lag", lag)
+        attempt = bank.run()
+    assert attempt.state is RunState.FAILED
+    assert Step.LAKE_COMMIT not in attempt.effects.seen
     bank.run().require_completed()
     bank.check()
 

@@ -171,6 +171,8 @@ class LogFlow:
         if completed:
             # Without rows the table would get no version that says so.
             rows = pa.concat_tables([rows, self.log.completed_rows(completed, position)])
+        # Asked before the commit: a source that does not answer then must not hide what was committed.
+        lag = dict(self.log.lag(position))
         self.committer.submit(self.name, self._stage(rows), position)
         self.position = position
         self.rows += rows.num_rows
@@ -183,7 +185,7 @@ class LogFlow:
             source_ms=source_ms,
             chunks_left=sum(map(len, position.bulk.pending.values())),
             waiting=sorted(position.bulk.waiting),
-            lag=dict(self.log.lag(position).items()),
+            lag=lag,
         )
         if completed:
             self.emit("bulk_complete", flow=self.name, dataset=str(self.table), relations=completed)

@@ -26,6 +26,8 @@ _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 _FILE_OPTIONS = ("io-impl", "s3.", "client.", "gcs.", "adls.", "oss.", "http-client.", "hadoop.")
 """Beginnings of Iceberg's catalog options that say how files are opened."""
+_ONLY_LAKE = "hadoop.fs.file."
+"""Options of local files are those of the lake's own catalog alone, see `_LOCAL_FILES`."""
 _HADOOP_FILE_KINDS = ("jdbc", "hadoop", "hive")
 _HADOOP_FILES = "org.apache.iceberg.hadoop.HadoopFileIO"
 _LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
@@ -82,7 +84,11 @@ def _file_options(base: SparkSession, name: str) -> dict[str, str]:
     given = {
         key.removeprefix(prefix): text for key, text in base.conf.getAll.items() if key.startswith(prefix)
     }
-    options = {key: text for key, text in given.items() if key.startswith(_FILE_OPTIONS)}
+    options = {
+        key: text
+        for key, text in given.items()
+        if key.startswith(_FILE_OPTIONS) and not key.startswith(_ONLY_LAKE)
+    }
     if CatalogSettings(name, given).kind in _HADOOP_FILE_KINDS:
         # These catalogs' own default. A REST catalog's default would open s3a:// by Iceberg's client for S3,
         # with other settings and jars.
