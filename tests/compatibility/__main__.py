@@ -1,4 +1,4 @@
-"""Writes `docs/compatibility.md`: `python -m tests.compatibility GUIDE`, or prints some: `… NAME…`.
+"""Writes `docs/compatibility.md`: `python -m tests.compatibility GUIDE`, or renews some lines: `… NAME…`.
 
 GUIDE is `declarative-pipelines-programming-guide.md` of Spark's documentation, whose samples are run too.
 """
@@ -21,7 +21,7 @@ from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
 
 from . import taut
 from .construct import Outcome, compare
-from .document import DOCUMENT, document
+from .document import DOCUMENT, document, with_results
 from .guide import guide_constructs
 from .suite import CONSTRUCTS
 from .vanilla import vanilla
@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> int:
             sys.stdout.write(f"{construct.name}: {compare(theirs, ours)}\n")
             for engine, outcome in (("spark-pipelines", theirs), ("taut", ours)) if names else ():
                 sys.stdout.write(f"  {engine}: {outcome.error or outcome.tables}\n")
-    if not names:
-        DOCUMENT.write_text(document(results, chosen), "utf-8")
+    page = with_results(DOCUMENT.read_text("utf-8"), results, chosen) if names else document(results, chosen)
+    DOCUMENT.write_text(page, "utf-8")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from .construct import Construct, Outcome, compare
 from .suite import CHAPTERS, CONSTRUCTS
 from .suite.remarks import REMARKS
 
-__all__ = ["DOCUMENT", "NOT_RUN", "Results", "document", "documented_verdicts"]
+__all__ = ["DOCUMENT", "NOT_RUN", "Results", "document", "documented_verdicts", "with_results"]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 Results = Mapping[str, tuple[Outcome, Outcome]]
@@ -41,15 +42,14 @@ _COLUMNS = "| construct | spark-pipelines | taut | compared | remark |\n|---|---
 
 def document(results: Results, constructs: Sequence[Construct] = CONSTRUCTS) -> str:
     """The page."""
-    verdicts = {name: compare(*pair) for name, pair in results.items()}
-    counts = {verdict: list(verdicts.values()).count(verdict) for verdict in dict.fromkeys(verdicts.values())}
+    verdicts = [compare(*pair) for pair in results.values()]
     parts = [
         _HEAD.format(
             date=datetime.now(UTC).date(),
             spark=pyspark.__version__,
             taut=version("tautochrone"),
             count=len(results),
-            summary=", ".join(f"{verdict}: {count}" for verdict, count in sorted(counts.items())),
+            summary=_summary(verdicts),
         )
     ]
     for chapter, title in CHAPTERS.items():
@@ -61,12 +61,28 @@ def document(results: Results, constructs: Sequence[Construct] = CONSTRUCTS) -> 
     return "".join(parts)
 
 
+def with_results(page: str, results: Results, constructs: Sequence[Construct]) -> str:
+    """The page with the lines of these constructs renewed, and its counts."""
+    for construct in constructs:
+        line = _line(construct, results[construct.name])
+        start = line[: line.index(" | ") + 3]
+        page = re.sub(rf"^{re.escape(start)}.*\n", lambda _, line=line: line, page, flags=re.MULTILINE)
+    verdicts = [verdict for verdict in documented_verdicts(page).values() if verdict != NOT_RUN]
+    return re.sub(
+        r"(?<=: )\d+ constructs \(.*\)", f"{len(verdicts)} constructs ({_summary(verdicts)})", page, count=1
+    )
+
+
 def documented_verdicts(text: str) -> dict[str, str]:
     """Title of a construct → verdict, from the page."""
     lines = re.findall(
         r"^\| (.+?) \|[^|]*\|[^|]*\| ([^|]*) \|[^|]*\|$", text.replace(r"\|", "&#124;"), re.MULTILINE
     )
     return {title.replace("&#124;", "|"): verdict for title, verdict in lines if title != "construct"}
+
+
+def _summary(verdicts: Sequence[str]) -> str:
+    return ", ".join(f"{verdict}: {count}" for verdict, count in sorted(Counter(verdicts).items()))
 
 
 def _line(construct: Construct, pair: tuple[Outcome, Outcome] | None) -> str:
