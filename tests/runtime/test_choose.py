@@ -65,6 +65,7 @@ class World:
             fork=Fork(table=VIEW, version=Version("9"), fence=Fence(1), commit_metadata=last_commit),
             flows=(cast(ResolvedFlow, self.flow),),
             checkpoint=CheckpointNumber(7),
+            cut_at_ms=0,
             inputs={name: Version("2" if name in self.changes else "1") for name in (ORDERS, ITEMS)},
             policy=policy_of(dataset, self.default),
             metadata=metadata,

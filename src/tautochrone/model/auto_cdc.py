@@ -59,6 +59,8 @@ class AutoCdc:
         is_ignoring_nulls: a NULL in an event leaves the column as it was.
         scd_type: 1, the table holds the newest row of each key; 2, it holds all of them.
         tracked: changes of which columns begin a new row of type 2; None: of all.
+        snapshots_of: the parts of the source's name, if its rows are no events. At each checkpoint the table
+            takes what changed in them since the last one; the sequence value is the time of the checkpoint.
     """
 
     keys: tuple[str, ...]
@@ -69,6 +71,7 @@ class AutoCdc:
     is_ignoring_nulls: bool = False
     scd_type: int = 1
     tracked: ColumnChoice | None = None
+    snapshots_of: tuple[str, ...] | None = None
 
     def check(self, location: str) -> None:
         """What can be checked without the source's columns.
@@ -134,6 +137,7 @@ class AutoCdc:
                 self.is_ignoring_nulls,
                 self.scd_type,
                 self.tracked,
+                *(["snapshots"] if self.snapshots_of else []),
             )
         )
 
@@ -178,12 +182,13 @@ def common_auto_cdc(flows: Sequence[tuple[str, AutoCdc | None, str]]) -> AutoCdc
     if first is None:
         return None
     for name, auto_cdc, location in flows:
-        if auto_cdc is None or _shared(auto_cdc) != _shared(first):
+        if auto_cdc is None or _shared(auto_cdc) != _shared(first) or (len(flows) > 1 and first.snapshots_of):
             raise DefinitionError(
                 "AUTO_CDC_FLOWS_DIFFER",
                 f"Flow {name} writes a table that another flow writes by AUTO CDC in another way",
                 location=location,
-                hint="flows into one table agree on keys, SCD type, tracked columns and treatment of NULL",
+                hint="flows into one table agree on keys, SCD type, tracked columns and treatment of NULL; "
+                "a table of snapshots has one flow",
             )
     return first
 

@@ -23,7 +23,7 @@ from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.auto_cdc_events import event_table, needs_event_table
+from tautochrone.project.auto_cdc_events import event_table, needs_event_table, over_snapshot_table
 from tautochrone.project.auto_cdc_query import check_auto_cdc, written_columns
 from tautochrone.project.databricks.files import collected_clauses
 from tautochrone.project.definitions import (
@@ -177,6 +177,9 @@ class _Analysis:
         dataset = self._definitions.datasets[name]
         flows = self._definitions.flows_of(name)
         check_auto_cdc(dataset, flows)
+        for flow in flows:
+            self._definitions = over_snapshot_table(self._definitions, flow)
+        flows = self._definitions.flows_of(name)
         frames = [self._flow(flow, (*path, name)) for flow in flows]
         for number, flow in enumerate(flows):
             if flow.auto_cdc is not None and needs_event_table(self._resolved[flow.name]):

@@ -1,7 +1,8 @@
-"""The tables that hold the events of AUTO CDC flows whose source is no lake table.
+"""The tables that hold the events, or the snapshots, of AUTO CDC flows whose source is no lake table.
 
 A merge follows from two versions of a lake table. Where a flow reads a topic or files, or joins, its events
-are written into a table of their own first, and the flow merges that table.
+are written into a table of their own first, and the flow merges that table. Where a flow takes the snapshots
+of a view, the view's rows are a materialized view first.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
-from tautochrone.model.names import TableName
-from tautochrone.project.definitions import Definitions, Flow
+from tautochrone.model.names import TableName, quoted
+from tautochrone.project.auto_cdc_query import AutoCdcQuery
+from tautochrone.project.definitions import Definitions, Flow, is_view
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.queries import SqlQuery
 
-__all__ = ["EventTable", "event_table", "needs_event_table"]
+__all__ = ["EventTable", "event_table", "needs_event_table", "over_snapshot_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +47,7 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
         DefinitionError: `AUTO_CDC_EVENTS_NAME_TAKEN`.
     """
     target = definitions.datasets[flow.target]
-    own_name = flow.name if flow.name != target.name.without_catalog else target.name.table
-    name = TableName(target.name.catalog, target.name.namespace, f"{own_name}__events")
-    taken = definitions.datasets.get(name)
-    if taken is not None:
-        raise DefinitionError(
-            "AUTO_CDC_EVENTS_NAME_TAKEN",
-            f"The events of the AUTO CDC flow {flow.name} go into {name}, and a dataset is called so",
-            sqlstate="42P07",
-            location=str(taken.location),
-            hint="rename that dataset, or give the flow another name",
-        )
+    name = _own_name(definitions, flow, "events")
     assert flow.auto_cdc is not None
     events = Dataset(
         name=name,
@@ -79,3 +71,57 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
         flows=(*flows, replace(flow, target=name, auto_cdc=None)),
     )
     return EventTable(changed, name, merging)
+
+
+def over_snapshot_table(definitions: Definitions, flow: Flow) -> Definitions:
+    """The definitions in which `flow` takes the snapshots of a materialized view, if its source is a view.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_EVENTS_NAME_TAKEN`.
+    """
+    source = flow.auto_cdc.snapshots_of if flow.auto_cdc is not None else None
+    view = definitions.dataset_named(source, flow.scope) if source else None
+    if source is None or view is None or not is_view(definitions.datasets[view]):
+        return definitions
+    name = _own_name(definitions, flow, "snapshot")
+    snapshot = Dataset(
+        name=name,
+        kind=DatasetKind.MATERIALIZED_VIEW,
+        location=flow.location,
+        comment=f"Snapshots that AUTO CDC merges into {flow.target.table}",
+        events_of=flow.target,
+    )
+    text, merged_text = f"SELECT * FROM {quoted(*source)}", f"SELECT * FROM STREAM {name.sql}"
+    reading = replace(
+        flow,
+        name=f"{flow.name}__snapshot",
+        target=name,
+        query=SqlQuery(text, text, flow.location, flow.scope),
+        auto_cdc=None,
+    )
+    query = SqlQuery(merged_text, merged_text, flow.location, flow.scope)
+    assert flow.auto_cdc is not None
+    merging = replace(flow, query=AutoCdcQuery(query, flow.auto_cdc, str(flow.location)))
+    flows = [merging if other.name == flow.name else other for other in definitions.flows]
+    return replace(definitions, datasets={**definitions.datasets, name: snapshot}, flows=(*flows, reading))
+
+
+def _own_name(definitions: Definitions, flow: Flow, suffix: str) -> TableName:
+    """The name of a table that stands between a flow and its source.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_EVENTS_NAME_TAKEN`.
+    """
+    target = flow.target
+    own_name = flow.name if flow.name != target.without_catalog else target.table
+    name = TableName(target.catalog, target.namespace, f"{own_name}__{suffix}")
+    taken = definitions.datasets.get(name)
+    if taken is not None:
+        raise DefinitionError(
+            "AUTO_CDC_EVENTS_NAME_TAKEN",
+            f"The {suffix} of the AUTO CDC flow {flow.name} would be {name}, and a dataset is called so",
+            sqlstate="42P07",
+            location=str(taken.location),
+            hint="rename that dataset, or give the flow another name",
+        )
+    return name

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import (
@@ -58,7 +58,7 @@ class AutoCdcQuery:
         self._check_names(chosen)
         events = rows.select(
             *(rows[quoted(name)] for name in chosen),
-            _column(auto_cdc.sequence).alias(SEQUENCE_COLUMN),
+            self._sequence().alias(SEQUENCE_COLUMN),
             _condition(auto_cdc.delete).alias(DELETE_COLUMN),
             _condition(auto_cdc.truncate).alias(TRUNCATE_COLUMN),
         )
@@ -70,6 +70,12 @@ class AutoCdcQuery:
 
     def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:
         return self.source.position_of(error, problem)
+
+    def _sequence(self) -> Column:
+        if self.auto_cdc.snapshots_of:
+            # A merge puts the time of the checkpoint in its place.
+            return sf.lit(None).cast(TimestampType())
+        return _column(self.auto_cdc.sequence)
 
     def _check_sequence(self, schema: StructType) -> None:
         kind = schema[SEQUENCE_COLUMN].dataType.simpleString()

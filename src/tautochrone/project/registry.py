@@ -184,7 +184,10 @@ class Registry(GraphElementRegistry):
     ) -> None:
         """A flow that merges the events of a dataset or table, which it reads as a stream."""
         location = self.location(code_location)
-        text = f"SELECT * FROM STREAM {quoted(*self._parts(source, location))}"
+        source_parts = self._parts(source, location)
+        if auto_cdc.snapshots_of is not None:
+            auto_cdc = replace(auto_cdc, snapshots_of=source_parts)
+        text = f"SELECT * FROM STREAM {quoted(*source_parts)}"
         query = SqlQuery(text, text, location, self._scope)
         flow_parts = self._parts(name, location)
         self._add_flow(flow_parts, self._parts(target, location), location, query, self._scope, {}, auto_cdc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkTypeError
@@ -14,7 +14,7 @@ from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
 from tautochrone.project.databricks.decorators import caller, shown
 from tautochrone.project.databricks.unsupported import databricks_only
 
-__all__ = ["create_auto_cdc_flow"]
+__all__ = ["create_auto_cdc_flow", "create_auto_cdc_from_snapshot_flow"]
 
 
 def create_auto_cdc_flow(
@@ -73,6 +73,53 @@ def create_auto_cdc_flow(
     )
     registry: Any = get_active_graph_element_registry()
     registry.register_auto_cdc(name or target, target, source, auto_cdc, location)
+
+
+def create_auto_cdc_from_snapshot_flow(
+    target: str,
+    source: str | Callable[..., Any],
+    keys: Sequence[str | Column],
+    stored_as_scd_type: str | int = 1,
+    track_history_column_list: Sequence[str | Column] | None = None,
+    track_history_except_column_list: Sequence[str | Column] | None = None,
+    *,
+    name: str | None = None,
+) -> None:
+    """A flow that merges what changes in the rows of `source`, a dataset or table, into `target`.
+
+    At each checkpoint the rows of the source are a snapshot. Rows that came, went or changed since the last
+    one are events with the time of the checkpoint as their sequence value.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_NOT_SUPPORTED`, and those of `create_auto_cdc_flow`.
+    """
+    location = caller()
+    text = shown(location)
+    if not isinstance(source, str):
+        raise DefinitionError(
+            "AUTO_CDC_NOT_SUPPORTED",
+            "create_auto_cdc_from_snapshot_flow() takes the name of a dataset or table, no function",
+            sqlstate="0A000",
+            location=text,
+            hint="let a temporary view return the newest snapshot, and name it as the source",
+        )
+    tracked = _choice(
+        track_history_column_list, track_history_except_column_list, "track_history_column_list", text
+    )
+    registry: Any = get_active_graph_element_registry()
+    registry.register_auto_cdc(
+        name or target,
+        target,
+        source,
+        AutoCdc(
+            keys=_names(keys, "keys"),
+            sequence=None,
+            scd_type=_scd_type(stored_as_scd_type),
+            tracked=tracked,
+            snapshots_of=(source,),
+        ),
+        location,
+    )
 
 
 def _scd_type(value: str | int) -> int:

@@ -15,14 +15,15 @@ from typing import Any
 from pyspark import pipelines
 
 from tautochrone.project.databricks import decorators
-from tautochrone.project.databricks.auto_cdc import create_auto_cdc_flow
+from tautochrone.project.databricks.auto_cdc import (
+    create_auto_cdc_flow,
+    create_auto_cdc_from_snapshot_flow,
+)
 from tautochrone.project.databricks.expect import DECORATORS
 
 __all__ = ["databricks_modules"]
 
 _REFUSED = (
-    "apply_changes_from_snapshot",
-    "create_auto_cdc_from_snapshot_flow",
     "foreach_batch_sink",
     "on_event_hook",
 )
@@ -30,8 +31,10 @@ _COMMON: Mapping[str, Any] = {
     **DECORATORS,
     **{name: decorators.refusing(name) for name in _REFUSED},
     "apply_changes": create_auto_cdc_flow,
+    "apply_changes_from_snapshot": create_auto_cdc_from_snapshot_flow,
     "append_flow": decorators.append_flow,
     "create_auto_cdc_flow": create_auto_cdc_flow,
+    "create_auto_cdc_from_snapshot_flow": create_auto_cdc_from_snapshot_flow,
     "create_sink": pipelines.create_sink,
     "create_streaming_table": decorators.create_streaming_table,
     "materialized_view": decorators.materialized_view,

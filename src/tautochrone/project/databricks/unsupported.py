@@ -11,14 +11,7 @@ __all__ = ["INSTEAD", "databricks_only", "missing_on_spark"]
 _MODULES = ("databricks", "pyspark.dbutils")
 _PIPELINES = ("dlt", "databricks.pipelines", "pyspark.pipelines")
 
-_SNAPSHOTS = (
-    "Read the snapshots as a materialized view, which holds the newest one. For history, send the changes as "
-    "events to create_auto_cdc_flow()."
-)
-
 INSTEAD = {
-    "apply_changes_from_snapshot": _SNAPSHOTS,
-    "create_auto_cdc_from_snapshot_flow": _SNAPSHOTS,
     "foreach_batch_sink": "Write the rows into a streaming table, and deliver the table to a sink.",
     "on_event_hook": "Read the events of a run from `taut run --json`.",
     "row_filter": "Define a view with the filter as its WHERE, and give readers that view.",
@@ -49,14 +42,6 @@ def missing_on_spark(error: Exception, location: str) -> DefinitionError | None:
 
 def databricks_only(feature: str, subject: str, location: str | None = None) -> DefinitionError:
     """The refusal of a feature of `INSTEAD`; `subject` names it in the sentence."""
-    if INSTEAD[feature] is _SNAPSHOTS:
-        return DefinitionError(
-            "AUTO_CDC_NOT_SUPPORTED",
-            f"{subject} is not supported: AUTO CDC takes events, no snapshots",
-            sqlstate="0A000",
-            location=location,
-            hint=_SNAPSHOTS,
-        )
     return DefinitionError(
         "DATABRICKS_ONLY",
         f"{subject} exists on Databricks only",

@@ -35,6 +35,7 @@ from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.event_merges import aligned_events, input_of, merge_of
 from tautochrone.runtime.refresh.keyed_apply import added_rows, commit_change
 from tautochrone.runtime.refresh.session_pool import SessionPool
+from tautochrone.runtime.refresh.snapshot_events import SnapshotChange, key_not_unique, snapshot_change
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE, States
 from tautochrone.runtime.refresh.task import (
@@ -47,7 +48,15 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
-from tautochrone.spark.execute.merge_events import COUNT, EventMerge, Merged
+from tautochrone.spark.execute.merge_events import (
+    COUNT,
+    DELETED,
+    SEQUENCE,
+    EventMerge,
+    Merged,
+    all_equal,
+    prefixed,
+)
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
@@ -59,6 +68,8 @@ _STATE = 0
 
 _NAME = "\x00"
 """Stands for the column in a condition."""
+
+_FOLLOWING = "following"
 
 _FORMAT = 1
 """Must be raised when this release would misread stored states."""
@@ -90,18 +101,25 @@ class AutoCdcRefresher:
         session = self._session(task)
         set_active_session(session)
         merged = {} if last_commit is None or is_first else last_commit.inputs
-        parts = [
-            events
-            for flow, name in inputs
-            if (events := self._events(task, flow, name, merged.get(str(name)), session)) is not None
-        ]
+        changed = None
+        if auto_cdc.snapshots_of is not None:
+            changed = self._snapshot_change(task, auto_cdc, merged, session)
+            parts = [] if changed is None else [changed.events]
+        else:
+            parts = [
+                events
+                for flow, name in inputs
+                if (events := self._events(task, flow, name, merged.get(str(name)), session)) is not None
+            ]
         rows = sum(self._row_bound(name, merged.get(str(name)), task.inputs[name]) for _, name in inputs)
+        if changed is not None:
+            rows = changed.count
         mode = RefreshMode.FULL if is_first else RefreshMode.INCREMENTAL
         if not parts:
             return _no_events(task, mode, ReasonCode.NO_NEW_ROWS)
         refresh = _Merging(task, self._context, auto_cdc, session, mode)
         with tuned(session, delta_rows=rows):
-            return refresh.run(parts, rows)
+            return refresh.run(parts, rows, None if changed is None else changed.new_keys)
 
     def _row_bound(self, name: TableName, merged: str | None, new: Version) -> int:
         """How many rows a table got since a version, at most."""
@@ -124,6 +142,16 @@ class AutoCdcRefresher:
             return None
         self._context.views.prepare(session, flow.views, task.inputs)
         return stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
+
+    def _snapshot_change(
+        self, task: RefreshTask, auto_cdc: AutoCdc, merged: Mapping[str, str], session: SparkSession
+    ) -> SnapshotChange | None:
+        (flow,) = task.flows
+        source = self._context.load_table(input_of(flow))
+        old = merged.get(str(source.name))
+        self._context.views.prepare(session, flow.views, task.inputs)
+        version = None if old is None else Version(old)
+        return snapshot_change(task, flow, auto_cdc, source, version, self._context.base, session)
 
     def _session(self, task: RefreshTask) -> SparkSession:
         conf = {key: value for flow in task.flows for key, value in flow.flow.conf.items()}
@@ -163,8 +191,14 @@ class _Merging:
     session: SparkSession
     mode: RefreshMode
 
-    def run(self, parts: Sequence[DataFrame], max_events: int) -> Refreshed:
-        """Merge the events of several flows, of which there are at most `max_events`."""
+    def run(
+        self, parts: Sequence[DataFrame], max_events: int, new_keys: DataFrame | None = None
+    ) -> Refreshed:
+        """Merge the events of several flows, of which there are at most `max_events`.
+
+        Args:
+            new_keys: of a snapshot, the keys that the one before must not have.
+        """
         task, is_first = self.task, self.mode is RefreshMode.FULL
         schema = self.context.schemas[task.name]
         events = aligned_events(parts, schema, task.name)
@@ -186,12 +220,34 @@ class _Merging:
             has_one_row_each = merge.state_keys == merge.keys and not truncates
             max_rows = count + 1 if has_one_row_each else sys.maxsize
             state, known = materialize(rows, max_rows=max_rows)
+            if new_keys is not None:
+                self._require_unknown(merge, new_keys, state)
+                folded = self._after_known(folded, state)
         merged = merge.merge(folded, state)
         is_local = fits_on_driver(count + known)
         if is_local:
             frames = (merged.state, merged.added, merged.removed)
             merged = Merged(*(materialize(frame, max_rows=count + known)[0] for frame in frames))
         return self._commit(merge, merged, states, schema, keys, is_local=is_local)
+
+    def _require_unknown(self, merge: EventMerge, new_keys: DataFrame, state: DataFrame) -> None:
+        """Refuse a snapshot in which a second row of a key came."""
+        renamed = zip(merge.columns.keys, merge.keys, strict=True)
+        came = new_keys.select(*(sf.col(quoted(key)).alias(f"e_{name}") for key, name in renamed))
+        last = state.groupBy(*merge.keys).agg(sf.max_by(DELETED, SEQUENCE).alias(DELETED))
+        known = last.where(~sf.col(DELETED)).select(*prefixed("s", merge.keys))
+        twice = came.join(known, all_equal(merge.keys), "left_semi").limit(1).collect()
+        if twice:
+            raise key_not_unique(dict(zip(merge.columns.keys, twice[0], strict=True)), self.task)
+
+    def _after_known(self, folded: DataFrame, state: DataFrame) -> DataFrame:
+        """The events of a snapshot, later than all that is known of their keys.
+
+        The clock of a new owner may be behind that of the last one.
+        """
+        following = sf.expr(f"max({SEQUENCE}) + INTERVAL '0.001' SECOND").alias(_FOLLOWING)
+        joined = folded.crossJoin(sf.broadcast(state.agg(following)))
+        return joined.withColumn(SEQUENCE, sf.greatest(SEQUENCE, _FOLLOWING)).drop(_FOLLOWING)
 
     def _layout(self, merge: EventMerge) -> StateLayout:
         schema = merge.state_schema(RUN)

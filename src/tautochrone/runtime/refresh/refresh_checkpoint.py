@@ -229,6 +229,7 @@ class CheckpointRefresher:
             fork=job.tables[table].fork(),
             flows=tuple(topology.flows(table) if topology.is_view(table) else topology.derived_flows(table)),
             checkpoint=checkpoint.number,
+            cut_at_ms=checkpoint.cut_at_ms,
             inputs=inputs,
             last_versions=last_versions,
             policy=policy_of(dataset, job.settings.refresh_policy),

@@ -64,6 +64,7 @@ class RefreshTask:
         fork: one read of the table's metadata; a refresh commits on top of it.
         flows: those that write the table; a view has exactly one.
         checkpoint: the open checkpoint.
+        cut_at_ms: its time, in epoch milliseconds.
         inputs: the version of each input at the checkpoint. An input without one is left out.
         last_versions: of all tables at the dataset's last complete checkpoint; empty if there is none.
         policy: the dataset's own, or the project's.
@@ -76,6 +77,7 @@ class RefreshTask:
     fork: Fork
     flows: tuple[ResolvedFlow, ...]
     checkpoint: CheckpointNumber
+    cut_at_ms: int
     inputs: Mapping[TableName, Version]
     last_versions: Mapping[TableName, Version] = field(default_factory=dict)
     policy: RefreshPolicy

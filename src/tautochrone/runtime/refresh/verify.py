@@ -14,6 +14,7 @@ from tautochrone.errors import CheckpointUnavailableError, DefinitionError
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.column_alignment import align
 from tautochrone.meta import Store
+from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
 from tautochrone.model.clock import describe_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.file_tables import describe_files
@@ -23,9 +24,12 @@ from tautochrone.model.reason import ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.runtime.refresh.event_merges import auto_cdc_of, input_of, rows_of_all_events
+from tautochrone.runtime.refresh.snapshot_events import current_rows
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.execute.multiset_diff import diff_sizes
 from tautochrone.spark.session.factory import use_database
+from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Sessions", "Verdict", "nondeterminism", "recompute", "verify"]
@@ -182,6 +186,13 @@ def recompute(
     flow = flows[0]
     definitions.prepare(session, frozenset().union(*(flow.views for flow in flows)))
     if auto_cdc_of(flows) is not None:
+        auto_cdc = auto_cdc_of(flows)
+        if auto_cdc is not None and auto_cdc.snapshots_of is not None:
+            snapshot = session.table(input_of(flow).sql)
+            rows = stream_as_batch(session, analyzed_plan(flow.evaluate(session)), snapshot)
+            rows = rows.drop(SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
+            stored = current_rows(session.table(view.sql), auto_cdc)
+            return diff_sizes(align(rows, stored.schema, flow.flow.name), stored)
         inputs = {name: session.table(name.sql) for name in map(input_of, flows)}
         location = str(definitions.datasets[view].location)
         merged = rows_of_all_events(flows, inputs, graph.schemas[view], view, location)
