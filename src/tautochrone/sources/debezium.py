@@ -1,0 +1,262 @@
+"""Debezium's change events in Kafka as rows for AUTO CDC.
+
+    from tautochrone.sources import debezium
+
+    @dp.temporary_view
+    def order_events():
+        records = spark.readStream.format("kafka").option("subscribe", "shop.public.orders")….load()
+        columns = "id BIGINT, state STRING, amount DECIMAL(10, 2)"
+        return debezium.events(records, columns, connector="postgresql")
+
+    dp.create_streaming_table("orders")
+    dp.create_auto_cdc_flow(
+        target="orders", source="order_events", keys=["id"], **debezium.AUTO_CDC,
+    )
+
+The formats are those of Debezium's documentation, "Change event values" of each connector and "New Record
+State Extraction"; JSON, with or without schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tautochrone.errors import DefinitionError
+
+__all__ = ["AUTO_CDC", "events"]
+
+_OPERATION, _SEQUENCE = "_op", "_sequence"
+
+AUTO_CDC: Mapping[str, Any] = {
+    "sequence_by": _SEQUENCE,
+    "apply_as_deletes": f"{_OPERATION} = 'd'",
+    "except_column_list": [_OPERATION, _SEQUENCE],
+}
+"""Arguments of `create_auto_cdc_flow` that fit what `events` returns. For tables that are truncated add
+`apply_as_truncates="_op = 't'"`."""
+
+_POSITIONS: Mapping[str, tuple[str, ...]] = {
+    "postgresql": ("lsn BIGINT",),
+    "mysql": ("file STRING", "pos BIGINT", "row INT"),
+    "mariadb": ("file STRING", "pos BIGINT", "row INT"),
+    "sqlserver": ("commit_lsn STRING", "change_lsn STRING", "event_serial_no BIGINT"),
+    "oracle": ("scn DECIMAL(38, 0)",),
+    "tidb": ("commit_ts BIGINT",),
+}
+"""Fields of an event's `source` that order the changes of a row, by connector."""
+
+_BY_OFFSET = ("kafka", "oracle")
+"""Here the offset in Kafka decides, or decides between changes with the same position."""
+
+_TIMESTAMPS: Mapping[str, Callable[[Column], Column]] = {
+    "millis": sf.timestamp_millis,
+    "micros": sf.timestamp_micros,
+    "nanos": lambda value: sf.timestamp_micros(_divided(value)),
+}
+_DECIMALS = ("precise", "string", "double")
+_NOT_SENT = "__debezium_unavailable_value"
+_NOT_SENT_PROBLEM = (
+    "the event lacks a long value that did not change: the table needs ALTER TABLE … REPLICA IDENTITY FULL"
+)
+_INTEGER = r"^-?\d+$"
+
+
+def events(
+    records: DataFrame,
+    schema: str | StructType,
+    *,
+    connector: str,
+    flattened: bool = False,
+    decimals: str = "precise",
+    timestamps: str | Mapping[str, str] = "micros",
+) -> DataFrame:
+    """One row for each change, with the columns of the table, `_op` and `_sequence`.
+
+    `_op` is Debezium's: `c`, `u`, `d`, `r` (read by a snapshot) or `t` (truncate). A deletion has the values
+    of the row before it, as far as the database sends them. Records that are no events of rows have NULL as
+    `_sequence`, which AUTO CDC refuses: `AUTO_CDC_EVENT_INVALID`. A value that does not fit its column's type
+    fails the flow, as Spark's `FAILFAST` does, and so does the value that stands for a long text that
+    PostgreSQL did not send because it did not change: the table needs `REPLICA IDENTITY FULL` then.
+
+    Args:
+        records: of Kafka: `value` and, where offsets count, `offset`; of flattened records `key` too.
+        schema: the columns to take, as DDL or a StructType. Others are left out.
+        connector: which database the events come from: `postgresql`, `mysql`, `mariadb`, `sqlserver`,
+            `oracle`, `tidb` (TiCDC's Debezium format). Its positions order the changes, wherever and however
+            often Kafka holds them. `kafka`: the records' offsets order them, which is right as long as the
+            records of a key stay in one partition and are written once.
+        flattened: the records went through `ExtractNewRecordState`. They are ordered by their offsets:
+            `connector` must be `kafka`. A record without a value deletes the row of its key.
+        decimals: the connector's `decimal.handling.mode`.
+        timestamps: the unit of times that are numbers, `millis`, `micros` or `nanos`, of all columns or by
+            name. Texts such as `2026-01-31T12:00:00Z` are understood in any case.
+
+    Raises:
+        DefinitionError: `DEBEZIUM_OPTION_UNKNOWN`.
+    """
+    _check("connector", connector, ("kafka",) if flattened else (*_POSITIONS, "kafka"))
+    _check("decimals", decimals, _DECIMALS)
+    units = timestamps.values() if isinstance(timestamps, Mapping) else [timestamps]
+    for unit in units:
+        _check("timestamps", unit, tuple(_TIMESTAMPS))
+    columns = _struct(schema) if isinstance(schema, str) else schema
+    sent = StructType([StructField(field.name, _sent_type(field.dataType)) for field in columns.fields])
+    read = _flattened if flattened else _enveloped
+    rows = read(records, sent, connector)
+    values = (
+        _value(sf.col(f"row.`{field.name}`"), field.dataType, decimals, _unit(timestamps, field.name)).alias(
+            field.name
+        )
+        for field in columns.fields
+    )
+    return rows.select(*values, sf.col(_OPERATION), sf.col(_SEQUENCE))
+
+
+def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame:
+    position = _POSITIONS.get(connector, ())
+    source = _struct(", ".join(position)) if position else StructType()
+    envelope = StructType().add("op", StringType()).add("before", row).add("after", row).add("source", source)
+    value = _parsed("value", StructType([*envelope.fields, StructField("payload", envelope)]))
+    # A deletion is followed by a record without a value, for Kafka's compaction.
+    parsed = records.where(sf.col("value").isNotNull()).select(
+        value.alias("event"), *(["offset"] if connector in _BY_OFFSET else [])
+    )
+    names = [name for name in envelope.names if name != "source" or position]
+    fields = {name: sf.coalesce(f"event.payload.{name}", f"event.{name}").alias(name) for name in names}
+    unwrapped = parsed.select(*fields.values(), *parsed.columns[1:])
+    operation = sf.col("op")
+    order = [sf.col(f"source.{name}") for name in source.names]
+    if connector in ("mysql", "mariadb"):
+        # The number in a file's name grows longer: mysql-bin.999999, mysql-bin.1000000.
+        order = [sf.length("source.file").alias("digits"), *order]
+    if connector in _BY_OFFSET:
+        order.append(sf.col("offset"))
+    is_event = operation.isNotNull() & order[0].isNotNull()
+    # Messages that a program wrote into the log are no changes of rows.
+    changes = unwrapped.where(operation.isNull() | (operation != "m"))
+    return changes.select(
+        sf.when(operation == "d", sf.col("before")).otherwise(sf.col("after")).alias("row"),
+        operation.alias(_OPERATION),
+        sf.when(is_event, sf.struct(*order)).alias(_SEQUENCE),
+    )
+
+
+def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFrame:
+    marks = [StructField("__op", StringType()), StructField("__deleted", StringType())]
+    record = StructType([*row.fields, *marks])
+    both = {
+        name: _parsed(name, StructType([*record.fields, StructField("payload", record)]))
+        for name in ("key", "value")
+    }
+    parsed = records.select(
+        sf.when(sf.col("value").isNull(), both["key"]).otherwise(both["value"]).alias("event"),
+        sf.col("value").isNull().alias("is_deleted"),
+        "offset",
+    )
+    fields = [sf.coalesce(f"event.payload.`{name}`", f"event.`{name}`").alias(name) for name in record.names]
+    rows = parsed.select(*fields, "is_deleted", "offset")
+    is_deleted = sf.col("is_deleted") | (sf.col("__deleted") == "true")
+    return rows.select(
+        sf.struct(*(sf.col(f"`{name}`") for name in row.names)).alias("row"),
+        sf.when(is_deleted, "d").otherwise(sf.coalesce("__op", sf.lit("u"))).alias(_OPERATION),
+        sf.struct("offset").alias(_SEQUENCE),
+    )
+
+
+def _parsed(column: str, schema: StructType) -> Column:
+    return sf.from_json(sf.col(column).cast(StringType()), schema, {"mode": "FAILFAST"})
+
+
+def _struct(ddl: str) -> StructType:
+    parsed = StructType.fromDDL(ddl)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
+def _sent_type(kind: DataType) -> DataType:
+    """As what a column is read from JSON: text, where Debezium has several forms."""
+    return (
+        StringType() if isinstance(kind, (DateType, TimestampType, TimestampNTZType, DecimalType)) else kind
+    )
+
+
+def _value(sent: Column, kind: DataType, decimals: str, unit: str) -> Column:
+    if isinstance(kind, DecimalType):
+        return _unscaled(sent, kind) if decimals == "precise" else sent.cast(kind)
+    if isinstance(kind, DateType):
+        days = sf.date_add(sf.lit("1970-01-01").cast(kind), _number(sent).cast("int"))
+        return sf.when(sent.rlike(_INTEGER), days).otherwise(_unless_number(sent).cast(kind))
+    if isinstance(kind, TimestampType):
+        time = _TIMESTAMPS[unit](_number(sent))
+        return sf.when(sent.rlike(_INTEGER), time).otherwise(_unless_number(sent).cast(kind))
+    if isinstance(kind, TimestampNTZType):
+        micros = {"millis": _number(sent) * 1000, "micros": _number(sent), "nanos": _divided(_number(sent))}
+        epoch = sf.lit("1970-01-01 00:00:00").cast(kind)
+        since = sf.make_dt_interval(
+            sf.lit(0), sf.lit(0), sf.lit(0), micros[unit].cast("decimal(38,0)") / 1_000_000
+        )
+        return sf.when(sent.rlike(_INTEGER), epoch + since).otherwise(_unless_number(sent).cast(kind))
+    if isinstance(kind, StringType):
+        return sf.when(sent == _NOT_SENT, sf.raise_error(sf.lit(_NOT_SENT_PROBLEM))).otherwise(sent)
+    return sent
+
+
+def _number(sent: Column) -> Column:
+    return sf.when(sent.rlike(_INTEGER), sent).cast(LongType())
+
+
+def _divided(nanos: Column) -> Column:
+    """By 1,000, as decimals: the numbers have more digits than a DOUBLE."""
+    return sf.floor(nanos.cast("decimal(20,0)") / 1000).cast(LongType())
+
+
+def _unless_number(sent: Column) -> Column:
+    return sf.when(~sent.rlike(_INTEGER), sent)
+
+
+def _unscaled(sent: Column, kind: DecimalType) -> Column:
+    """A decimal from the big-endian bytes of its digits, in base64."""
+    digits = "decimal(38,0)"
+    data = sf.hex(sf.unbase64(sent))
+    count = (sf.length(data) / 2).cast("int")
+    byte_values = sf.transform(
+        sf.sequence(sf.lit(1), count),
+        lambda number: sf.conv(sf.substring(data, number * 2 - 1, sf.lit(2)), 16, 10).cast(digits),
+    )
+    first = sf.element_at(byte_values, 1)
+    # Two's complement: the highest byte of a negative number counts from -128.
+    signed = sf.when(first >= 128, first - 256).otherwise(first).cast(digits)
+    whole = sf.aggregate(
+        sf.slice(byte_values, sf.lit(2), sf.greatest(count - 1, sf.lit(0))),
+        signed,
+        lambda total, value: (total * 256 + value).cast(digits),
+    )
+    return sf.concat(whole.cast(StringType()), sf.lit(f"E-{kind.scale}")).cast(kind)
+
+
+def _unit(timestamps: str | Mapping[str, str], column: str) -> str:
+    return timestamps if isinstance(timestamps, str) else timestamps.get(column, "micros")
+
+
+def _check(argument: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise DefinitionError(
+            "DEBEZIUM_OPTION_UNKNOWN",
+            f"debezium.events() got {argument}={value!r}",
+            hint=f"one of {', '.join(known)}",
+        )

@@ -1,0 +1,96 @@
+"""Debezium's events from a real Kafka, written twice and over several partitions, become one table."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.kafka import KafkaBroker
+
+from .conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from tautochrone.sources import debezium
+
+spark = SparkSession.active()
+
+@dp.temporary_view
+def account_events():
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", "{bootstrap}")
+        .option("subscribe", "{topic}")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    return debezium.events(records, "id INT, owner STRING, balance INT", connector="postgresql")
+
+dp.create_streaming_table("accounts")
+dp.create_auto_cdc_flow(
+    target="accounts",
+    source="account_events",
+    keys=["id"],
+    apply_as_truncates="_op = 't'",
+    **debezium.AUTO_CDC,
+)
+
+@dp.materialized_view
+def totals():
+    return spark.table("accounts").groupBy("owner").sum("balance")
+"""
+
+
+def changes(randoms: random.Random, first_lsn: int, count: int) -> list[dict[str, Any]]:
+    """Changes of twenty accounts, in the database's order."""
+    events = []
+    for lsn in range(first_lsn, first_lsn + count):
+        row = {"id": randoms.randrange(20), "owner": randoms.choice("abc"), "balance": randoms.randrange(100)}
+        operation = randoms.choice("cuuud")
+        images = {"before": {"id": row["id"]}} if operation == "d" else {"after": row}
+        if lsn == first_lsn + count // 2:
+            operation, images = "t", {}
+        events.append({"op": operation, **images, "source": {"lsn": lsn}})
+    return events
+
+
+def replayed(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """The rows that the database had after these events."""
+    rows: dict[int, tuple[Any, ...]] = {}
+    for event in events:
+        if event["op"] == "t":
+            rows.clear()
+        elif event["op"] == "d":
+            rows.pop(event["before"]["id"], None)
+        else:
+            rows[event["after"]["id"]] = tuple(event["after"].values())
+    return sorted(rows.values())
+
+
+def test_table_is_the_database_whatever_the_order_of_records(
+    pipeline: Pipeline, broker: KafkaBroker, topic: Topic
+) -> None:
+    randoms = random.Random(7)
+    pipeline.write(
+        "definitions/events.py",
+        DEFINITIONS.replace("{bootstrap}", broker.bootstrap).replace("{topic}", topic.name),
+    )
+    events: list[dict[str, Any]] = []
+    for _ in range(3):
+        new = changes(randoms, len(events), 200)
+        late = [*events[-50:], *new, *randoms.choices(new, k=100)]
+        events += new
+        randoms.shuffle(late)
+        topic.topics.produce(
+            topic.name, [(randoms.randrange(topic.partitions), json.dumps(event)) for event in late]
+        )
+        assert pipeline.run().state == "COMPLETED"
+        assert pipeline.query("SELECT id, owner, balance FROM accounts") == replayed(events)
+        assert [verdict.equal for verdict in pipeline.verify()] == [True, True]

@@ -1,0 +1,159 @@
+"""Debezium's records as rows: each form of an event, of a value and of an order."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.sources import debezium
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = (
+    "id BIGINT, name STRING, amount DECIMAL(20, 2), day DATE, "
+    "at TIMESTAMP_NTZ, zoned TIMESTAMP, tags ARRAY<STRING>"
+)
+
+
+def records(spark: SparkSession, values: Iterable[Any], keys: Iterable[Any] = ()) -> DataFrame:
+    """Records as Kafka's source gives them; None stands for a record without a value."""
+    texts = [None if value is None else json.dumps(value).encode() for value in values]
+    key_texts = [json.dumps(key).encode() for key in keys] or [None] * len(texts)
+    rows = [(key, text, offset) for offset, (key, text) in enumerate(zip(key_texts, texts, strict=True))]
+    return spark.createDataFrame(rows, "key BINARY, value BINARY, offset BIGINT")
+
+
+def event(operation: str, before: Any, after: Any, **source: Any) -> dict[str, Any]:
+    return {"op": operation, "before": before, "after": after, "source": {**source, "table": "orders"}}
+
+
+def precise(unscaled: int) -> str:
+    """A decimal as Debezium's `precise` mode writes it."""
+    size = (unscaled.bit_length() + 8) // 8
+    return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
+
+
+def test_envelopes_of_postgresql(spark: SparkSession) -> None:
+    row = {
+        "id": 1, "name": "Ana", "amount": precise(-12345), "day": 20000, "at": 1700000000123456,
+        "zoned": "2026-01-31T12:00:00.5+02:00", "tags": ["a", None], "unknown": 1,
+    }  # fmt: skip
+    sent = [
+        event("r", None, row, lsn=10),
+        # With the schema of each message, as Kafka Connect's JsonConverter writes it unless told otherwise.
+        {
+            "schema": {"type": "struct"},
+            "payload": event("u", None, {**row, "amount": precise(10**20 - 1)}, lsn=12),
+        },
+        event("d", {"id": 1}, None, lsn=13),
+        None,
+        event("m", None, None, lsn=14),
+        event("t", None, None, lsn=15),
+        {"status": "no event of a row"},
+    ]
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = debezium.events(records(session, sent), COLUMNS, connector="postgresql").collect()
+    assert [(row._op, row._sequence and row._sequence.lsn) for row in rows] == [
+        ("r", 10), ("u", 12), ("d", 13), ("t", 15), (None, None),
+    ]  # fmt: skip
+    assert rows[0][:5] == (
+        1,
+        "Ana",
+        Decimal("-123.45"),
+        date(2024, 10, 4),
+        datetime.fromisoformat("2023-11-14T22:13:20.123456"),
+    )
+    assert rows[0].tags == ["a", None]
+    assert rows[1].amount == Decimal("999999999999999999.99")
+    assert (rows[2].id, rows[2].name, rows[3].id) == (1, None, None)
+    times = debezium.events(records(session, sent[:1]), COLUMNS, connector="postgresql")
+    assert times.selectExpr("cast(zoned AS STRING) AS text").first() == Row(text="2026-01-31 10:00:00.5")
+
+
+def test_positions_of_databases_order_changes(spark: SparkSession) -> None:
+    def order(connector: str, *sources: dict[str, Any]) -> list[int]:
+        sent = [event("u", None, {"id": number}, **source) for number, source in enumerate(sources)]
+        rows = debezium.events(records(spark, sent), "id INT", connector=connector)
+        return [row.id for row in rows.where("_sequence IS NOT NULL").orderBy("_sequence").collect()]
+
+    assert order(
+        "mysql",
+        {"file": "bin.1000000", "pos": 4, "row": 0},
+        {"file": "bin.999999", "pos": 9, "row": 1},
+        {"file": "bin.999999", "pos": 9, "row": 0},
+        {"file": "bin.999999", "pos": 10, "row": 0},
+        {"pos": 1},
+    ) == [2, 1, 3, 0]
+    assert order(
+        "sqlserver",
+        {
+            "commit_lsn": "00000027:00000ac0:0002",
+            "change_lsn": "00000027:00000ab0:0003",
+            "event_serial_no": 2,
+        },
+        {
+            "commit_lsn": "00000027:00000ac0:0002",
+            "change_lsn": "00000027:00000ab0:0003",
+            "event_serial_no": 1,
+        },
+        {"commit_lsn": "00000026:00000ac0:0002"},
+    ) == [2, 1, 0]
+    assert order("oracle", {"scn": "18446744073709551616"}, {"scn": "9"}, {"scn": "9"}) == [1, 2, 0]
+    assert order("tidb", {"commit_ts": 449}, {"commit_ts": 448}) == [1, 0]
+    assert order("kafka", {}, {}) == [0, 1]
+
+
+def test_flattened_records_are_ordered_by_their_offsets(spark: SparkSession) -> None:
+    values = [
+        {"id": 1, "amount": "3.50", "at": 5},
+        {"id": 1, "amount": None, "__deleted": "true", "__op": "d"},
+        None,
+    ]
+    keys = [{"id": 1}, {"id": 1}, {"schema": {}, "payload": {"id": 2}}]
+    rows = debezium.events(
+        records(spark, values, keys),
+        "id INT, amount DECIMAL(9, 2), at TIMESTAMP_NTZ",
+        connector="kafka",
+        flattened=True,
+        decimals="string",
+        timestamps={"at": "millis"},
+    ).collect()
+    assert [(row.id, row.amount, row._op, row._sequence.offset) for row in rows] == [
+        (1, Decimal("3.50"), "u", 0), (1, None, "d", 1), (2, None, "d", 2),
+    ]  # fmt: skip
+    assert rows[0].at == datetime.fromisoformat("1970-01-01T00:00:00.005")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (event("u", None, {"id": "many"}, lsn=1), "MALFORMED_RECORD_IN_PARSING"),
+        (event("u", None, {"id": 1, "name": "__debezium_unavailable_value"}, lsn=1), "REPLICA IDENTITY FULL"),
+    ],
+)
+def test_values_that_cannot_be_read_fail(spark: SparkSession, value: Any, message: str) -> None:
+    rows = debezium.events(records(spark, [value]), "id BIGINT, name STRING", connector="postgresql")
+    with pytest.raises(Exception, match=message):
+        rows.collect()
+
+
+def test_unknown_options_are_refused(spark: SparkSession) -> None:
+    sent = records(spark, [])
+    for options in (
+        {"connector": "db2"},
+        {"connector": "postgresql", "flattened": True},
+        {"connector": "kafka", "decimals": "exact"},
+        {"connector": "kafka", "timestamps": {"at": "seconds"}},
+    ):
+        with pytest.raises(DefinitionError) as refused:
+            debezium.events(sent, "id INT", **options)  # type: ignore[arg-type]
+        assert refused.value.error_class == "DEBEZIUM_OPTION_UNKNOWN"
