@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, tpch
+from bench import cdc, checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, tpch
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.spark.session.factory import use_database
@@ -18,7 +18,7 @@ from tautochrone.spark.session.settings import SparkSettings
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 
-_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise")
+_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise", "cdc")
 _CLUSTER = "cluster"
 _SERVICE = "service"
 
@@ -38,6 +38,7 @@ def main() -> None:
     add("--ingest-rows", type=int, default=1_000_000, help="of a commit, or of what a cluster ingests")
     add("--executors", type=int, nargs="+", default=[1, 2, 4], help="of the clusters")
     add("--tables", type=int, default=100, help="that are taken back to a checkpoint")
+    add("--events", type=int, default=500_000, help="changes of a captured database")
     add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
     parts = (*_IN_ONE_SPARK, _SERVICE, _CLUSTER)
     add("--only", choices=parts, nargs="+", default=parts[:-1], help=f"{_CLUSTER} is only run when named")
@@ -87,6 +88,7 @@ def _in_one_spark(
         "checkpoint": lambda: checkpoint.measure(spark, folder),
         "hops": lambda: hops.measure(spark, folder, options.rate),
         "revise": lambda: revise.measure(spark, folder, options.tables),
+        "cdc": lambda: cdc.measure(spark, folder, options.events),
     }
     _run({name: parts[name] for name in named}, results, folder)
     spark.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from bench.running import continuous, root, wait_until
+from bench.running import continuous, cpu_s, root, wait_until
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
@@ -43,11 +43,11 @@ def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, polls: i
         with continuous(pipeline, interval_ms) as happened:
             wait_until(lambda: len(happened.of("no_news")) >= 3, "the first polls")
             jobs, before, started = pipeline.spark_jobs(), len(happened), time.monotonic()
-            cpu = _cpu_s(spark)
+            cpu = cpu_s(spark)
             while len(happened) - before < polls:
                 # Seldom, because polling costs CPU time too.
                 time.sleep(0.1)
-            after, elapsed_s = _cpu_s(spark), time.monotonic() - started
+            after, elapsed_s = cpu_s(spark), time.monotonic() - started
             new, jobs = Happened(happened[before:]), pipeline.spark_jobs() - jobs
     finally:
         pipeline.close()
@@ -62,11 +62,3 @@ def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, polls: i
         "cpu_share": share,
         "cpu_share_in_all": sum(share.values()),
     }
-
-
-def _cpu_s(spark: SparkSession) -> dict[str, float]:
-    """CPU time so far of Python and of the JVM, in seconds."""
-    jvm: Any = spark._jvm  # noqa: SLF001
-    # Spark's own metric; Java's management beans are of classes that Py4J may not call.
-    metrics = jvm.org.apache.spark.metrics.source.JVMCPUSource().metricRegistry().getGauges()
-    return {"python": time.process_time(), "jvm": int(metrics.get("jvmCpuTime").getValue()) / 1e9}

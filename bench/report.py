@@ -39,6 +39,7 @@ def table(results: dict[str, Any]) -> str:
         "checkpoint": _checkpoint,
         "hops": _hops,
         "revise": _revise,
+        "cdc": _cdc,
         "service": _service,
     }
     for name, describe in parts.items():
@@ -56,6 +57,17 @@ def table(results: dict[str, Any]) -> str:
             for count, rates in part["executors"].items()
         ]
     return "\n".join(lines).strip() + "\n"
+
+
+def _cdc(part: dict[str, Any]) -> list[str]:
+    return [
+        f"capture of a PostgreSQL table of {part['events']} rows",
+        f"until they are readable, copied: {part['copied_per_s']:,.0f} rows/s, "
+        f"{part['copied_cpu_s_per_million']:.1f} CPU seconds for a million",
+        f"until they are readable, all updated, a hundred in each transaction: "
+        f"{part['events_per_s']:,.0f} events/s, {part['events_cpu_s_per_million']:.1f} CPU seconds for a "
+        f"million; {part['merge_s']:.1f} of {part['wall_s']:.1f} s merge the table",
+    ]
 
 
 def _tpch(part: dict[str, Any]) -> list[str]:

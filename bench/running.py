@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.harness import Happened, Pipeline
 
-__all__ = ["catalog_commits", "continuous", "root", "wait_until"]
+__all__ = ["catalog_commits", "continuous", "cpu_s", "root", "wait_until"]
 
 _LIMIT_S = 300.0
 _ROOT = """
@@ -78,3 +81,11 @@ def _number(location: str) -> int:
     if match is None:
         raise ValueError(f"{location} has no number")
     return int(match[1])
+
+
+def cpu_s(spark: SparkSession) -> dict[str, float]:
+    """CPU time so far of Python and of the JVM, in seconds."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    # Spark's own metric; Java's management beans are of classes that Py4J may not call.
+    metrics = jvm.org.apache.spark.metrics.source.JVMCPUSource().metricRegistry().getGauges()
+    return {"python": time.process_time(), "jvm": int(metrics.get("jvmCpuTime").getValue()) / 1e9}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import checkpoint, fixed, hops, idle, ingest, report, revise, service, tpch
+from bench import cdc, checkpoint, fixed, hops, idle, ingest, report, revise, service, tpch
 from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
@@ -112,3 +112,12 @@ def test_commits_are_counted_by_metadata_names() -> None:
 
 def test_geometric_mean() -> None:
     assert tpch.geometric_mean([1, 4, 16]) == pytest.approx(4)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_smallest_bench_of_capture(tmp_path: Path, spark: SparkSession) -> None:
+    results = cdc.measure(spark, tmp_path, events=200)
+    assert results["events_per_s"] > 0
+    assert 0 < results["merge_s"] < results["wall_s"]
+    assert "capture of a PostgreSQL table of 200 rows" in report.table({"cdc": results})

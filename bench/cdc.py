@@ -1,0 +1,113 @@
+"""Capture of a PostgreSQL database: its rows are copied, then its log is followed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from bench.running import cpu_s
+from tautochrone.testing.harness import Happened, Pipeline
+from tautochrone.testing.postgresql import fresh_database
+
+__all__ = ["measure"]
+
+_TABLE = """
+CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(12, 2) NOT NULL,
+                       changed timestamptz NOT NULL DEFAULT now())
+"""
+_CHANGES = """
+CREATE PROCEDURE change(first bigint, events bigint) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR transaction IN 0 .. (events / 100 - 1) LOOP
+    UPDATE accounts SET balance = balance + 1, changed = now()
+    WHERE id BETWEEN first + transaction * 100 AND first + transaction * 100 + 99;
+    COMMIT;
+  END LOOP;
+END $$
+"""
+_CAPTURE = """
+from tautochrone.sources import postgresql
+
+postgresql.capture("bank", url="{url}", tables="public.*")
+"""
+
+
+def measure(spark: SparkSession, folder: Path, events: int = 500_000) -> dict[str, Any]:
+    """Rows and events a second, and CPU seconds of Python and the JVM for a million of them.
+
+    The server runs on the same machine; its CPU time is not counted.
+
+    Args:
+        spark: a warm session.
+        folder: of the pipeline.
+        events: rows that are copied first; then all of them are updated, a hundred in each transaction.
+    """
+    project_folder = folder / "cdc"
+    shutil.rmtree(project_folder, ignore_errors=True)
+    project_folder.mkdir(parents=True)
+    url = fresh_database()
+    pipeline = Pipeline(project_folder, spark)
+    try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(_TABLE)
+            connection.execute(_CHANGES)
+            connection.execute(
+                "INSERT INTO accounts "
+                "SELECT i, 'owner ' || i %% 1000, 100 FROM generate_series(0, %s::bigint - 1) i",
+                (events,),
+            )
+            pipeline.write("definitions/bank.py", _CAPTURE.format(url=url))
+            copied = _run(pipeline)
+            # The first change of a process is slower: Java has not compiled yet what it does.
+            connection.execute("CALL change(0, %s)", (min(events, 10_000),))
+            _run(pipeline)
+            connection.execute("CALL change(0, %s)", (events,))
+            followed = _run(pipeline)
+            expected = connection.execute("SELECT count(*), sum(balance) FROM accounts").fetchone()
+        stored = pipeline.query("SELECT count(*), sum(balance) FROM bank_accounts")
+        if stored != [expected]:
+            raise RuntimeError(f"the table holds {stored}, the database {expected}")
+    finally:
+        pipeline.close()
+        _drop_slots(url)
+    return {
+        "events": events,
+        "copied_per_s": events / copied["wall_s"],
+        "copied_cpu_s_per_million": copied["cpu_s"] / events * 1e6,
+        "events_per_s": events / followed["wall_s"],
+        "events_cpu_s_per_million": followed["cpu_s"] / events * 1e6,
+        "merge_s": followed["merge_s"],
+        "wall_s": followed["wall_s"],
+    }
+
+
+def _run(pipeline: Pipeline) -> dict[str, float]:
+    before, started = cpu_s(pipeline.session), time.monotonic()
+    happened = pipeline.run()
+    elapsed_s = time.monotonic() - started
+    if happened.state != "COMPLETED":
+        raise RuntimeError("; ".join(str(event["error"]) for event in happened if "error" in event))
+    after = cpu_s(pipeline.session)
+    return {
+        "wall_s": elapsed_s,
+        "cpu_s": sum(after.values()) - sum(before.values()),
+        "merge_s": _merge_ms(happened) / 1000,
+    }
+
+
+def _merge_ms(happened: Happened) -> float:
+    """How long the tables took after their log was written."""
+    return float(sum(event["duration_ms"] for event in happened.of("refresh")))
+
+
+def _drop_slots(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = current_database()"
+        )
