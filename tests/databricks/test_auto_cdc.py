@@ -195,3 +195,33 @@ def test_definition_problems_name_the_place(project: DialectProject) -> None:
             project.pipeline.run()
         assert refused.value.error_class == error_class
         assert (refused.value.location or "").startswith("definitions/a.sql:3"), error_class
+
+
+@pytest.mark.slow
+def test_events_come_through_a_view(project: DialectProject) -> None:
+    project.define(
+        "a.py",
+        """
+        from pyspark import pipelines as dp
+        from pyspark.sql import functions as F
+
+        @dp.table
+        def events():
+            return spark.readStream.schema("id INT, name STRING, ts INT").json("@IN@/a")
+
+        @dp.view
+        @dp.expect_or_drop("has an id", "id IS NOT NULL")
+        def renamed_events():
+            rows = spark.readStream.table("events").withColumn("merged_at", F.current_timestamp())
+            return rows.withColumn("name", F.upper("name"))
+
+        dp.create_streaming_table("newest")
+        dp.create_auto_cdc_flow(target="newest", source="renamed_events", keys=["id"], sequence_by="ts")
+        """,
+    )
+    project.json("a/1.json", {"id": 1, "name": "a", "ts": 1}, {"name": "x", "ts": 1})
+    project.run()
+    project.json("a/2.json", {"id": 1, "name": "b", "ts": 2}, {"id": 2, "name": "c", "ts": 1})
+    project.run()
+    assert project.rows("SELECT id, name FROM newest ORDER BY id") == [(1, "B"), (2, "C")]
+    assert project.verdicts == {"newest": None}

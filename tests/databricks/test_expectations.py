@@ -291,3 +291,41 @@ def die(project: DialectProject, strike: Strike) -> None:
     with contextlib.suppress(Exception), project.pipeline.opened(effects) as (job, _):
         project.pipeline.execute(job)
     assert effects.struck
+
+
+def test_condition_sees_columns_that_the_query_renamed(project: DialectProject) -> None:
+    project.define(
+        "a.py",
+        """
+        import dlt
+        from pyspark.sql import functions as F
+
+        @dlt.table
+        def raw():
+            return spark.readStream.schema("id INT, amount INT").json("@IN@/a")
+
+        @dlt.table
+        @dlt.expect_or_drop("has an id", "id IS NOT NULL")
+        @dlt.expect("small", "amount < 10")
+        def a():
+            return dlt.read("raw").withColumnRenamed("id", "order_id")
+
+        @dlt.table
+        @dlt.expect("known", "c.id IS NOT NULL")
+        def b():
+            names = spark.createDataFrame([(1, "x")], "id INT, name STRING").alias("c")
+            rows = dlt.read("a").join(names, F.col("order_id") == F.col("c.id"), "left")
+            return rows.select("order_id", "name")
+        """,
+    )
+    project.json("a/1.json", {"id": 1, "amount": 5}, {"amount": 6}, {"id": 2, "amount": 70})
+    events = project.run()
+    assert project.verdicts == {"a": True, "b": True}
+    assert project.rows("SELECT * FROM a ORDER BY 1") == [(1, 5), (2, 70)]
+    counted = {
+        e["name"]: e["violations"] for table in ("a", "b") for e in events.refresh(table)["expectations"]
+    }
+    assert counted == {"has an id": 1, "small": 1, "known": 1}
+    project.json("a/2.json", {"id": 1, "amount": 7}, {"id": None, "amount": 6})
+    events = project.run()
+    assert project.rows("SELECT * FROM a ORDER BY 1, 2") == [(1, 5), (1, 7), (2, 70)]

@@ -132,3 +132,20 @@ def test_medallion(survey: Survey) -> None:
     assert survey.rows("SELECT product, revenue FROM gold_top") == [("ink", 150.0), ("pad", 55.0)]
     assert survey.rows("SELECT order_id FROM gold_top3") == [(2,), (4,), (5,)]
     assert survey.rows("SELECT name, city FROM silver_customers WHERE customer_id = 2") == [("Bob B", "OSLO")]
+
+
+def test_verify_takes_tied_rows_in_the_order_of_the_view(survey: Survey) -> None:
+    followed = "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')"
+    survey.define(
+        "a.sql",
+        f"""
+        CREATE MATERIALIZED VIEW a AS SELECT x % 2 AS g, 9 - x AS x FROM (SELECT id AS x FROM range(9));
+        CREATE MATERIALIZED VIEW ranked {followed} AS SELECT x, row_number() OVER (ORDER BY g) AS place FROM a;
+        CREATE MATERIALIZED VIEW best {followed} AS SELECT x FROM a ORDER BY g DESC LIMIT 2
+        """,
+    )
+    survey.run()
+    places = [(1, 1), (2, 6), (3, 2), (4, 7), (5, 3), (6, 8), (7, 4), (8, 9), (9, 5)]
+    assert survey.rows("SELECT x, place FROM ranked") == places
+    assert survey.rows("SELECT x FROM best ORDER BY x") == [(2,), (4,)]
+    assert {verdict.equal for verdict in survey.pipeline.verify()} == {True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,8 @@ def create_auto_cdc_flow(
             f"create_auto_cdc_flow() does not take {', '.join(given)}",
             sqlstate="0A000",
             location=text,
-            hint="leave it out; conditions and computed columns belong into a temporary view as the source",
+            hint=_did_you_mean(given)
+            or "leave it out; conditions and computed columns belong into a temporary view as the source",
         )
     auto_cdc = AutoCdc(
         keys=_names(keys, "keys"),
@@ -162,3 +164,9 @@ def _names(columns: Sequence[str | Column], argument: str) -> tuple[str, ...]:
 def _name(column: Column) -> str:
     node: Any = column._jc  # noqa: SLF001
     return str(node.toString())
+
+
+def _did_you_mean(given: Sequence[str]) -> str | None:
+    known = ("apply_as_deletes", "apply_as_truncates", "column_list", "except_column_list", "sequence_by")
+    near = [match for name in given for match in difflib.get_close_matches(name, known, n=1, cutoff=0.75)]
+    return f"did you mean {', '.join(near)}?" if near else None

@@ -14,6 +14,9 @@ from pyspark.sql import functions as sf
 from tautochrone.errors import DefinitionError
 from tautochrone.model.expectations import Expectation, ViolationAction
 from tautochrone.model.names import quoted
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = [
@@ -59,8 +62,34 @@ def with_flags(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFram
         try:
             rows = rows.withColumn(name, ~is_met)
         except PySparkException as error:
-            raise _unresolved(expectation, error) from error
+            flagged = _with_flag_over_hidden_columns(rows, expectation.condition, name)
+            if flagged is None:
+                raise _unresolved(expectation, error) from error
+            rows = flagged
     return rows
+
+
+def _with_flag_over_hidden_columns(rows: DataFrame, condition: str, name: str) -> DataFrame | None:
+    """`rows` with the flag of a condition over columns that the query renamed or dropped last.
+
+    WHERE sees such columns: Spark carries them through the query's last projection. None if this condition
+    does not resolve there either, and for streams: conditions are asked of their batches, which lack them.
+    """
+    if rows.isStreaming:
+        return None
+    try:
+        shown = analyzed_plan(rows.where(condition))
+    except PySparkException:
+        return None
+    if kind(shown) != "Project" or kind(shown.child()) != "Filter":
+        return None
+    catalyst = Catalyst(rows.sparkSession)
+    met = catalyst.expression("Coalesce")(catalyst.seq([shown.child().condition(), catalyst.literal(False)]))
+    _, expr_id = catalyst.new_expr_id()
+    flag = catalyst.alias(catalyst.expression("Not")(met), name, expr_id)
+    columns = catalyst.seq([*items(shown.projectList()), flag])
+    plan = catalyst.logical("Project")(columns, shown.child().child())
+    return dataframe_of_plan(rows.sparkSession, plan)
 
 
 def flag_names(expectations: Sequence[Expectation]) -> list[str]:

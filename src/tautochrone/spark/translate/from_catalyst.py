@@ -67,12 +67,14 @@ class View:
         obstacles: why the query's change cannot be computed from the plan: nondeterministic functions, inputs
             without versions, operators without a rule. Empty for a query that can be refreshed incrementally.
         nondeterminism: those obstacles because of which the query has several right results.
+        breaks_ties: somewhere the plan orders tied rows by all columns, where Spark may take any order.
     """
 
     plan: Node
     attributes: Mapping[ColumnId, JavaObject]
     obstacles: tuple[str, ...]
     nondeterminism: tuple[str, ...] = ()
+    breaks_ties: bool = False
 
     @property
     def tables(self) -> frozenset[TableName]:
@@ -118,6 +120,7 @@ def _plan_of(frame: DataFrame, catalog: str) -> View:
         attributes=translator.attributes,
         obstacles=tuple(dict.fromkeys(obstacles)),
         nondeterminism=tuple(translator.nondeterminism),
+        breaks_ties=translator.breaks_ties,
     )
 
 
@@ -143,6 +146,7 @@ class Translator:
         attributes: Catalyst's attribute of each column id, registered as the plan is traversed.
         obstacles: see `View`.
         nondeterminism: see `View`.
+        breaks_ties: see `View`.
     """
 
     def __init__(self, catalyst: Catalyst, source: OptimizedPlan) -> None:
@@ -151,6 +155,7 @@ class Translator:
         self.attributes: dict[ColumnId, JavaObject] = {}
         self.obstacles = list(source.obstacles)
         self.nondeterminism: list[str] = []
+        self.breaks_ties = False
         self._aggregates: list[tuple[JavaObject, Node]] = []
         self._has_subqueries = has_subquery(source.plan)
         self._states = 0

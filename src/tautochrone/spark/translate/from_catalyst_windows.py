@@ -81,6 +81,7 @@ def translate_window(translator: Translator, plan: JavaObject, first_rows: int |
         if not functions:
             continue
         sort = [*order, *tie_breakers] if is_ordered else order
+        translator.breaks_ties |= len(sort) > len(order)
         handle = catalyst.logical("Window")(
             catalyst.seq(functions), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
         )
@@ -221,10 +222,12 @@ def translate_limit(translator: Translator, plan: JavaObject) -> Node:
         return translator.unsupported(plan, reason)
     child = translator.node(source.child())
     order = list(items(source.order()))
+    tie_breakers = _tie_breakers(translator, child, order)
+    translator.breaks_ties |= bool(tie_breakers)
     top_k = TopK(
         columns=child.columns,
         child=child,
-        order=[*order, *_tie_breakers(translator, child, order)],
+        order=[*order, *tie_breakers],
         limit=int(plan.limitExpr().value()),
         offset=offset,
         number=translator.next_state_number(),
