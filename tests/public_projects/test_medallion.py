@@ -140,7 +140,8 @@ def test_verify_takes_tied_rows_in_the_order_of_the_view(survey: Survey) -> None
         "a.sql",
         f"""
         CREATE MATERIALIZED VIEW a AS SELECT x % 2 AS g, 9 - x AS x FROM (SELECT id AS x FROM range(9));
-        CREATE MATERIALIZED VIEW ranked {followed} AS SELECT x, row_number() OVER (ORDER BY g) AS place FROM a;
+        CREATE MATERIALIZED VIEW ranked {followed} AS
+        SELECT x, row_number() OVER (ORDER BY g) AS place FROM a;
         CREATE MATERIALIZED VIEW best {followed} AS SELECT x FROM a ORDER BY g DESC LIMIT 2
         """,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +27,22 @@ def open_connection(options: Options, *, short_lived: bool = False) -> Reader:
     spec, settings = locate(options)
     check_storage(spec, settings)
     store = existing_store(settings)
-    spark = replace(settings.spark, short_lived=short_lived)
+    conf = {**_query_settings(spec.configuration), **settings.spark.conf}
+    spark = replace(settings.spark, conf=conf, short_lived=short_lived)
     return Reader(store, settings.catalog, spark, database=spec.database or "default")
+
+
+def _query_settings(configuration: Mapping[str, str]) -> dict[str, str]:
+    """The settings with which a pipeline's views are computed: a persisted view is computed by its reader.
+
+    Catalogs and extensions are not among them; they belong to the session that is started.
+    """
+    others = ("spark.sql.catalog", "spark.sql.extensions", "spark.sql.warehouse", "spark.sql.default")
+    return {
+        key: value
+        for key, value in configuration.items()
+        if key.startswith("spark.sql.") and not key.startswith(others)
+    }
 
 
 def connect(spec: str | Path | None = None, *, master: str | None = None) -> Reader:

@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any
 
 from tautochrone.cli import stdout
@@ -30,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
         "with all tables at the same checkpoint.",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument("--version", action="version", version=f"taut {version('tautochrone')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def command(
