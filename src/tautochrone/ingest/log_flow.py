@@ -12,6 +12,7 @@ acknowledged only when the table holds it durably, and only by the owner of the 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
@@ -144,9 +145,15 @@ class LogFlow:
     def _begin(self) -> LogPosition:
         """The table's position, acknowledged; or where the source begins to keep its log."""
         if self.position is None:
-            return self._step(Step.SOURCE_BEGIN, self.log.begin)
+            return self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
         self._acknowledge(self.position)
         return self.position
+
+    def _reader(self) -> str:
+        """Identifies the table: another lake's table of the same name is another reader."""
+        metadata = self.committer.commit_metadata
+        named = f"{metadata.store}\n{metadata.pipeline}\n{self.table}"
+        return hashlib.sha256(named.encode()).hexdigest()
 
     def _round(self, position: LogPosition) -> tuple[LogPosition, bool]:
         """One chunk of the bulk, if any is left, then one batch of the log. Answers the new position,

@@ -94,9 +94,12 @@ class ChangeLog(Source, Protocol):
     def schema(self) -> Any:
         """The columns of the log table, as a pyspark StructType."""
 
-    def begin(self) -> LogPosition:
+    def begin(self, reader: str) -> LogPosition:
         """Let the source keep its log from now on, and answer where to read from. Durable at the source.
         Repeated before anything was acknowledged, it answers a position that loses nothing.
+
+        `reader` identifies the table that takes the log: what the source keeps for another one is left
+        alone, and the position names what it keeps for this one.
 
         The position's `bulk.pending` lists the chunks of the bulk; empty for a source without one.
 

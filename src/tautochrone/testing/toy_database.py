@@ -192,7 +192,7 @@ class ToyChangeLog:
     def relations(self) -> Sequence[str]:
         return RELATIONS
 
-    def begin(self) -> LogPosition:
+    def begin(self, reader: str) -> LogPosition:  # noqa: ARG002 (it has one reader)
         with self._database.connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             slot = connection.execute("SELECT log, acknowledged FROM slot").fetchone()

@@ -54,7 +54,7 @@ class CapturedBank(Bank):
     """
     Attributes:
         url: of the database.
-        slot: that the capture reads. Another one, `<slot>_audit`, keeps the whole history for the test.
+        slot: how the name of the slot begins. Another one, `<slot>_audit`, keeps the whole history.
     """
 
     url: str = ""
@@ -180,8 +180,11 @@ class CapturedBank(Bank):
 
     def require_acknowledged_is_durable(self) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-            row = connection.execute(query, (self.slot,)).fetchone()
+            query = (
+                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots "
+                "WHERE starts_with(slot_name, %s) AND slot_name <> %s"
+            )
+            row = connection.execute(query, (self.slot, f"{self.slot}_audit")).fetchone()
         position = self.position()
         if position is not None:
             assert row is not None

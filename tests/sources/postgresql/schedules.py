@@ -67,7 +67,7 @@ def run_schedule(url: str, seed: int) -> Schedule:
         capture = Capture("schedules", url, tables, f"s_{connection.info.dbname[-8:]}", "schedules")
         log = PostgreSQLChangeLog(capture)
         with _writers(url, seed):
-            position = log.begin()
+            position = log.begin("reader")
             with _late_visibility(url):
                 chunks = [_Chunk(capture, number, pick.random() * 0.06) for number in range(len(_RANGES))]
                 for chunk in pick.sample(chunks, len(chunks)):

@@ -12,7 +12,7 @@ import pytest
 from tautochrone.errors import DefinitionError, IngestError, SettingsError, SourceUnreachableError
 from tautochrone.model.source import LogBatch
 from tautochrone.sources.postgresql import bulk
-from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog
+from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog, slot_of
 from tautochrone.sources.postgresql.connection import checked_url
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 from tautochrone.testing.postgresql import restart_server
@@ -66,7 +66,7 @@ def error_class(raised: pytest.ExceptionInfo[Any]) -> str:
 
 
 def test_reads_whole_transactions(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
-    position = log.begin()
+    position = log.begin("reader")
     for number in range(4):
         with shop.transaction():
             shop.execute("UPDATE accounts SET balance = balance - 1 WHERE id = 1")
@@ -94,7 +94,7 @@ def test_reads_whole_transactions(shop: psycopg.Connection, log: PostgreSQLChang
 
 def test_bound_is_smaller_than_what_the_table_has(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
     """The owner died before it acknowledged: the slot is behind the table."""
-    position = log.begin()
+    position = log.begin("reader")
     for _ in range(5):
         shop.execute("UPDATE accounts SET balance = balance - 1")
     position = log.read(position, 1000).position
@@ -104,7 +104,7 @@ def test_bound_is_smaller_than_what_the_table_has(shop: psycopg.Connection, log:
 
 
 def test_acknowledged_log_is_forgotten(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
-    begun = log.begin()
+    begun = log.begin("reader")
     shop.execute("UPDATE accounts SET balance = 0")
     position = log.read(begun, 100).position
     log.acknowledge(position)
@@ -118,15 +118,28 @@ def test_acknowledged_log_is_forgotten(shop: psycopg.Connection, log: PostgreSQL
 
 
 def test_begin_can_be_repeated(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
-    log.begin()
+    log.begin("reader")
     shop.execute("UPDATE accounts SET balance = 0")
-    position = log.begin()
+    position = log.begin("reader")
     shop.execute("UPDATE accounts SET balance = 1 WHERE id = 1")
     assert len(rows(log.read(position, 100))) == 1
 
 
+def test_each_table_has_a_slot_of_its_own(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    ours = log.begin("0123456789")
+    shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+    theirs = log.begin("abcdefghij")
+    assert {slot_of(ours)[-9:], slot_of(theirs)[-9:]} == {"_01234567", "_abcdefgh"}
+    log.acknowledge(log.read(theirs, 100).position)
+    assert len(rows(log.read(ours, 100))) == 1
+    assert "each keeps log for one lake" in log.examine()
+    # Our next copy replaces our slot only.
+    log.begin("0123456789")
+    assert rows(log.read(theirs, 100)) == []
+
+
 def test_idle_log_moves_only_after_much_of_it(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
-    position = log.begin()
+    position = log.begin("reader")
     shop.execute("CREATE TABLE other (v text)")
     shop.execute("INSERT INTO other VALUES ('x')")
     assert log.read(position, 100).position == position
@@ -142,7 +155,7 @@ def test_idle_log_moves_only_after_much_of_it(shop: psycopg.Connection, log: Pos
 def test_log_passes_the_copy_although_nobody_writes(
     shop: psycopg.Connection, log: PostgreSQLChangeLog
 ) -> None:
-    position = log.begin()
+    position = log.begin("reader")
     chunk = position.bulk.next_chunk()
     assert chunk is not None
     shop.execute("SET synchronous_commit = off")
@@ -162,7 +175,7 @@ def test_copy_has_every_row_once(
     shop.execute("ANALYZE")
     capture = capture_of(shop)
     log = PostgreSQLChangeLog(capture)
-    position = log.begin()
+    position = log.begin("reader")
     copied: dict[str, list[dict[str, str]]] = {}
     count = 0
     while (chunk := position.bulk.next_chunk()) is not None:
@@ -183,7 +196,7 @@ def test_copy_has_every_row_once(
 
 
 def test_transaction_numbers_are_complete(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
-    position = log.begin()
+    position = log.begin("reader")
     with shop.transaction():
         (xid,) = shop.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or (None,)
         shop.execute("DELETE FROM accounts")
@@ -191,7 +204,7 @@ def test_transaction_numbers_are_complete(shop: psycopg.Connection, log: Postgre
 
 
 def _read_after(connection: psycopg.Connection, log: PostgreSQLChangeLog, statement: str) -> str:
-    position = log.begin()
+    position = log.begin("reader")
     connection.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
     connection.execute(statement)
     connection.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
@@ -229,13 +242,13 @@ def test_losses_are_found(
 
 def test_publication_was_missing_for_a_while(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
     """It is back under its name, but the log was written without it."""
-    position = log.begin()
+    position = log.begin("reader")
     shop.execute(f"DROP PUBLICATION {SLOT}")
     shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
     tables = 'accounts, "Odd ""Name"'
     shop.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE {tables} WITH (publish_via_partition_root = true)")
     with pytest.raises(IngestError) as raised:
-        log._messages(shop, 2**62, 100)
+        log._messages(shop, slot_of(position), 2**62, 100)
     assert error_class(raised) == "CAPTURE_PUBLICATION_MISSING"
     with pytest.raises(IngestError) as raised:
         log.read(position, 100)
@@ -243,7 +256,7 @@ def test_publication_was_missing_for_a_while(shop: psycopg.Connection, log: Post
 
 
 def test_other_logs_are_refused(log: PostgreSQLChangeLog) -> None:
-    position = log.begin()
+    position = log.begin("reader")
     for other in (replace(position, log="1/1/other"), replace(position, point=position.point + 2**40)):
         with pytest.raises(IngestError) as raised:
             log.read(other, 100)
@@ -251,10 +264,10 @@ def test_other_logs_are_refused(log: PostgreSQLChangeLog) -> None:
 
 
 def test_slot_of_another_plugin_is_left_alone(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
-    slot = capture_of(shop).slot
+    slot = f"{capture_of(shop).slot}_reader"
     shop.execute("SELECT pg_create_physical_replication_slot(%s)", [slot])
     with pytest.raises(IngestError) as raised:
-        log.begin()
+        log.begin("reader")
     assert error_class(raised) == "CAPTURE_SLOT_NOT_USABLE"
     shop.execute("SELECT pg_drop_replication_slot(%s)", [slot])
 
@@ -265,14 +278,14 @@ def test_rights(shop: psycopg.Connection) -> None:
     capture = capture_of(shop, url_of(shop).replace("user=postgres", "user=reader"))
     reader = PostgreSQLChangeLog(capture)
     with pytest.raises(IngestError) as raised:
-        reader.begin()
+        reader.begin("reader")
     assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
     owner = PostgreSQLChangeLog(capture_of(shop))
-    owner.begin()
+    owner.begin("reader")
     owner.close()
     # With a publication that its owner made, REPLICATION and SELECT are enough.
     shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
-    position = reader.begin()
+    position = reader.begin("reader")
     shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
     chunk = position.bulk.next_chunk()
     assert chunk is not None
@@ -303,7 +316,7 @@ def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLC
     guest.close()
     shop.execute("DROP OWNED BY guest")
     assert "2 tables" in log.examine()
-    log.begin()
+    log.begin("reader")
     assert "MB behind" in log.examine()
 
 
@@ -329,7 +342,7 @@ def test_url() -> None:
 
 def test_database_restarts(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
     """The read in the middle fails as not reachable; the next one connects again."""
-    position = log.begin()
+    position = log.begin("reader")
     shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
     restart_server()
     with pytest.raises(SourceUnreachableError) as raised:
@@ -345,7 +358,7 @@ def test_server_without_logical_log(shop: psycopg.Connection, log: PostgreSQLCha
     restart_server()
     try:
         with pytest.raises(IngestError) as raised:
-            log.begin()
+            log.begin("reader")
         assert error_class(raised) == "CAPTURE_SERVER_NOT_USABLE"
         assert "wal_level = logical" in str(raised.value.hint)
     finally:

@@ -62,7 +62,7 @@ def insert(connection: psycopg.Connection) -> None:
 
 def test_copy_and_log_have_the_same_text(table: psycopg.Connection) -> None:
     log, _ = capture(table)
-    position = log.begin()
+    position = log.begin("reader")
     insert(table)
     chunk = position.bulk.next_chunk()
     assert chunk is not None

@@ -34,6 +34,7 @@ __all__ = ["capture"]
 
 FORMAT = "tautochrone_postgresql"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+_SLOT = re.compile(r"[a-z0-9_]{1,54}")
 _PREFIX = "__taut_"
 _EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
 """Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
@@ -61,7 +62,8 @@ def capture(
         tables: patterns `schema.table` with `*`.
         exclude: patterns of tables that are left out.
         as_text: patterns `schema.table.column` of columns that become STRING.
-        slot: the replication slot; `tautochrone_<name>` without it. A slot belongs to one pipeline.
+        slot: how the name of the replication slot begins; `tautochrone_<name>` without it. A number of
+            the log table follows, so that each lake has a slot of its own.
         publication: the publication; the same name without it.
 
     Raises:
@@ -75,12 +77,19 @@ def capture(
             f"{name!r} cannot be the name of a capture",
             hint="use up to 41 lower-case letters, digits and _: it names the replication slot too",
         )
+    slot = slot or f"tautochrone_{name}"
+    if not _SLOT.fullmatch(slot):
+        raise DefinitionError(
+            "CAPTURE_NAME_INVALID",
+            f"{slot!r} cannot be the beginning of a replication slot's name",
+            hint="use up to 54 lower-case letters, digits and _",
+        )
     url = checked_url(url, name)
     publication = publication or f"tautochrone_{name}"
     with explained(name), connect(url) as connection:
         existing = read_tables(connection, publication)
     chosen = captured_tables(existing, _patterns(tables), _patterns(exclude), name)
-    _captures[name] = Capture(name, url, chosen, slot or f"tautochrone_{name}", publication)
+    _captures[name] = Capture(name, url, chosen, slot, publication)
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
     SparkSession.active().dataSource.register(_Stream)
     _define_log(name)

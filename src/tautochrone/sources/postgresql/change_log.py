@@ -4,6 +4,9 @@ The log is read through SQL: `pg_logical_slot_peek_binary_changes` up to what is
 `pg_replication_slot_advance` to acknowledge. A peek can be repeated, an advance cannot be taken back; so a
 slot that is ahead of the table means that changes are lost.
 
+Each table that takes the log has a slot of its own, whose name ends with a number of the table. So two lakes
+with the same capture do not take each other's log. The position says which slot it is.
+
 A position's point is an LSN: every transaction whose commit record ends there or before is in the table. Its
 marker has the fingerprint that each captured table (columns, membership in the publication) had when the copy
 began.
@@ -41,12 +44,14 @@ from tautochrone.sources.postgresql.server import (
 )
 from tautochrone.sources.postgresql.tables import CapturedTable, read_tables
 
-__all__ = ["Capture", "PostgreSQLChangeLog"]
+__all__ = ["Capture", "PostgreSQLChangeLog", "slot_of"]
 
 T = TypeVar("T")
 IDLE_BYTES = 16 * 1024 * 1024
 """So far the log may run ahead without changes of captured tables until the table's position follows. Each
 such move is a commit of the log table."""
+_READER_LENGTH = 8
+"""Digits of a reader in the name of its slot, which may have 63 characters."""
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 
 
@@ -56,7 +61,7 @@ class Capture:
 
     Attributes:
         url: connection string, with its password.
-        slot: name of the replication slot.
+        slot: with what the name of the replication slot begins.
         publication: name of the publication.
     """
 
@@ -95,19 +100,20 @@ class PostgreSQLChangeLog:
     def relations(self) -> Sequence[str]:
         return tuple(self._tables)
 
-    def begin(self) -> LogPosition:
+    def begin(self, reader: str) -> LogPosition:
         """First the publication, then the slot: what the slot keeps is decoded with the publication as it was
         when it was written."""
-        return self._ask(self._begin)
+        slot = f"{self._capture.slot}_{reader[:_READER_LENGTH]}"
+        return self._ask(lambda connection: self._begin(connection, slot))
 
-    def _begin(self, connection: psycopg.Connection) -> LogPosition:
+    def _begin(self, connection: psycopg.Connection, slot: str) -> LogPosition:
         check_server(connection, self._capture.name)
         add_to_publication(connection, self._capture.publication, self._unchanged_tables(connection))
         check_publication(connection, self._capture.publication)
         tables = self._unchanged_tables(connection, with_sizes=True)
-        state = server_state(connection, self._capture.slot)
-        # A slot that exists is of a begin that crashed, or of a log table that is copied again.
-        point = create_slot(connection, self._capture.slot, replace=state.confirmed is not None)
+        state = server_state(connection, slot)
+        # A slot of this table is of a begin that crashed, or of before it was copied again.
+        point = create_slot(connection, slot, replace=state.confirmed is not None)
         return LogPosition(
             log=state.log,
             point=point,
@@ -134,7 +140,8 @@ class PostgreSQLChangeLog:
         return self._ask(lambda connection: self._read(connection, after, max_events))
 
     def _read(self, connection: psycopg.Connection, after: LogPosition, max_events: int) -> LogBatch:
-        state = server_state(connection, self._capture.slot)
+        slot = slot_of(after)
+        state = server_state(connection, slot)
         if (after.point, state.flushed) == self._idle:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
         self._check(connection, state, after)
@@ -142,11 +149,11 @@ class PostgreSQLChangeLog:
         if pass_at > state.flushed:
             # An idle database may never write the last page of its log to disk: a commit makes it do so.
             connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
-            state = server_state(connection, self._capture.slot)
+            state = server_state(connection, slot)
             self._check(connection, state, after)
         if state.flushed <= after.point:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
-        batch, caught_up = self._peek(connection, after.point, state.flushed, max_events)
+        batch, caught_up = self._peek(connection, after, state.flushed, max_events)
         self._check_relations(batch)
         point = batch.end_point or 0
         if caught_up:
@@ -162,21 +169,23 @@ class PostgreSQLChangeLog:
         )
 
     def _peek(
-        self, connection: psycopg.Connection, after: int, end: int, max_events: int
+        self, connection: psycopg.Connection, after: LogPosition, end: int, max_events: int
     ) -> tuple[DecodedBatch, bool]:
         """The transactions behind `after`, and whether these are all up to `end`."""
         while True:
-            messages = self._messages(connection, end, max_events)
+            messages = self._messages(connection, slot_of(after), end, max_events)
             caught_up = len(messages) < max_events
             batch = decode(messages, self._keys)
-            new = pc.greater(batch.rows["point"], after)
+            new = pc.greater(batch.rows["point"], after.point)
             batch = replace(batch, rows=batch.rows.filter(new))
-            if caught_up or (batch.end_point or 0) > after:
+            if caught_up or (batch.end_point or 0) > after.point:
                 return batch, caught_up
             # The slot is behind the table, and all that was read is in the table.
             max_events *= 2
 
-    def _messages(self, connection: psycopg.Connection, end: int, max_messages: int) -> list[bytes]:
+    def _messages(
+        self, connection: psycopg.Connection, slot: str, end: int, max_messages: int
+    ) -> list[bytes]:
         """Messages of whole transactions. The server adds a transaction as a whole before it looks at the
         bounds.
 
@@ -188,7 +197,7 @@ class PostgreSQLChangeLog:
             "'proto_version', '1', 'publication_names', %s)"
         )
         publication = sql.Identifier(self._capture.publication).as_string(connection)
-        arguments = (self._capture.slot, lsn_text(end), max_messages, publication)
+        arguments = (slot, lsn_text(end), max_messages, publication)
         warnings: list[str] = []
 
         def warned(notice: psycopg.errors.Diagnostic) -> None:
@@ -255,17 +264,16 @@ class PostgreSQLChangeLog:
         self._ask(lambda connection: self._acknowledge(connection, position))
 
     def _acknowledge(self, connection: psycopg.Connection, position: LogPosition) -> None:
-        state = server_state(connection, self._capture.slot)
+        slot = slot_of(position)
+        state = server_state(connection, slot)
         # Whatever is wrong with the log, `read` says it.
         if state.loss(position.log, position.point) is None and state.confirmed != position.point:
             query = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
-            connection.execute(query, (self._capture.slot, lsn_text(position.point)))
+            connection.execute(query, (slot, lsn_text(position.point)))
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
         return self._ask(
-            lambda connection: {
-                "bytes": server_state(connection, self._capture.slot).flushed - position.point
-            }
+            lambda connection: {"bytes": server_state(connection, slot_of(position)).flushed - position.point}
         )
 
     def examine(self) -> str:
@@ -294,6 +302,11 @@ class PostgreSQLChangeLog:
         except Exception:
             self.close()
             raise
+
+
+def slot_of(position: LogPosition) -> str:
+    """The slot from which a position's log is read: see `ServerState.log`."""
+    return position.log.rsplit("/", 1)[1]
 
 
 def _table_changed(name: str, change: str) -> IngestError:

@@ -7,11 +7,9 @@ from psycopg import sql
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.postgresql.server import (
-    ServerState,
     check_publication,
     check_server,
     one_row,
-    server_state,
 )
 from tautochrone.sources.postgresql.tables import CapturedTable
 
@@ -41,8 +39,7 @@ def examine(
     else:
         _check_may_publish(connection, capture, publication, tables, names)
         publication_text = f"publication {publication}, made by the first run"
-    state = server_state(connection, slot)
-    return f"{len(tables)} tables ({names}); {publication_text}; {_slot(connection, state)}"
+    return f"{len(tables)} tables ({names}); {publication_text}; {_slots(connection, slot)}"
 
 
 def _check_role(connection: psycopg.Connection, capture: str, tables: list[CapturedTable]) -> None:
@@ -95,8 +92,20 @@ def _require_no(statements: list[str], capture: str, sentence: str) -> None:
         )
 
 
-def _slot(connection: psycopg.Connection, state: ServerState) -> str:
-    if state.confirmed is None:
+def _slots(connection: psycopg.Connection, prefix: str) -> str:
+    """The slots of this capture: those of other lakes that capture the database have the same prefix.
+
+    Raises:
+        IngestError: `CAPTURE_SLOT_NOT_USABLE`, `SOURCE_LOG_LOST`.
+    """
+    slots = connection.execute(
+        "SELECT slot_name, active, wal_status = 'lost', pg_current_wal_flush_lsn() - confirmed_flush_lsn, "
+        "pg_current_wal_lsn() - restart_lsn, current_setting('max_slot_wal_keep_size') "
+        "FROM pg_replication_slots WHERE database = current_database() "
+        "AND (slot_name = %s OR starts_with(slot_name, %s)) ORDER BY slot_name",
+        (prefix, f"{prefix}_"),
+    ).fetchall()
+    if not slots:
         query = "SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots"
         used, available = one_row(connection, query)
         if used >= available:
@@ -106,21 +115,28 @@ def _slot(connection: psycopg.Connection, state: ServerState) -> str:
                 hint="ALTER SYSTEM SET max_replication_slots, then restart the server; or drop one that "
                 "nobody reads",
             )
-        return f"slot {state.slot}, made by the first run"
-    if state.is_lost:
+        return f"slot {prefix}_…, made by the first run"
+    lost = [name for name, _, is_lost, *_ in slots if is_lost]
+    if len(lost) == len(slots):
         raise IngestError(
             "SOURCE_LOG_LOST",
-            f"The server invalidated the replication slot {state.slot} and removed its log",
+            f"The server invalidated the replication slot {', '.join(lost)} and removed its log",
             hint="copy the database again with --full-refresh-all; max_slot_wal_keep_size says how much "
             "log a slot may keep",
         )
-    query = (
-        "SELECT pg_current_wal_lsn() - restart_lsn, current_setting('max_slot_wal_keep_size') "
-        "FROM pg_replication_slots WHERE slot_name = %s"
-    )
-    kept, bound = one_row(connection, query, (state.slot,))
-    behind = (state.flushed - state.confirmed) / _MEGABYTE
+    texts = [_described(*slot) for slot in slots]
+    if len(slots) > 1:
+        drop = "SELECT pg_drop_replication_slot('…')"
+        texts.append(f"each keeps log for one lake: drop those that nobody reads any more with {drop}")
+    return "; ".join(texts)
+
+
+def _described(name: str, active: bool, is_lost: bool, behind: int, kept: int, bound: str) -> str:
+    if is_lost:
+        return f"slot {name} has lost its log"
     limit = "without a bound" if bound == "-1" else f"at most {bound}"
+    use = ", read right now" if active else ""
     return (
-        f"slot {state.slot} is {behind:,.1f} MB behind and keeps {kept / _MEGABYTE:,.1f} MB of log, {limit}"
+        f"slot {name} is {behind / _MEGABYTE:,.1f} MB behind and keeps {kept / _MEGABYTE:,.1f} MB of log, "
+        f"{limit}{use}"
     )
