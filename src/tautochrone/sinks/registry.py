@@ -1,7 +1,8 @@
 """Which formats of sinks have an adapter.
 
 An adapter is a function from a sink's name and options to a `model.sink.Sink`. Packages announce theirs as an
-entry point of the group `tautochrone.sinks`; `register_sink` does it in the running process.
+entry point of the group `tautochrone.sinks`; `register_sink` does it in the running process. The
+project's own are listed in `_BUILT_IN`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["SinkFactory", "has_adapter", "open_sink", "register_sink"]
 SinkFactory = Callable[[str, Mapping[str, str]], Sink]
 
 _GROUP = "tautochrone.sinks"
+_BUILT_IN = {"clickhouse": "tautochrone.sinks.clickhouse:open_clickhouse_sink"}
 _registered: dict[str, SinkFactory] = {}
 _lock = threading.Lock()
 
@@ -63,4 +65,5 @@ def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
 
 @cache
 def _installed() -> Mapping[str, EntryPoint]:
-    return {entry.name.lower(): entry for entry in entry_points(group=_GROUP)}
+    built_in = [EntryPoint(name, value, _GROUP) for name, value in _BUILT_IN.items()]
+    return {entry.name.lower(): entry for entry in (*built_in, *entry_points(group=_GROUP))}

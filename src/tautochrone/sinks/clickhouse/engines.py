@@ -1,0 +1,223 @@
+"""How statements reach ClickHouse: by HTTP, or in the engine of this process."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tautochrone.errors import SinkError
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
+
+__all__ = ["Engine", "HttpEngine", "open_engine"]
+
+
+class Engine(Protocol):
+    """Runs one statement after the other.
+
+    Whatever ClickHouse answers with an error raises `SinkError`. After any other error it is not known
+    whether the statement was done.
+    """
+
+    def run(self, statement: str) -> None:
+        """Run a statement that answers no rows."""
+
+    def rows(self, query: str) -> list[list[Any]]:
+        """The rows of a query. Write `toString` around numbers of 64 bits and more."""
+
+    def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:
+        """Insert rows.
+
+        Args:
+            table: as SQL, with its database.
+            types: of the columns of `rows`, as ClickHouse spells them.
+        """
+
+    def close(self) -> None:
+        """Give the connection back. Repeatable."""
+
+
+def open_engine(name: str, options: ClickHouseOptions) -> Engine:
+    """The engine that a sink's options name.
+
+    Raises:
+        SinkError: `SINK_PACKAGE_MISSING`, `SINK_NOT_REACHABLE`, `SINK_ENGINE_IN_USE`.
+    """
+    if options.folder:
+        return _EmbeddedEngine(name, options.folder)
+    return HttpEngine(name, options)
+
+
+# -- inside this process --------------------------------------------------------------------------
+
+
+_lock = threading.RLock()
+_sessions: dict[str, tuple[Any, int]] = {}
+"""By folder the engine of this process, and how many sinks use it."""
+
+
+class _EmbeddedEngine:
+    """`chdb`: one folder in a process at a time, and one process in a folder."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        self._name = name
+        self._folder = str(Path(folder).resolve())
+        self._session: Any = self._opened()
+
+    def run(self, statement: str) -> None:
+        self._query(statement, "TabSeparated")
+
+    def rows(self, query: str) -> list[list[Any]]:
+        text = self._query(query, "JSONCompactEachRow")
+        return [json.loads(line) for line in text.splitlines() if line]
+
+    def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:
+        columns = ", ".join(map(name_sql, rows.column_names))
+        structure = ", ".join(
+            f"{name_sql(column)} {type_sql}"
+            for column, type_sql in zip(rows.column_names, types, strict=True)
+        )
+        with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
+            file.write(_arrow_stream(rows))
+            file.flush()
+            source = f"file({text_sql(file.name)}, 'ArrowStream', {text_sql(structure)})"
+            self.run(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {source}")
+
+    def close(self) -> None:
+        if self._session is None:
+            return
+        self._session = None
+        with _lock:
+            session, users = _sessions.pop(self._folder)
+            if users > 1:
+                _sessions[self._folder] = (session, users - 1)
+            else:
+                session.close()
+
+    def _opened(self) -> Any:
+        try:
+            import chdb.session as embedded
+        except ImportError as missing:
+            raise _package_missing(self._name, "chdb", "clickhouse-embedded") from missing
+        session: Any
+        with _lock:
+            if self._folder in _sessions:
+                session, users = _sessions[self._folder]
+                _sessions[self._folder] = (session, users + 1)
+                return session
+            if _sessions:
+                raise SinkError(
+                    "SINK_ENGINE_IN_USE",
+                    f"Sink {self._name}: this process already runs ClickHouse's engine in "
+                    f"{next(iter(_sessions))}, and it can run in one folder only",
+                    hint="Give all embedded sinks of a job the same folder and different databases, "
+                    "or use a server.",
+                )
+            Path(self._folder).mkdir(parents=True, exist_ok=True)
+            try:
+                session = embedded.Session(self._folder)  # type: ignore[no-untyped-call]
+            except Exception as error:
+                raise SinkError(
+                    "SINK_NOT_REACHABLE",
+                    f"Sink {self._name}: ClickHouse's engine does not open {self._folder}: {error}",
+                    hint="One process at a time can use the folder of an embedded engine.",
+                    retryable=True,
+                ) from error
+            _sessions[self._folder] = (session, 1)
+            return session
+
+    def _query(self, statement: str, output_format: str) -> str:
+        # The engine's session is not made for several threads.
+        with _lock:
+            try:
+                return str(self._session.query(statement, output_format).bytes().decode())
+            except Exception as error:
+                if "DB::Exception" not in str(error):
+                    raise
+                raise _refused(self._name, str(error)) from error
+
+
+# -- a server -------------------------------------------------------------------------------------
+
+
+class HttpEngine:
+    """A server by `clickhouse-connect`. Used by one thread at a time."""
+
+    def __init__(self, name: str, options: ClickHouseOptions) -> None:
+        try:
+            import clickhouse_connect
+            from clickhouse_connect.driver import exceptions
+        except ImportError as missing:
+            raise _package_missing(name, "clickhouse-connect", "clickhouse") from missing
+        self._name = name
+        self._refusal: type[Exception] = exceptions.DatabaseError
+        self._no_answer: type[Exception] = exceptions.OperationalError
+        # Inserts that the server gathers and answers before they are written could be lost.
+        settings = {"async_insert": 0, "wait_end_of_query": 1}
+        try:
+            self._client: Any = clickhouse_connect.get_client(
+                host=options.host,
+                port=options.port,
+                username=options.user,
+                password=options.password,
+                secure=options.is_encrypted,
+                settings=settings,
+                autogenerate_session_id=False,
+                query_retries=0,
+            )
+        except exceptions.Error as error:
+            raise SinkError(
+                "SINK_NOT_REACHABLE",
+                f"Sink {name}: no connection to ClickHouse at {options.host}:{options.port}: {error}",
+                retryable=True,
+            ) from error
+
+    def run(self, statement: str) -> None:
+        self._call(lambda: self._client.raw_query(statement, fmt="TabSeparated"))
+
+    def rows(self, query: str) -> list[list[Any]]:
+        text = self._call(lambda: self._client.raw_query(query, fmt="JSONCompactEachRow")).decode()
+        return [json.loads(line) for line in text.splitlines() if line]
+
+    def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:  # noqa: ARG002
+        block = _arrow_stream(rows)
+        names = rows.column_names
+        self._call(
+            lambda: self._client.raw_insert(table, column_names=names, insert_block=block, fmt="ArrowStream")
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _call(self, send: Any) -> Any:
+        try:
+            return send()
+        except self._refusal as error:
+            if isinstance(error, self._no_answer):
+                raise
+            raise _refused(self._name, str(error)) from error
+
+
+def _arrow_stream(rows: pa.Table) -> bytes:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(buffer.getvalue())
+
+
+def _package_missing(name: str, package: str, extra: str) -> SinkError:
+    return SinkError(
+        "SINK_PACKAGE_MISSING",
+        f"Sink {name}: the Python package {package} is not installed",
+        hint=f"pip install 'tautochrone[{extra}]'",
+    )
+
+
+def _refused(name: str, answer: str) -> SinkError:
+    return SinkError("CLICKHOUSE_REFUSED", f"Sink {name}: ClickHouse answers: {answer[:1000]}")

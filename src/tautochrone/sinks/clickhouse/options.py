@@ -1,0 +1,100 @@
+"""The options of a sink of the format `clickhouse`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from tautochrone.errors import SinkError
+
+__all__ = ["ClickHouseOptions", "clickhouse_options"]
+
+_EMBEDDED_HOST = "embedded"
+_NAMES = frozenset({"url", "user", "password", "database", "chunk_rows", "key"})
+_TABLE_PREFIXES = ("order_by.", "partition_by.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClickHouseOptions:
+    """Options with their types.
+
+    Attributes:
+        folder: of the embedded engine; empty for a server.
+        database: created if it is missing.
+        chunk_rows: rows of one insert at most.
+        order_by: the sorting key by name of the mirrored table, as ClickHouse expressions.
+        partition_by: the same for the partition key.
+    """
+
+    folder: str = ""
+    host: str = ""
+    port: int = 0
+    is_encrypted: bool = False
+    user: str = "default"
+    password: str = field(default="", repr=False)
+    database: str = "lake"
+    chunk_rows: int = 100_000
+    order_by: Mapping[str, str] = field(default_factory=dict)
+    partition_by: Mapping[str, str] = field(default_factory=dict)
+
+
+def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptions:
+    """Read the options of a sink.
+
+    Raises:
+        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
+
+    Example:
+        >>> clickhouse_options("mirror", {"url": "clickhouse://reports@ch.example:8123/shop"}).database
+        'shop'
+    """
+    if "url" not in options:
+        raise SinkError(
+            "SINK_OPTION_MISSING",
+            f"Sink {name}: clickhouse needs the option url",
+            hint="clickhouse://user@host:8123/database, clickhouses://… with TLS, or "
+            "clickhouse://embedded/folder",
+        )
+    for option in options:
+        if option not in _NAMES and not option.startswith(_TABLE_PREFIXES):
+            raise _invalid(name, f"has no option {option}", "Options: " + ", ".join(sorted(_NAMES)))
+    url = urlsplit(options["url"])
+    if url.scheme not in ("clickhouse", "clickhouses") or not url.hostname:
+        raise _invalid(
+            name, f"cannot read the url {url.scheme}://…", "Write clickhouse://user@host:8123/database."
+        )
+    if url.password is not None:
+        raise _invalid(
+            name,
+            "has a password in its url",
+            f'Write [sinks.{name}.options] password = {{ env = "…" }} in tautochrone.toml.',
+        )
+    chunk_rows = options.get("chunk_rows", "100000")
+    if not chunk_rows.isdigit() or int(chunk_rows) == 0:
+        raise _invalid(name, f"has chunk_rows = {chunk_rows}", "Write a number of rows, 1 or more.")
+    is_embedded = url.hostname == _EMBEDDED_HOST and url.port is None
+    path = unquote(url.path)
+    if is_embedded and not path.strip("/"):
+        raise _invalid(name, "names no folder", "Write clickhouse://embedded/folder; //folder is absolute.")
+    return ClickHouseOptions(
+        # One slash ends the host, so an absolute path has two.
+        folder=path[1:] if is_embedded else "",
+        host="" if is_embedded else url.hostname,
+        port=url.port or (8443 if url.scheme == "clickhouses" else 8123),
+        is_encrypted=url.scheme == "clickhouses",
+        user=options.get("user") or unquote(url.username or "default"),
+        password=options.get("password", ""),
+        database=options.get("database") or ("" if is_embedded else path.strip("/")) or "lake",
+        chunk_rows=int(chunk_rows),
+        order_by=_by_table(options, "order_by."),
+        partition_by=_by_table(options, "partition_by."),
+    )
+
+
+def _by_table(options: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
+
+
+def _invalid(name: str, problem: str, hint: str) -> SinkError:
+    return SinkError("SINK_OPTION_INVALID", f"Sink {name} {problem}", hint=hint, sqlstate="22023")

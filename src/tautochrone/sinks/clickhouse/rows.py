@@ -1,0 +1,120 @@
+"""Rows of the lake as what is sent to ClickHouse, with their digests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tautochrone.model.lake import Rows
+from tautochrone.model.sink import Digest
+from tautochrone.sinks.clickhouse.types import Column
+
+__all__ = ["AUDIT_PARTS", "CHUNK", "HIDDEN", "NULLS", "PUBLICATION", "SIGN", "Batch", "batches", "digests"]
+
+PUBLICATION, SIGN, NULLS, CHUNK = "_ck", "_sign", "_nulls", "_chunk"
+HIDDEN = {PUBLICATION: "UInt64", SIGN: "Int8", NULLS: "String", CHUNK: "UInt32"}
+"""Columns beside those of the mirrored table, with their types."""
+AUDIT_PARTS = 16
+"""Into so many parts, by hash, an audit divides the rows of a table."""
+_COLLECTED_ROWS = 100_000
+"""So many changed rows at most come to the driver in one piece."""
+
+
+class Batch:
+    """Some rows as they are sent, with the hash of each and the paths of its NULL composites."""
+
+    def __init__(
+        self, columns: Sequence[Column], names: Sequence[str], values: Sequence[Sequence[Any]]
+    ) -> None:
+        """`values` has the values of the columns `names`, column by column."""
+        count = len(values[0]) if values else 0
+        given = dict(zip(names, values, strict=True))
+        nulls: list[list[str]] = [[] for _ in range(count)]
+        self.arrays: list[pa.Array] = []
+        texts: list[list[bytes]] = []
+        for column in columns:
+            encode, name = column.type.encode, column.name
+            pairs = [
+                encode(value, name, paths)
+                for value, paths in zip(given.get(name) or [None] * count, nulls, strict=True)
+            ]
+            self.arrays.append(pa.array([sent for sent, _ in pairs], column.type.arrow))
+            texts.append([text for _, text in pairs])
+        self.nulls = [",".join(paths) for paths in nulls]
+        texts.append([b"%d:%b" % (len(paths.encode()), paths.encode()) for paths in self.nulls])
+        self.hashes = [
+            hashlib.md5(b"".join(row), usedforsecurity=False).digest() for row in zip(*texts, strict=True)
+        ]
+
+    def table(self, columns: Sequence[Column], sign: int, publication: int, chunk: int) -> pa.Table:
+        """What is sent, with the hidden columns."""
+        count = len(self.nulls)
+        hidden = [
+            pa.array([publication] * count, pa.uint64()),
+            pa.array([sign] * count, pa.int8()),
+            pa.array(self.nulls, pa.string()),
+            pa.array([chunk] * count, pa.uint32()),
+        ]
+        return pa.table([*self.arrays, *hidden], names=[*(column.name for column in columns), *HIDDEN])
+
+    def digest(self, sign: int) -> Digest:
+        return Digest(len(self.hashes), _hash_text(sum(map(_number, self.hashes)) * sign))
+
+
+def batches(
+    rows: Rows, columns: Sequence[Column], chunk_rows: int, known_rows: int | None = None
+) -> Iterator[Batch]:
+    """The rows in batches. Of many rows, or of an unknown number, only a part is in memory at a time."""
+    if not hasattr(rows, "toArrow"):
+        # A list of rows without Spark.
+        listed = [tuple(row) for row in rows.toLocalIterator()]
+        for start in range(0, len(listed), chunk_rows):
+            yield Batch(columns, rows.columns, list(zip(*listed[start : start + chunk_rows], strict=True)))
+        return
+    few = known_rows is not None and known_rows <= _COLLECTED_ROWS
+    tables = iter([rows.toArrow()]) if few else _partition_tables(rows)
+    for table in tables:
+        for batch in table.to_batches(max_chunksize=chunk_rows):
+            if batch.num_rows:
+                yield Batch(columns, table.column_names, [column.to_pylist() for column in batch.columns])
+
+
+def digests(batches_of_rows: Iterator[Batch]) -> Mapping[str, Digest]:
+    """By part the digest that `sql.digest` computes of the same rows in ClickHouse."""
+    counts, totals = [0] * AUDIT_PARTS, [0] * AUDIT_PARTS
+    for batch in batches_of_rows:
+        for row_hash in batch.hashes:
+            part = row_hash[8] % AUDIT_PARTS
+            counts[part] += 1
+            totals[part] += _number(row_hash)
+    return {
+        str(part): Digest(count, _hash_text(total))
+        for part, (count, total) in enumerate(zip(counts, totals, strict=True))
+        if count
+    }
+
+
+def _partition_tables(frame: Any) -> Iterator[pa.Table]:
+    """A DataFrame in Arrow tables, one partition after the other."""
+
+    # Nested, so that executors need nothing of this package.
+    def packed(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for record_batch in record_batches:
+            buffer = pa.BufferOutputStream()
+            with pa.ipc.new_stream(buffer, record_batch.schema) as writer:
+                writer.write_batch(record_batch)
+            yield pa.RecordBatch.from_arrays([pa.array([buffer.getvalue()], pa.binary())], names=["batch"])
+
+    for row in frame.mapInArrow(packed, "batch binary").toLocalIterator():
+        yield pa.ipc.open_stream(bytes(row.batch)).read_all()
+
+
+def _number(row_hash: bytes) -> int:
+    return int.from_bytes(row_hash[:8], "little", signed=True)
+
+
+def _hash_text(total: int) -> str:
+    return f"{total % 2**64:016x}"

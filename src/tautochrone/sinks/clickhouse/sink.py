@@ -1,0 +1,291 @@
+"""The port of sinks over ClickHouse, which has no transactions.
+
+1. `write` creates a staging table of this transaction, table and owner, checks the fence, and fills it.
+2. `prepare` compares each chunk with what was sent, by content, and records what each partition holds.
+3. `commit` records that it is decided, checks the fence, moves each partition (`MOVE PARTITION`) into the
+   table of rows, compares what arrived, and writes the pointer last. Readers see no row before.
+4. A new owner raises the fence, then renames the staging tables of older owners and waits for statements that
+   use them: whatever an older owner still sends finds no table. Only then it looks at what arrived.
+
+A partition that is already in the table of rows, because an answer was lost, is recognised by its content and
+not moved again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tautochrone.errors import SinkContentError, SinkError
+from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.sink import (
+    Capabilities,
+    Chunk,
+    Digest,
+    Intent,
+    Operation,
+    Published,
+    Recovered,
+    TransactionId,
+    TransactionState,
+    next_state,
+)
+from tautochrone.sinks.clickhouse.engines import Engine
+from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.rows import batches, digests
+from tautochrone.sinks.clickhouse.sql import text_sql
+from tautochrone.sinks.clickhouse.tables import Tables
+
+__all__ = ["ClickHouseSink"]
+
+_S = TransactionState
+_QUIET_S = 60.0
+"""How long a statement of which the answer was lost may still run."""
+
+
+class ClickHouseSink:
+    """See the module docstring."""
+
+    def __init__(self, name: str, engine: Engine, options: ClickHouseOptions) -> None:
+        self.name = name
+        self._engine = engine
+        self._options = options
+        self._ledger = Ledger(name, engine, options.database)
+        self._tables = Tables(name, engine, options)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
+
+    def published(self) -> Published | None:
+        newest = self._ledger.newest()
+        return None if newest is None else newest[1]
+
+    def highest_fence(self) -> Fence:
+        return self._ledger.highest_fence()
+
+    def fence(self, fence: Fence) -> None:
+        self._ledger.raise_to(fence)
+
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
+        self._ledger.require(fence)
+        self._tables.ensure(table, schema)
+
+    # -- one transaction --------------------------------------------------------------------------
+
+    def begin(self, intent: Intent) -> TransactionState:
+        transaction = intent.transaction
+        state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        publication = self._ledger.next_publication(intent.checkpoint)
+        self._ledger.record(intent, transaction.fence, state, publication)
+        return state
+
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+        rows = [
+            (frame, sign) for frame, sign in ((change.removed, -1), (change.added, 1)) if frame is not None
+        ]
+        return self._stage(transaction, table, rows, change.rows)
+
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+        return self._stage(transaction, table, [(rows, 1)], None)
+
+    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+        state = self._next(Operation.PREPARE, transaction, transaction.fence)
+        self._require_chunks(transaction, chunks)
+        entry = self._ledger.entry(transaction)
+        content = {}
+        for table in entry.intent.versions:
+            staging = self._tables.staging(transaction, table, transaction.fence)
+            if staging in self._tables.staged(transaction):
+                source = self._tables.qualified_staging(staging)
+                content[str(table)] = self._tables.partitions(source, table, hashed=True)
+        self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
+
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        self._next(Operation.COMMIT, transaction, fence)
+        state = self._ledger.state(transaction)
+        if state is _S.COMMITTED:
+            return
+        entry = self._ledger.entry(transaction)
+        if state is not _S.COMMITTING:
+            self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
+        else:
+            self._await_quiet(self._tables.staged(transaction))
+        self._ledger.require(fence)
+        for table in entry.intent.replaced:
+            self._ledger.replaced(str(table), entry.publication)
+        # Who finishes the commit of somebody else compares all of the content, not only the number of rows.
+        self._move(entry, fence, hashed=state is _S.COMMITTING)
+        self._ledger.require(fence)
+        self._ledger.publish(entry, fence)
+        self._ledger.record(entry.intent, fence, _S.COMMITTED, entry.publication)
+        self._drop_staging(transaction)
+
+    def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        self._next(Operation.ABORT, transaction, fence)
+        intent = Intent(transaction=transaction, versions={})
+        self._ledger.record(intent, fence, _S.ABORTING, 0)
+        self._drop_staging(transaction)
+        self._ledger.record(intent, fence, _S.ABORTED, 0)
+
+    # -- after a crash ----------------------------------------------------------------------------
+
+    def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        self._ledger.require(fence)
+        self._take_over_staging(fence)
+        named = {str(intent.transaction) for intent in intents}
+        known = {str(intent.transaction): intent for intent in (*self._ledger.unfinished(), *intents)}
+        final: dict[str, TransactionState] = {}
+        for name, intent in known.items():
+            final[name] = self._end(intent, fence, is_named=name in named)
+        for staging in self._tables.staged():
+            self._tables.drop(staging)
+        self._ledger.forget_finished(fence)
+        return [Recovered(intent.transaction, final[str(intent.transaction)]) for intent in intents]
+
+    def _end(self, intent: Intent, fence: Fence, *, is_named: bool) -> TransactionState:
+        transaction = intent.transaction
+        state = self._ledger.state(transaction)
+        may_commit = state is _S.PREPARED and is_named and self._is_whole(intent)
+        if may_commit or state in (_S.COMMITTING, _S.COMMITTED):
+            self.commit(transaction, fence)
+            return _S.COMMITTED
+        if state is not _S.ABORTED:
+            self.abort(transaction, fence)
+        return _S.ABORTED
+
+    def _take_over_staging(self, fence: Fence) -> None:
+        stagings = self._tables.staged()
+        for staging in stagings:
+            stem, _, owner = staging.rpartition("__")
+            if int(owner) < fence:
+                self._tables.rename(staging, f"{stem}__{fence}")
+        self._await_quiet(stagings)
+
+    def _await_quiet(self, stagings: Sequence[str]) -> None:
+        """Wait until no statement uses these tables: one whose answer was lost may still run."""
+        if not stagings:
+            return
+        used = " OR ".join(f"position(query, {text_sql(name)}) > 0" for name in stagings)
+        until = time.monotonic() + _QUIET_S
+        while True:
+            ((running,),) = self._engine.rows(
+                "SELECT toUInt32(count()) FROM system.processes "
+                f"WHERE query_id != queryID() AND query NOT LIKE '%system.processes%' AND ({used})"
+            )
+            if not running:
+                return
+            if time.monotonic() > until:
+                raise SinkError(
+                    "SINK_BUSY",
+                    f"Sink {self.name}: {running} statements of an earlier try still run",
+                    hint="See system.processes of the server.",
+                    retryable=True,
+                )
+            time.sleep(0.05)
+
+    # -- audit ------------------------------------------------------------------------------------
+
+    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
+        return digests(batches(rows, self._tables.columns(table), self._options.chunk_rows))
+
+    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
+        return self._tables.audit(table, self._ledger.publication_of(checkpoint))
+
+    def close(self) -> None:
+        self._engine.close()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
+        self._ledger.require(fence)
+        return next_state(operation, self._ledger.state(transaction), transaction)
+
+    def _stage(
+        self,
+        transaction: TransactionId,
+        table: TableName,
+        signed_rows: Sequence[tuple[Rows, int]],
+        known_rows: int | None,
+    ) -> list[Chunk]:
+        self._next(Operation.WRITE, transaction, transaction.fence)
+        publication = self._ledger.entry(transaction).publication
+        columns = self._tables.columns(table)
+        staging = self._tables.staging(transaction, table, transaction.fence)
+        self._tables.stage(staging, table)
+        # A newer owner that raised its fence before this check may not have seen the staging table.
+        self._ledger.require(transaction.fence)
+        chunks: list[Chunk] = []
+        for rows, sign in signed_rows:
+            for batch in batches(rows, columns, self._options.chunk_rows, known_rows):
+                number = len(chunks)
+                self._tables.insert(staging, batch.table(columns, sign, publication, number), columns)
+                chunks.append(Chunk(table=table, number=number, digest=batch.digest(sign)))
+        return chunks
+
+    def _require_chunks(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+        """Compare what is staged with what was sent."""
+        sent: dict[str, dict[int, Digest]] = {}
+        for chunk in chunks:
+            sent.setdefault(str(chunk.table), {})[chunk.number] = chunk.digest
+        stagings = self._tables.staged(transaction)
+        intent = self._ledger.entry(transaction).intent
+        for table in {*intent.versions, *(chunk.table for chunk in chunks)}:
+            staging = next((name for name in stagings if name in self._names(transaction, table)), None)
+            arrived = {} if staging is None else self._tables.chunk_digests(staging, table)
+            expected = sent.get(str(table), {})
+            for number in sorted(expected.keys() | arrived.keys()):
+                if expected.get(number) != arrived.get(number):
+                    raise SinkContentError(
+                        "SINK_CONTENT_DIFFERS",
+                        f"Sink {self.name}, chunk {number} of {table}: sent {expected.get(number)}, "
+                        f"arrived {arrived.get(number)}",
+                        parameters={"sink": self.name, "table": str(table)},
+                    )
+
+    def _names(self, transaction: TransactionId, table: TableName) -> list[str]:
+        """What the staging table of a table may be called: after the writer's fence or a newer owner's."""
+        fences = {transaction.fence, self._ledger.highest_fence()}
+        return [self._tables.staging(transaction, table, fence) for fence in fences]
+
+    def _is_whole(self, intent: Intent) -> bool:
+        if intent.chunks is None:
+            return False
+        try:
+            self._require_chunks(intent.transaction, intent.chunks)
+        except SinkContentError:
+            return False
+        return True
+
+    def _move(self, entry: Entry, fence: Fence, *, hashed: bool) -> None:
+        transaction = entry.intent.transaction
+        for name, partitions in entry.content.items():
+            table = TableName.parse(name)
+            staging = self._tables.staging(transaction, table, fence)
+            arrived = self._arrived(table, entry, hashed=hashed)
+            for partition in partitions:
+                if partition not in arrived:
+                    self._tables.move(staging, partition, table)
+            arrived = self._arrived(table, entry, hashed=hashed)
+            expected = {
+                key: value if hashed else (value[0], f"{0:016x}") for key, value in partitions.items()
+            }
+            if arrived != expected:
+                raise SinkContentError(
+                    "SINK_CONTENT_DIFFERS",
+                    f"Sink {self.name}, publication {entry.publication} of {table}: staged {expected}, "
+                    f"arrived {arrived}",
+                    hint="Somebody else writes into the sink's tables. Drop its database and run "
+                    f"`taut sinks --forget {self.name}`: the next run delivers all rows.",
+                    parameters={"sink": self.name, "table": str(table)},
+                )
+
+    def _arrived(self, table: TableName, entry: Entry, *, hashed: bool) -> dict[str, tuple[int, str]]:
+        return self._tables.partitions(self._tables.rows(table), table, entry.publication, hashed=hashed)
+
+    def _drop_staging(self, transaction: TransactionId) -> None:
+        for staging in self._tables.staged(transaction):
+            self._tables.drop(staging)

@@ -1,0 +1,257 @@
+"""The tables of a sink: where rows are stored, where they are staged, and the views that people read.
+
+Of the mirrored table `orders` there are
+
+- `taut_rows_orders`: every row that ever came (`_sign` 1) or went (`_sign` -1), with its publication (`_ck`);
+- `orders`: the rows of the newest publication;
+- `orders_at(checkpoint = N)`: the rows of an older one.
+
+A query sees one state of a ClickHouse table, taken when the query names it. `orders` reads the pointer before
+that, as the argument of `orders_at`, so the rows of the publication that it reads are all there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import SinkError
+from tautochrone.model.names import Fence, TableName
+from tautochrone.model.sink import Digest, TransactionId
+from tautochrone.sinks.clickhouse.engines import Engine
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, HIDDEN, NULLS, PUBLICATION, SIGN
+from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
+from tautochrone.sinks.clickhouse.types import Column, column_type
+
+__all__ = ["Tables", "plain_name"]
+
+
+def plain_name(table: TableName) -> str:
+    """What a mirrored table is called in ClickHouse."""
+    namespace = () if table.namespace == ("default",) else table.namespace
+    return "__".join((*namespace, table.table))
+
+
+class Tables:
+    """See the module docstring."""
+
+    def __init__(self, name: str, engine: Engine, options: ClickHouseOptions) -> None:
+        self._name = name
+        self._engine = engine
+        self._options = options
+        self._columns: dict[TableName, list[Column]] = {}
+
+    # -- what is mirrored -------------------------------------------------------------------------
+
+    def ensure(self, table: TableName, schema: Any) -> None:
+        """Create the table and its views, or add the columns that are missing.
+
+        Raises:
+            SinkError: `SINK_COLUMNS_CHANGED`, a column went or has another type; `SINK_COLUMN_NAME_RESERVED`,
+                `SINK_TYPE_UNSUPPORTED`.
+        """
+        columns = [self._column(table, field) for field in schema.fields]
+        existing = self._stored_columns(table)
+        if not existing:
+            self._create(table, columns)
+        self._require_same(table, existing, columns)
+        names = {column.name for column in existing or columns}
+        for column in columns:
+            if column.name not in names:
+                self._engine.run(
+                    f"ALTER TABLE {self.rows(table)} ADD COLUMN IF NOT EXISTS {_column_sql(column)}"
+                )
+        self._create_views(table, columns)
+        self._columns[table] = columns
+
+    def columns(self, table: TableName) -> list[Column]:
+        """The columns of a table, as the sink stores them."""
+        if table not in self._columns:
+            self._columns[table] = self._stored_columns(table)
+        return self._columns[table]
+
+    def rows(self, table: TableName) -> str:
+        return self._qualified(f"taut_rows_{plain_name(table)}")
+
+    def visible(self, table: TableName, publication: int | str) -> str:
+        """The condition on the rows that count at a publication."""
+        replaced = (
+            f"SELECT max(publication) FROM {self._qualified('taut_replaced')} "
+            f"WHERE name = {text_sql(str(table))} AND publication <= {publication}"
+        )
+        return f"{PUBLICATION} <= {publication} AND {PUBLICATION} >= ({replaced})"
+
+    def _column(self, table: TableName, field: Any) -> Column:
+        if field.name in HIDDEN:
+            raise SinkError(
+                "SINK_COLUMN_NAME_RESERVED",
+                f"Sink {self._name}: {table} has a column {field.name}, a name that the sink itself uses",
+                hint="Rename the column in the query of the dataset.",
+                sqlstate="42939",
+            )
+        stored_type = column_type(self._name, f"{table.table}.{field.name}", field.dataType)
+        return Column(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
+
+    def _require_same(self, table: TableName, existing: Sequence[Column], columns: Sequence[Column]) -> None:
+        types = {column.name: column.type.sql for column in columns}
+        changed = [column.name for column in existing if types.get(column.name) != column.type.sql]
+        if changed:
+            raise SinkError(
+                "SINK_COLUMNS_CHANGED",
+                f"Sink {self._name}: columns of {table} changed their type or went: {', '.join(changed)}",
+                hint="ClickHouse's table only takes new columns. Drop the sink's database, run "
+                f"`taut sinks --forget {self._name}`, and the next run delivers all rows.",
+                parameters={"sink": self._name, "table": str(table)},
+                sqlstate="0A000",
+            )
+
+    def _stored_columns(self, table: TableName) -> list[Column]:
+        """The columns of the lake's table; their Spark types are the comments of ClickHouse's columns."""
+        listed = self._engine.rows(
+            f"SELECT name, comment FROM system.columns WHERE database = {text_sql(self._options.database)} "
+            f"AND table = {text_sql('taut_rows_' + plain_name(table))} ORDER BY position"
+        )
+        fields = [
+            {"name": name, "type": json.loads(comment), "nullable": True, "metadata": {}}
+            for name, comment in listed
+            if name not in HIDDEN
+        ]
+        schema = StructType.fromJson({"type": "struct", "fields": fields})
+        return [self._column(table, field) for field in schema.fields]
+
+    def _create(self, table: TableName, columns: Sequence[Column]) -> None:
+        listed = [_column_sql(column) for column in columns]
+        listed += [f"{name} {type_sql}" for name, type_sql in HIDDEN.items()]
+        # Most parts hold the rows of few publications: reads of one publication skip the others.
+        listed.append(f"INDEX taut_publication {PUBLICATION} TYPE minmax GRANULARITY 1")
+        partition = self._options.partition_by.get(table.table)
+        self._engine.run(
+            f"CREATE TABLE IF NOT EXISTS {self.rows(table)} ({', '.join(listed)}) ENGINE = MergeTree"
+            + (f" PARTITION BY {partition}" if partition else "")
+            + f" ORDER BY ({self._options.order_by.get(table.table) or 'tuple()'})"
+            # A table that remembers inserts would drop rows that are staged again.
+            + " SETTINGS allow_nullable_key = 1, non_replicated_deduplication_window = 0"
+        )
+
+    def _create_views(self, table: TableName, columns: Sequence[Column]) -> None:
+        names = ", ".join(name_sql(column.name) for column in columns)
+        grouped = f"{names}, {NULLS}"
+        plain = plain_name(table)
+        view, view_at = self._qualified(plain), self._qualified(f"{plain}_at")
+        condition = self.visible(table, "{checkpoint:UInt64}")
+        self._engine.run(
+            f"CREATE OR REPLACE VIEW {view_at} AS SELECT {names} FROM "
+            f"(SELECT {grouped}, sum({SIGN}) AS _copies FROM {self.rows(table)} "
+            f"WHERE {condition} GROUP BY {grouped} HAVING _copies > 0) "
+            "ARRAY JOIN range(toUInt64(_copies)) AS _copy"
+        )
+        newest = (
+            f"SELECT publication FROM {self._qualified('taut_published')} "
+            "ORDER BY fence DESC, publication DESC LIMIT 1"
+        )
+        self._engine.run(
+            f"CREATE OR REPLACE VIEW {view} AS SELECT {names} FROM {view_at}"
+            f"(checkpoint = ifNull(({newest}), 0))"
+        )
+
+    # -- what is staged ---------------------------------------------------------------------------
+
+    def staging(self, transaction: TransactionId, table: TableName, fence: Fence) -> str:
+        """The name of a staging table: of one table, transaction and owner."""
+        digest = hashlib.sha256(str(table).encode()).hexdigest()[:8]
+        return f"{transaction}__{digest}__{fence}"
+
+    def stage(self, staging: str, table: TableName) -> None:
+        """Create an empty staging table."""
+        self._engine.run(f"DROP TABLE IF EXISTS {self._qualified(staging)} SYNC")
+        self._engine.run(f"CREATE TABLE {self._qualified(staging)} AS {self.rows(table)}")
+
+    def staged(self, transaction: TransactionId | None = None) -> list[str]:
+        """The names of the staging tables, of one transaction or of all."""
+        prefix = "taut_" if transaction is None else f"{transaction}__"
+        names = self._engine.rows(
+            f"SELECT name FROM system.tables WHERE database = {text_sql(self._options.database)} "
+            f"AND startsWith(name, {text_sql(prefix)}) AND match(name, '__[0-9a-f]{{8}}__[0-9]+$') "
+            "AND NOT startsWith(name, 'taut_rows_')"
+        )
+        return [name for (name,) in names]
+
+    def drop(self, staging: str) -> None:
+        self._engine.run(f"DROP TABLE IF EXISTS {self._qualified(staging)} SYNC")
+
+    def rename(self, staging: str, name: str) -> None:
+        self._engine.run(f"RENAME TABLE {self._qualified(staging)} TO {self._qualified(name)}")
+
+    def move(self, staging: str, partition: str, table: TableName) -> None:
+        self._engine.run(
+            f"ALTER TABLE {self._qualified(staging)} MOVE PARTITION ID {text_sql(partition)} "
+            f"TO TABLE {self.rows(table)}"
+        )
+
+    def insert(self, staging: str, rows: Any, columns: Sequence[Column]) -> None:
+        types = [*(column.type.sql for column in columns), *HIDDEN.values()]
+        self._engine.insert(self._qualified(staging), rows, types)
+
+    # -- content ----------------------------------------------------------------------------------
+
+    def chunk_digests(self, staging: str, table: TableName) -> dict[int, Digest]:
+        """By number the chunks of a staging table."""
+        digests = self._engine.rows(
+            f"SELECT {CHUNK}, toString(count()), {self._hash(table)} FROM {self._qualified(staging)} "
+            f"GROUP BY {CHUNK}"
+        )
+        return {int(number): _digest(rows, text) for number, rows, text in digests}
+
+    def partitions(
+        self, source: str, table: TableName, publication: int | None = None, *, hashed: bool
+    ) -> dict[str, tuple[int, str]]:
+        """By partition the rows of a publication, or of a whole staging table, and their hash."""
+        hash_sql = self._hash(table) if hashed else "'0'"
+        condition = "" if publication is None else f"WHERE {PUBLICATION} = {publication} "
+        counted = self._engine.rows(
+            f"SELECT _partition_id, toString(count()), {hash_sql} FROM {source} {condition}"
+            "GROUP BY _partition_id"
+        )
+        digests = {partition: _digest(rows, text) for partition, rows, text in counted}
+        return {partition: (digest.rows, digest.hash) for partition, digest in digests.items()}
+
+    def qualified_staging(self, staging: str) -> str:
+        return self._qualified(staging)
+
+    def audit(self, table: TableName, publication: int) -> dict[str, Digest]:
+        """By part the rows that count at a publication."""
+        digests = self._engine.rows(
+            f"SELECT toString(part), toString(sum({SIGN})), toString(sum(toInt64({SIGN}) * number)) FROM "
+            f"(SELECT {SIGN}, {self._row_hash(table)} AS row_hash, "
+            f"reinterpretAsUInt8(substring(row_hash, 9, 1)) % {AUDIT_PARTS} AS part, "
+            f"reinterpretAsInt64(substring(row_hash, 1, 8)) AS number "
+            f"FROM {self.rows(table)} WHERE {self.visible(table, publication)}) GROUP BY part"
+        )
+        audited = {part: _digest(rows, text) for part, rows, text in digests}
+        return {part: digest for part, digest in audited.items() if digest != Digest(0, f"{0:016x}")}
+
+    def _row_hash(self, table: TableName) -> str:
+        texts = [column.type.text(name_sql(column.name)) for column in self.columns(table)]
+        texts.append(f"concat(toString(length({NULLS})), ':', {NULLS})")
+        # `concat` of one argument is refused by older servers.
+        return "MD5(concat('', " + ", ".join(texts) + "))"
+
+    def _hash(self, table: TableName) -> str:
+        number = f"reinterpretAsInt64(substring({self._row_hash(table)}, 1, 8))"
+        return f"toString(sum(toInt64({SIGN}) * {number}))"
+
+    def _qualified(self, name: str) -> str:
+        return f"{name_sql(self._options.database)}.{name_sql(name)}"
+
+
+def _column_sql(column: Column) -> str:
+    return f"{name_sql(column.name)} {column.type.sql} COMMENT {text_sql(column.spark_type)}"
+
+
+def _digest(rows: str, total: str) -> Digest:
+    return Digest(int(rows), f"{int(total) % 2**64:016x}")

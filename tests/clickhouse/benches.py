@@ -1,0 +1,117 @@
+"""ClickHouse's embedded engine as a bench of the suite of all sinks, with faults between its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from tautochrone.model.names import TableName
+from tautochrone.model.sink import Operation, Sink
+from tautochrone.sinks.clickhouse.engines import Engine, open_engine
+from tautochrone.sinks.clickhouse.options import clickhouse_options
+from tautochrone.sinks.clickhouse.sink import ClickHouseSink
+from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.tables import plain_name
+from tautochrone.testing.sqlite_sink import ListRows
+
+
+class BrokenConnectionError(Exception):
+    """The connection broke: whether the statement was done is not known."""
+
+
+class FaultyEngine:
+    """Passes statements on, and breaks the connection before or after one of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.before: Callable[[str], bool] | None = None
+        self.after: Callable[[str], bool] | None = None
+        self.loses_row = False
+
+    def run(self, statement: str) -> None:
+        self._break("before", statement)
+        self._engine.run(statement)
+        self._break("after", statement)
+
+    def rows(self, query: str) -> list[list[Any]]:
+        return self._engine.rows(query)
+
+    def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:
+        statement = f"INSERT INTO {table}"
+        self._break("before", statement)
+        if self.loses_row:
+            self.loses_row, rows = False, rows.slice(0, rows.num_rows - 1)
+        self._engine.insert(table, rows, types)
+        self._break("after", statement)
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _break(self, moment: str, statement: str) -> None:
+        condition = getattr(self, moment)
+        if condition is not None and condition(statement):
+            setattr(self, moment, None)
+            raise BrokenConnectionError(f"{moment} {statement[:60]}")
+
+
+BREAKS = {
+    Operation.WRITE: ("after", "INSERT INTO"),
+    Operation.COMMIT: ("before", "MOVE PARTITION"),
+    Operation.ABORT: ("before", "DROP TABLE"),
+}
+
+
+class EmbeddedBench:
+    """One folder, opened by several sinks as by several processes."""
+
+    def __init__(self, folder: Path, **options: str) -> None:
+        self.options = clickhouse_options(
+            "mirror", {"url": f"clickhouse://embedded/{folder}", "chunk_rows": "1", **options}
+        )
+        self.reader = open_engine("reader", self.options)
+        self._engines: list[FaultyEngine] = []
+        self._sinks: list[Sink] = []
+
+    def open(self) -> Sink:
+        engine = FaultyEngine(open_engine("mirror", self.options))
+        self._engines.append(engine)
+        sink = ClickHouseSink("mirror", engine, self.options)
+        self._sinks.append(sink)
+        return sink
+
+    def schema(self, *columns: str) -> Any:
+        texts = [StructField(name, StringType()) for name in ("word", *columns)]
+        return StructType([StructField("id", LongType()), *texts])
+
+    def frame(self, rows: Sequence[tuple[Any, ...]]) -> ListRows:
+        return ListRows(["id", "word"], rows)
+
+    def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
+        view = f"{name_sql(self.options.database)}.{name_sql(plain_name(table))}"
+        return [(int(key), *values) for key, *values in self.reader.rows(f"SELECT * FROM {view}")]
+
+    def break_during(self, operation: Operation) -> type[Exception] | None:
+        if operation not in BREAKS:
+            return None
+        moment, text = BREAKS[operation]
+        for engine in self._engines:
+            setattr(engine, moment, lambda statement: text in statement)
+        return BrokenConnectionError
+
+    def lose_answer(self) -> type[Exception]:
+        for engine in self._engines:
+            engine.after = lambda statement: True
+        return BrokenConnectionError
+
+    def lose_row(self) -> None:
+        for engine in self._engines:
+            engine.loses_row = True
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+        self.reader.close()
