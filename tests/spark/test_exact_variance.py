@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from decimal import Decimal
 from fractions import Fraction
 from statistics import pvariance, variance
@@ -12,7 +13,9 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.translate.exact_variance import (
+    call_text,
     exact_digits,
     sum_terms,
     sum_types,
@@ -107,7 +110,7 @@ def test_groups_of_few_values(spark: SparkSession) -> None:
 @pytest.mark.parametrize("name", ["var_pop", "var_samp", "stddev_pop", "stddev_samp"])
 @pytest.mark.parametrize("type_name", ["smallint", "decimal(13,4)"])
 def test_functions_with_exact_squares(spark: SparkSession, name: str, type_name: str) -> None:
-    values = variance_argument(function(spark, name, type_name))
+    values = variance_argument(function(spark, name, type_name), Catalyst(spark))
     assert values is not None
     assert values.dataType().catalogString() == type_name
 
@@ -117,7 +120,34 @@ def test_functions_with_exact_squares(spark: SparkSession, name: str, type_name:
     [("var_pop", "double"), ("stddev", "bigint"), ("var_samp", "decimal(14,2)"), ("skewness", "int")],
 )
 def test_functions_without_exact_squares(spark: SparkSession, name: str, type_name: str) -> None:
-    assert variance_argument(function(spark, name, type_name)) is None
+    assert variance_argument(function(spark, name, type_name), Catalyst(spark)) is None
+
+
+PAIRS = "FROM VALUES (1, 2.5BD), (4, 0.5BD), (NULL, 9BD), (7, NULL), (2, 2BD) AS t(x, y)"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("regr_sxx(y, x)", "regr_sxx(y, x)"),
+        ("regr_syy(y, x)", "regr_syy(y, x)"),
+        ("regr_sxx(y, 1)", "regr_sxx or regr_syy(1.0)"),
+        ("covar_pop(y, x)", "covar_pop(cast(y as double), cast(x as double))"),
+    ],
+)
+def test_text_of_a_call_names_the_function_of_the_query(spark: SparkSession, call: str, text: str) -> None:
+    plan = spark.sql(f"SELECT {call} {PAIRS}")._jdf.queryExecution().optimizedPlan()
+    shown = call_text(plan.aggregateExpressions().head().child())
+    assert re.sub(r"#\d+", "", shown) == text
+
+
+def test_sums_of_squared_deviations_need_both_arguments(spark: SparkSession) -> None:
+    for name, type_name in (("regr_sxx", "int"), ("regr_syy", "decimal(2,1)")):
+        plan = spark.sql(f"SELECT {name}(y, x) {PAIRS}")._jdf.queryExecution().optimizedPlan()
+        deviations = plan.aggregateExpressions().head().child().aggregateFunction()
+        values = variance_argument(deviations, Catalyst(spark))
+        assert values is not None
+        assert (values.dataType().catalogString(), values.nullable()) == (type_name, True)
 
 
 def test_summands_are_exact(spark: SparkSession) -> None:

@@ -4,6 +4,8 @@ Let S = Σx, Q = Σx², and n the number of values. The sum of squared deviation
 difference in which nearly all digits may cancel. Let q be the integer nearest to the mean and S = qn + r.
 Then the same sum is Q - q²n - 2qr - r²/n. All terms but the last are exact, and the last is at most half of
 the others. All numbers are in units of the values' last decimal place.
+
+`regr_sxx` and `regr_syy` are this sum itself, over the rows in which neither argument is NULL.
 """
 
 from __future__ import annotations
@@ -11,23 +13,65 @@ from __future__ import annotations
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import AggregateCall
-from tautochrone.spark.jvm.catalyst import decimal_digits, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, decimal_digits, kind
 
-__all__ = ["argument_type", "exact_digits", "sum_terms", "sum_types", "variance_argument", "variance_sql"]
+__all__ = [
+    "argument_type",
+    "call_text",
+    "exact_digits",
+    "sum_terms",
+    "sum_types",
+    "variance_argument",
+    "variance_sql",
+]
 
-_FUNCTIONS = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
+_SUM_OF_SQUARES = "RegrReplacement"
+"""Catalyst's function for `regr_sxx` and `regr_syy`."""
+_FUNCTIONS = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", _SUM_OF_SQUARES})
 _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10}
 _MAX_DIGITS = 13
 """The sum of 10¹⁰ squares of numbers with this many digits, and the terms above, fit into DECIMAL(38)."""
 
 
-def variance_argument(function: JavaObject) -> JavaObject | None:
+def variance_argument(function: JavaObject, catalyst: Catalyst) -> JavaObject | None:
     """The argument of a variance or standard deviation, without Spark's cast to double. None: it is another
     function, or the squares of its values are not exact."""
-    if kind(function) not in _FUNCTIONS or kind(function.child()) != "Cast":
+    if kind(function) not in _FUNCTIONS:
         return None
-    values = function.child().child()
-    return None if exact_digits(str(values.dataType().catalogString())) is None else values
+    argument = function.child()
+    pair = _pair(argument)
+    value = argument if pair is None else pair[1]
+    if kind(value) != "Cast" or exact_digits(str(value.child().dataType().catalogString())) is None:
+        return None
+    if pair is None:
+        return value.child()
+    null = catalyst.null(value.child().dataType())
+    return catalyst.expression("If")(pair[0], null, value.child())
+
+
+def _pair(argument: JavaObject) -> tuple[JavaObject, JavaObject] | None:
+    """The condition and the value of `if(a IS NULL OR b IS NULL, NULL, value)`, as which Catalyst writes that
+    a regression needs both arguments; None for other expressions."""
+    if kind(argument) != "If" or kind(argument.trueValue()) != "Literal" or argument.trueValue().value():
+        return None
+    return argument.predicate(), argument.falseValue()
+
+
+def call_text(call: JavaObject) -> str:
+    """An aggregate call as its query names it. Catalyst has one function for `regr_sxx` and `regr_syy`."""
+    function = call.aggregateFunction()
+    if kind(function) != _SUM_OF_SQUARES:
+        return str(call.toString())
+    pair = _pair(function.child())
+    if pair is None or kind(pair[0]) != "Or":
+        return f"regr_sxx or regr_syy({_uncast(function.child() if pair is None else pair[1])})"
+    y, x = (condition.child() for condition in (pair[0].left(), pair[0].right()))
+    name = "regr_sxx" if pair[1].semanticEquals(x) else "regr_syy"
+    return f"{name}({_uncast(y)}, {_uncast(x)})"
+
+
+def _uncast(expression: JavaObject) -> str:
+    return str((expression.child() if kind(expression) == "Cast" else expression).toString())
 
 
 def exact_digits(type_name: str) -> tuple[int, int] | None:
@@ -72,6 +116,8 @@ def variance_sql(function: JavaObject, type_name: str, total: str, squares: str,
     name = kind(function)
     sample = name.endswith("Samp")
     result = f"{deviations} / ({count} - 1)" if sample else f"{deviations} / {count}"
+    if name == _SUM_OF_SQUARES:
+        result = deviations
     if name.startswith("Stddev"):
         result = f"sqrt({result})"
     single = "" if not sample else f"WHEN {count} = 1 THEN {_sample_of_one(function)} "

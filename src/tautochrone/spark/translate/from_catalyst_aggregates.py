@@ -29,7 +29,7 @@ from tautochrone.spark.translate.distinct_aggregates import (
     distinct_children,
     is_distinct,
 )
-from tautochrone.spark.translate.exact_variance import sum_types, variance_argument
+from tautochrone.spark.translate.exact_variance import call_text, sum_types, variance_argument
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.from_catalyst import Translator
@@ -209,7 +209,7 @@ class AggregateTranslation:
         output = translator.register(handle.resultAttribute())
         type_name = str(arguments[0].dataType().catalogString()) if arguments else ""
         aggregate_function = _incremental_function(function, arguments, type_name)
-        if (exact := variance_argument(function)) is not None:
+        if (exact := variance_argument(function, translator.catalyst)) is not None:
             aggregate_function, arguments = AggregateFunction.VARIANCE, [exact]
             type_name = str(exact.dataType().catalogString())
         argument = arguments[0] if arguments else None
@@ -224,7 +224,7 @@ class AggregateTranslation:
             exact=not type_name.startswith(_INEXACT) or aggregate_function not in _SUMS,
             accumulators=self._accumulators(aggregate_function, function, type_name),
             reads=translator.catalyst.references(handle),
-            text=str(handle.toString()),
+            text=call_text(handle),
         )
 
     def _filtered(self, argument: JavaObject, condition: JavaObject) -> Expression:
