@@ -59,15 +59,19 @@ def test_a_stream_and_the_stream_that_reads_it(pipeline: Pipeline) -> None:
 
 
 def test_a_stream_whose_input_was_rebuilt_stops_with_a_class(pipeline: Pipeline) -> None:
+    cleanest = "CREATE STREAMING TABLE cleanest AS SELECT id FROM STREAM(clean) WHERE id < 9"
+    pipeline.write("definitions/cleanest.sql", cleanest)
     put(pipeline, "a", 1, 2)
     pipeline.run()
     happened = pipeline.run(full=["events"])
     assert happened.state == "FAILED"
     assert happened.failure("clean").startswith("[STREAM_INPUT_CHANGED]")
     assert "waits for lake.default.clean" in happened.failure("total")
+    (hint,) = [event["hint"] for event in happened.of("refresh_failed") if event["hint"]]
+    assert hint.endswith("taut run --full-refresh default.clean,default.cleanest")
     assert pipeline.query("SELECT id FROM clean") == [(2,)]
-    assert pipeline.run(full=["clean"]).state == "COMPLETED"
-    assert pipeline.query("SELECT id FROM clean") == [(2,)]
+    assert pipeline.run(full=["default.clean", "default.cleanest"]).state == "COMPLETED"
+    assert pipeline.query("SELECT c.id FROM clean c JOIN cleanest USING (id)") == [(2,)]
 
 
 def test_a_view_is_replaced(pipeline: Pipeline) -> None:

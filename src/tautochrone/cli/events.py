@@ -117,6 +117,12 @@ def _checkpoint(_event: str, f: Fields) -> str:
     return f"checkpoint {f['checkpoint']}: this job's part is done {duration}; not published yet{suffix}"
 
 
+def _refresh_failed(_event: str, f: Fields) -> str:
+    lines = [f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}"]
+    lines += [f"    hint: {f['hint']}"] if f.get("hint") else []
+    return "\n".join(lines)
+
+
 def _flow_failed(_event: str, f: Fields) -> str:
     lines = [f"  flow {f['flow']} FAILED: {f['error']}"]
     lines += [f"    hint: {f['hint']}"] if f.get("hint") else []
@@ -204,7 +210,7 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         "only added: that is cheaper than following a change"
     ),
     "refresh": _refresh,
-    "refresh_failed": lambda _e, f: f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}",
+    "refresh_failed": _refresh_failed,
     "flow_failed": _flow_failed,
     "invariant_broken": _invariant_broken,
     "spark_died": _spark_died,

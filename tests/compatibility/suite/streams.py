@@ -318,6 +318,20 @@ def copy():
         arguments=("--full-refresh", "sales"),
     ),
     _stream(
+        "full_refresh_of_source_iceberg",
+        "the same with Iceberg tables",
+        TABLE
+        + """
+@dp.table
+def copy():
+    return spark.readStream.table("sales")
+""",
+        "sales",
+        "copy",
+        arguments=("--full-refresh", "sales"),
+        **ICEBERG,
+    ),
+    _stream(
         "full_refresh_all",
         "`--full-refresh-all`",
         TABLE

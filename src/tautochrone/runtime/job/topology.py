@@ -77,6 +77,14 @@ class JobTopology:
             return []
         return [flow for flow in self.flows(name) if flow.inputs.stream]
 
+    def streams_from(self, name: TableName) -> list[TableName]:
+        """The streaming tables that depend on a table, the nearest first."""
+        return [
+            reader
+            for reader in self.graph.downstream(name)
+            if reader in self.definitions.datasets and self.derived_flows(reader)
+        ]
+
     def inputs(self, name: TableName) -> frozenset[TableName]:
         """Lake tables and clocks that the table's flows read, without the table itself."""
         read = self.graph.inputs(name)

@@ -135,9 +135,9 @@ class AutoCdcRefresher:
         merged: str | None,
         session: SparkSession,
     ) -> DataFrame | None:
-        source, base = self._context.load_table(name), self._context.base
+        source = self._context.load_table(name)
         old = None if merged is None else Version(merged)
-        added = added_rows(task.name, source, base, old, task.inputs[name])
+        added = added_rows(task.name, source, self._context, old, task.inputs[name])
         if added is None:
             return None
         self._context.views.prepare(session, flow.views, task.inputs)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tautochrone.errors import DefinitionError, RefreshError
+from tautochrone.errors import DefinitionError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import (
@@ -95,7 +95,9 @@ class KeyedRefresher:
         merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
         session = self._session(task)
         base = self._context.base
-        added = added_rows(task.name, source, base, None if merged is None else Version(merged), newest)
+        added = added_rows(
+            task.name, source, self._context, None if merged is None else Version(merged), newest
+        )
         mode = RefreshMode.FULL if merged is None else RefreshMode.INCREMENTAL
         metadata = task.metadata_with(mode)
         if added is None:
@@ -223,7 +225,7 @@ def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> Reaso
 
 
 def added_rows(
-    table: TableName, source: LakeTable, base: SparkSession, old: Version | None, new: Version
+    table: TableName, source: LakeTable, context: RefreshContext, old: Version | None, new: Version
 ) -> DataFrame | None:
     """The rows that came to the input of a table between two versions; None: none did.
 
@@ -231,15 +233,10 @@ def added_rows(
         RefreshError: `STREAM_INPUT_CHANGED`, rows were changed or removed.
     """
     if old is None:
-        return source.read(base, new)  # type: ignore[no-any-return]
+        return source.read(context.base, new)  # type: ignore[no-any-return]
     change = source.change_between(old, new)
     if change.kind is ChangeKind.NONE:
         return None
     if change.kind is not ChangeKind.APPEND and not change.appended:
-        raise RefreshError(
-            "STREAM_INPUT_CHANGED",
-            f"The streaming table {table} reads {source.name} as a stream, and {change.reason}",
-            hint=f"a stream only takes appended rows; rebuild it with --full-refresh {table.table}",
-            sqlstate="55000",
-        )
-    return source.changed_rows(base, old, new).added
+        raise context.changed_input(table, source.name, change.reason)
+    return source.changed_rows(context.base, old, new).added

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
-from tautochrone.errors import FencedError
+from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.model import limits
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
@@ -83,6 +83,7 @@ class CheckpointRefresher:
             load_input=job.input_table,
             table_definition=self._topology.table_definition,
             history=job.store.history.refreshes,
+            streams_from=self._topology.streams_from,
         )
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
@@ -206,7 +207,8 @@ class CheckpointRefresher:
         except FencedError:
             raise
         except Exception as error:
-            return self._fail(checkpoint, table, failure_of(error, f"refresh {table}"))
+            hint = error.hint if isinstance(error, TautochroneError) else None
+            return self._fail(checkpoint, table, failure_of(error, f"refresh {table}"), hint)
         if not result.is_recovered:
             self._full.discard(table)
         duration_ms = round((time.monotonic() - started) * 1000)
@@ -295,10 +297,18 @@ class CheckpointRefresher:
         self._finished.add(table)
         return reason
 
-    def _fail(self, checkpoint: Checkpoint, table: TableName, failure: Reason) -> Reason:
+    def _fail(
+        self, checkpoint: Checkpoint, table: TableName, failure: Reason, hint: str | None = None
+    ) -> Reason:
         # Not the dataset's failure when Spark is gone: then everything fails, each with its own error.
         require_live_jvm()
         self._job.journal.failure(checkpoint.number, table, failure)
-        self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=failure)
+        self._job.emit(
+            "refresh_failed",
+            dataset=str(table),
+            checkpoint=int(checkpoint.number),
+            error=failure,
+            hint=hint,
+        )
         self._finished.add(table)
         return failure

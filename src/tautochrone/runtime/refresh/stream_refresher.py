@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import RefreshError
 from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
 from tautochrone.ingest.expectations import counts
 from tautochrone.model.lake import NO_VERSION, ChangeKind
@@ -100,12 +99,7 @@ class StreamRefresher:
             return
         change = self._context.load_table(name).change_between(last, task.inputs[name])
         if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended:
-            raise RefreshError(
-                "STREAM_INPUT_CHANGED",
-                f"The streaming table {task.name} reads {name} as a stream, and {change.reason}",
-                hint=f"a stream only takes appended rows; rebuild it with --full-refresh {task.name.table}",
-                sqlstate="55000",
-            )
+            raise self._context.changed_input(task.name, name, change.reason)
 
     # -- how inputs are shown to a flow -----------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tautochrone.errors import RefreshError
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.expectations import Expectation
@@ -42,6 +43,7 @@ class RefreshContext:
         load_input: the same, and the clocks that queries read like tables.
         table_definition: what a table of the job is created as.
         history: the newest refreshes of a dataset, newest first, at most the given number.
+        streams_from: the streaming tables that read a dataset, also through others, the nearest first.
     """
 
     base: SparkSession
@@ -53,6 +55,19 @@ class RefreshContext:
     load_input: Callable[[TableName], ReadableTable]
     table_definition: Callable[[TableName], TableDefinition]
     history: Callable[[TableName, int], Sequence[RefreshRecord]]
+    streams_from: Callable[[TableName], Sequence[TableName]]
+
+    def changed_input(self, table: TableName, source: TableName, reason: object) -> RefreshError:
+        """The error of a streaming table whose input did not only gain rows. Streaming tables that read the
+        table would stop with the same error after it is rebuilt, so its hint names them too."""
+        tables = ",".join(name.without_catalog for name in (table, *self.streams_from(table)))
+        return RefreshError(
+            "STREAM_INPUT_CHANGED",
+            f"The streaming table {table} reads {source} as a stream, and {reason}",
+            hint="a stream only takes appended rows; rebuild it and the streaming tables that read it: "
+            f"taut run --full-refresh {tables}",
+            sqlstate="55000",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
