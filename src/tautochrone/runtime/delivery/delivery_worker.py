@@ -20,13 +20,18 @@ _LAST_TRIES = 3
 NOT_RETRYABLE = frozenset(
     {
         "SINK_AHEAD_OF_STORE",
+        "SINK_COLUMNS_CHANGED",
+        "SINK_COLUMN_NAME_RESERVED",
         "SINK_FORMAT_UNKNOWN",
         "SINK_NAME_TAKEN",
         "SINK_NEEDS_KEY",
         "SINK_OF_ANOTHER_STORE",
+        "SINK_OPTION_INVALID",
         "SINK_OPTION_MISSING",
+        "SINK_PACKAGE_MISSING",
         "SINK_TAKES_INSERTS_ONLY",
         "SINK_TAKES_ONE_TABLE",
+        "SINK_TYPE_UNSUPPORTED",
     }
 )
 """Error classes that no further try can change."""

@@ -106,7 +106,9 @@ def _partition_tables(frame: Any) -> Iterator[pa.Table]:
             buffer = pa.BufferOutputStream()
             with pa.ipc.new_stream(buffer, record_batch.schema) as writer:
                 writer.write_batch(record_batch)
-            yield pa.RecordBatch.from_arrays([pa.array([buffer.getvalue()], pa.binary())], names=["batch"])
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([buffer.getvalue().to_pybytes()], pa.binary())], names=["batch"]
+            )
 
     for row in frame.mapInArrow(packed, "batch binary").toLocalIterator():
         yield pa.ipc.open_stream(bytes(row.batch)).read_all()
