@@ -143,7 +143,6 @@ def test_a_killed_delivery_doubles_and_loses_nothing(shop: Shop) -> None:
     checkpoints = [int(shop.pipeline.job.store.checkpoints.highest_used_number())]
     for step in (Step.SINK_WRITE, Step.SINK_PREPARE, Step.SINK_COMMIT):
         shop.add()
-        shop.pipeline.close()
         killed = subprocess.run(
             [sys.executable, "-m", "tautochrone.cli.main", "run"],
             cwd=shop.pipeline.folder,

@@ -179,7 +179,7 @@ class HttpEngine:
             ) from error
 
     def run(self, statement: str) -> None:
-        self._call(lambda: self._client.raw_query(statement, fmt="TabSeparated"))
+        self._call(lambda: self._client.command(statement))
 
     def rows(self, query: str) -> list[list[Any]]:
         text = self._call(lambda: self._client.raw_query(query, fmt="JSONCompactEachRow")).decode()

@@ -87,7 +87,7 @@ class Tables:
         return f"{PUBLICATION} <= {publication} AND {PUBLICATION} >= ({replaced})"
 
     def _column(self, table: TableName, field: Any) -> Column:
-        if field.name in HIDDEN:
+        if field.name in (*HIDDEN, "_partition_id") or field.name.startswith("_taut_"):
             raise SinkError(
                 "SINK_COLUMN_NAME_RESERVED",
                 f"Sink {self._name}: {table} has a column {field.name}, a name that the sink itself uses",
@@ -146,9 +146,9 @@ class Tables:
         condition = self.visible(table, "{checkpoint:UInt64}")
         self._engine.run(
             f"CREATE OR REPLACE VIEW {view_at} AS SELECT {names} FROM "
-            f"(SELECT {grouped}, sum({SIGN}) AS _copies FROM {self.rows(table)} "
-            f"WHERE {condition} GROUP BY {grouped} HAVING _copies > 0) "
-            "ARRAY JOIN range(toUInt64(_copies)) AS _copy"
+            f"(SELECT {grouped}, sum({SIGN}) AS _taut_copies FROM {self.rows(table)} "
+            f"WHERE {condition} GROUP BY {grouped} HAVING _taut_copies > 0) "
+            "ARRAY JOIN range(toUInt64(_taut_copies)) AS _taut_copy"
         )
         newest = (
             f"SELECT publication FROM {self._qualified('taut_published')} "
@@ -225,12 +225,14 @@ class Tables:
 
     def audit(self, table: TableName, publication: int) -> dict[str, Digest]:
         """By part the rows that count at a publication."""
+        # A column of the user may have any name that does not begin with _taut_.
         digests = self._engine.rows(
-            f"SELECT toString(part), toString(sum({SIGN})), toString(sum(toInt64({SIGN}) * number)) FROM "
-            f"(SELECT {SIGN}, {self._row_hash(table)} AS row_hash, "
-            f"reinterpretAsUInt8(substring(row_hash, 9, 1)) % {AUDIT_PARTS} AS part, "
-            f"reinterpretAsInt64(substring(row_hash, 1, 8)) AS number "
-            f"FROM {self.rows(table)} WHERE {self.visible(table, publication)}) GROUP BY part"
+            f"SELECT toString(_taut_part), toString(sum({SIGN})), "
+            f"toString(sum(toInt64({SIGN}) * _taut_number)) FROM ("
+            f"SELECT {SIGN}, {self._row_hash(table)} AS _taut_hash, "
+            f"reinterpretAsUInt8(substring(_taut_hash, 9, 1)) % {AUDIT_PARTS} AS _taut_part, "
+            "reinterpretAsInt64(substring(_taut_hash, 1, 8)) AS _taut_number "
+            f"FROM {self.rows(table)} WHERE {self.visible(table, publication)}) GROUP BY _taut_part"
         )
         audited = {part: _digest(rows, text) for part, rows, text in digests}
         return {part: digest for part, digest in audited.items() if digest != Digest(0, f"{0:016x}")}

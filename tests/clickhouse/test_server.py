@@ -1,0 +1,161 @@
+"""Deliveries by `clickhouse-connect` to a server whose answers get lost, that dies, or gets late requests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import types as spark
+
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.sink import Intent, Sink, TransactionId, TransactionState
+from tautochrone.sinks import open_sink
+from tautochrone.testing.sqlite_sink import ListRows
+
+FRONT = Path(__file__).with_name("front.py")
+TABLES = [TableName("lake", ("default",), name) for name in ("orders", "lines")]
+SCHEMA = spark.StructType(
+    [spark.StructField("id", spark.LongType()), spark.StructField("part", spark.IntegerType())]
+)
+
+
+class Server:
+    """The test server in a process of its own, always at the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self.process: subprocess.Popen[str]
+        self.start()
+
+    def start(self) -> None:
+        arguments = [sys.executable, str(FRONT), str(self.folder), str(self.port)]
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def plan(self, kind: str, text: str) -> None:
+        self.folder.with_suffix(".fault").write_text(f"{kind} {text}")
+
+    def is_planned(self) -> bool:
+        return self.folder.with_suffix(".fault").exists()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Mirror:
+    """Two tables, partitioned, in one database of the server."""
+
+    def __init__(self, server: Server, database: str) -> None:
+        self.server, self.database = server, database
+
+    def open(self, fence: int) -> Sink:
+        options = {f"partition_by.{name.table}": "part" for name in TABLES}
+        url = f"clickhouse://127.0.0.1:{self.server.port}/{self.database}"
+        sink = open_sink("mirror", "clickhouse", {"url": url, "chunk_rows": "2", **options})
+        sink.fence(Fence(fence))
+        for name in TABLES:
+            sink.ensure(name, SCHEMA, (), Fence(fence))
+        return sink
+
+    def stage(self, sink: Sink, checkpoint: int, fence: int, rows: Sequence[tuple[Any, ...]]) -> Intent:
+        transaction = TransactionId(
+            incarnation="store", sink="mirror", checkpoint=CheckpointNumber(checkpoint), fence=Fence(fence)
+        )
+        intent = Intent(transaction=transaction, versions={name: Version(str(checkpoint)) for name in TABLES})
+        sink.begin(intent)
+        change = RowChange(added=ListRows(SCHEMA.names, rows), rows=len(rows))
+        chunks = [chunk for name in TABLES for chunk in sink.write(transaction, name, change)]
+        sink.prepare(transaction, chunks)
+        return Intent(transaction=transaction, versions=intent.versions, chunks=tuple(chunks))
+
+    def deliver(self, sink: Sink, checkpoint: int, fence: int, rows: Sequence[tuple[Any, ...]]) -> None:
+        transaction = self.stage(sink, checkpoint, fence, rows).transaction
+        sink.commit(transaction, Fence(fence))
+
+    def check(self, sink: Sink, checkpoint: int, rows: Sequence[tuple[Any, ...]]) -> None:
+        published = sink.published()
+        assert published is not None
+        assert published.checkpoint == checkpoint
+        for name in TABLES:
+            expected = sink.digest(name, ListRows(SCHEMA.names, rows))
+            assert sink.audit(name, CheckpointNumber(checkpoint)) == expected
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server") / "engine")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mirror(server: Server, request: pytest.FixtureRequest) -> Mirror:
+    return Mirror(server, re.sub(r"\W", "_", request.node.name))
+
+
+FIRST = [(1, 0), (2, 0), (3, 1)]
+SECOND = [(4, 0), (5, 1), (6, 2)]
+
+
+@pytest.mark.parametrize("kind", ["lose", "die"])
+@pytest.mark.parametrize("text", ["CREATE TABLE", "_1`", "MOVE PARTITION", "taut_published (fence"])
+def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str) -> None:
+    server, sink = mirror.server, mirror.open(1)
+    mirror.deliver(sink, 1, 1, FIRST)
+    server.plan(kind, text)
+    with pytest.raises(Exception, match=r"\w"):
+        mirror.deliver(sink, 2, 1, SECOND)
+    assert not server.is_planned()
+    if kind == "die":
+        server.process.wait()
+        server.start()
+    again = mirror.open(2)
+    again.recover([], Fence(2))
+    is_committed = "MOVE" in text or "taut_published" in text
+    mirror.check(again, 1 + is_committed, [*FIRST, *SECOND] if is_committed else FIRST)
+    if not is_committed:
+        mirror.deliver(again, 2, 2, SECOND)
+        mirror.check(again, 2, [*FIRST, *SECOND])
+    again.close()
+    sink.close()
+
+
+def test_a_move_that_comes_late_finds_no_table(mirror: Mirror) -> None:
+    sink = mirror.open(1)
+    intent = mirror.stage(sink, 1, 1, FIRST)
+    late = mirror.server.folder.with_suffix(".late")
+    late.touch()
+    mirror.server.plan("late", "MOVE PARTITION")
+    errors: list[Exception] = []
+
+    def zombie() -> None:
+        try:
+            sink.commit(intent.transaction, Fence(1))
+        except SinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=zombie)
+    thread.start()
+    while mirror.server.is_planned():
+        thread.join(0.01)
+    owner = mirror.open(2)
+    (recovered,) = owner.recover([intent], Fence(2))
+    assert recovered.state is TransactionState.COMMITTED
+    mirror.check(owner, 1, FIRST)
+    mirror.deliver(owner, 2, 2, SECOND)
+    late.unlink()
+    thread.join(30)
+    assert len(errors) == 1
+    assert "UNKNOWN_TABLE" in str(errors[0])
+    mirror.check(owner, 2, [*FIRST, *SECOND])
