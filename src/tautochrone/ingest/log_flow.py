@@ -143,11 +143,13 @@ class LogFlow:
             self.log.close()
 
     def _begin(self) -> LogPosition:
-        """The table's position, acknowledged; or where the source begins to keep its log."""
+        """The table's position, acknowledged, with what must be copied again; or where the source begins to
+        keep its log."""
         if self.position is None:
             return self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
         self._acknowledge(self.position)
-        return self.position
+        position = self.position
+        return self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position))
 
     def _reader(self) -> str:
         """Identifies the table: another lake's table of the same name is another reader."""

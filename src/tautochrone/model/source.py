@@ -107,6 +107,15 @@ class ChangeLog(Source, Protocol):
             IngestError: the log cannot be read: rights, settings of the database.
         """
 
+    def resume(self, position: LogPosition) -> LogPosition:
+        """The position of a table from which a run goes on, with what must be copied since definitions or
+        relations changed: relations that came, or got other columns, are `bulk.pending` again. Repeatable;
+        it counts once the table holds it.
+
+        Raises:
+            IngestError: a relation changed so that a copy of it is not enough.
+        """
+
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         """The transactions behind `after`, whole ones, until there are at least `max_events` events or the
         log ends. A transaction that is bigger than the bound comes alone and whole. Without new transactions

@@ -203,6 +203,9 @@ class ToyChangeLog:
         bulk = BulkProgress(pending=dict.fromkeys(RELATIONS, chunks))
         return LogPosition(log=slot[0], point=slot[1], bulk=bulk)
 
+    def resume(self, position: LogPosition) -> LogPosition:
+        return position
+
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         with self._database.connect() as connection:
             connection.execute("BEGIN")

@@ -92,7 +92,11 @@ def _order(apply: KeyedApply) -> Column:
     if apply.snapshot is None or apply.transaction is None:
         return sf.lit(_NEW)
     snapshot = sf.col(quoted(apply.snapshot))
-    of_key = sf.max(snapshot).over(Window.partitionBy(*[sf.col(quoted(name)) for name in apply.keys]))
+    # A key may have been copied several times: the newest copy counts.
+    copied = sf.struct(*(sf.col(quoted(name)) for name in apply.sequence), snapshot.alias("snapshot"))
+    newest = sf.max(sf.when(snapshot.isNotNull(), copied))
+    keys = [sf.col(quoted(name)) for name in apply.keys]
+    of_key = newest.over(Window.partitionBy(*keys)).getField("snapshot")
     seen = sf.coalesce(_sees(of_key, sf.col(quoted(apply.transaction))), sf.lit(False))
     return sf.when(snapshot.isNotNull(), _COPIED).when(seen, _SEEN).otherwise(_NEW)
 

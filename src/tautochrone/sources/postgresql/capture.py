@@ -52,6 +52,7 @@ def capture(
     as_text: str | Sequence[str] = (),
     slot: str | None = None,
     publication: str | None = None,
+    schema_changes: str = "evolve",
 ) -> None:
     """Capture tables of a PostgreSQL database, each at the same transaction at every checkpoint.
 
@@ -65,6 +66,8 @@ def capture(
         slot: how the name of the replication slot begins; `tautochrone_<name>` without it. A number of
             the log table follows, so that each lake has a slot of its own.
         publication: the publication; the same name without it.
+        schema_changes: `evolve`: a table that gets other columns, or a new one that matches, is copied by the
+            next run, beside the log of the others; `fail`: it is refused.
 
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_WITHOUT_TABLES`; `CAPTURED_TABLE_WITHOUT_KEY`.
@@ -84,12 +87,18 @@ def capture(
             f"{slot!r} cannot be the beginning of a replication slot's name",
             hint="use up to 54 lower-case letters, digits and _",
         )
+    if schema_changes not in ("evolve", "fail"):
+        raise DefinitionError(
+            "CAPTURE_POLICY_UNKNOWN",
+            f"The capture {name} has schema_changes={schema_changes!r}",
+            hint="it is 'evolve' or 'fail'",
+        )
     url = checked_url(url, name)
     publication = publication or f"tautochrone_{name}"
     with explained(name), connect(url) as connection:
         existing = read_tables(connection, publication)
     chosen = captured_tables(existing, _patterns(tables), _patterns(exclude), name)
-    _captures[name] = Capture(name, url, chosen, slot, publication)
+    _captures[name] = Capture(name, url, chosen, slot, publication, schema_changes == "evolve")
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
     SparkSession.active().dataSource.register(_Stream)
     _define_log(name)

@@ -36,6 +36,7 @@ from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
     ServerState,
     add_to_publication,
+    await_running_transactions,
     check_publication,
     check_server,
     create_slot,
@@ -63,6 +64,7 @@ class Capture:
         url: connection string, with its password.
         slot: with what the name of the replication slot begins.
         publication: name of the publication.
+        follows_columns: a table that gets other columns, or a new table, is copied; otherwise refused.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Capture:
     tables: tuple[CapturedTable, ...]
     slot: str
     publication: str
+    follows_columns: bool = True
 
 
 class PostgreSQLChangeLog:
@@ -136,6 +139,46 @@ class PostgreSQLChangeLog:
                 raise _table_changed(name, "dropped" if now is None else "changed")
         return [existing[name] for name in self._tables]
 
+    def resume(self, position: LogPosition) -> LogPosition:
+        return self._ask(lambda connection: self._resume(connection, position))
+
+    def _resume(self, connection: psycopg.Connection, position: LogPosition) -> LogPosition:
+        if server_state(connection, slot_of(position)).loss(position.log, position.point) is not None:
+            # `read` says it.
+            return position
+        tables = self._unchanged_tables(connection)
+        new = [table for table in tables if table.name not in position.marker]
+        changed = [
+            table
+            for table in tables
+            if table.name in position.marker and position.marker[table.name] != table.fingerprint
+        ]
+        for table in changed:
+            if not _is_followed(position.marker[table.name], table.fingerprint):
+                raise _table_changed(
+                    table.name, "dropped and made anew, got another key, or left the publication,"
+                )
+        if (new or changed) and not self._capture.follows_columns:
+            raise _table_changed((new or changed)[0].name, "added" if new else "changed")
+        if new:
+            # Before the copy: what is written from now on is in the log.
+            add_to_publication(connection, self._capture.publication, tables)
+        if new or changed:
+            await_running_transactions(connection)
+        tables = self._unchanged_tables(connection, with_sizes=True)
+        copied = {table.name for table in (*new, *changed)}
+        kept = {table.name for table in tables} - copied
+        bulk = position.bulk
+        return replace(
+            position,
+            marker={table.name: table.fingerprint for table in tables},
+            bulk=BulkProgress(
+                pending={name: chunks for name, chunks in bulk.pending.items() if name in kept}
+                | {table.name: chunks_of(connection, table) for table in tables if table.name in copied},
+                pass_at={name: point for name, point in bulk.pass_at.items() if name in kept},
+            ),
+        )
+
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         return self._ask(lambda connection: self._read(connection, after, max_events))
 
@@ -154,7 +197,7 @@ class PostgreSQLChangeLog:
         if state.flushed <= after.point:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
         batch, caught_up = self._peek(connection, after, state.flushed, max_events)
-        self._check_relations(batch)
+        self._check_relations(batch, after)
         point = batch.end_point or 0
         if caught_up:
             point = max(point, state.flushed)
@@ -226,10 +269,11 @@ class PostgreSQLChangeLog:
             hint=f"the log lacks these changes; {_AGAIN}, which makes the publication anew",
         )
 
-    def _check_relations(self, batch: DecodedBatch) -> None:
+    def _check_relations(self, batch: DecodedBatch, after: LogPosition) -> None:
         for relation in batch.relations:
             table = self._tables.get(relation.name)
-            if table is not None and not table.matches(relation):
+            # Rows from before a change of columns are followed by a copy of the table, which saw them.
+            if table is not None and not table.matches(relation) and table.name not in after.bulk.waiting:
                 raise _table_changed(relation.name, "changed")
 
     def _check(self, connection: psycopg.Connection, state: ServerState, after: LogPosition) -> None:
@@ -304,6 +348,11 @@ class PostgreSQLChangeLog:
             raise
 
 
+def _is_followed(before: str, after: str) -> bool:
+    """Whether a table with these fingerprints is the same one with other columns."""
+    return "/" in before and before.split("/")[0] == after.split("/")[0]
+
+
 def slot_of(position: LogPosition) -> str:
     """The slot from which a position's log is read: see `ServerState.log`."""
     return position.log.rsplit("/", 1)[1]
@@ -313,7 +362,7 @@ def _table_changed(name: str, change: str) -> IngestError:
     return IngestError(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} was {change} since it is captured",
-        hint=f"changes of captured tables are not applied yet; restart, and {_AGAIN}",
+        hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
     )
 
 

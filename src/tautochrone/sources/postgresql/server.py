@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,16 @@ from tautochrone.sources.postgresql.tables import CapturedTable
 __all__ = [
     "ServerState",
     "add_to_publication",
+    "await_running_transactions",
     "check_publication",
     "check_server",
     "create_slot",
     "one_row",
     "server_state",
 ]
+
+
+TRANSACTIONS_WAIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,31 @@ def create_slot(connection: psycopg.Connection, slot: str, *, replace: bool) -> 
     query = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
     (lsn,) = one_row(connection, query, (slot,))
     return lsn_number(lsn)
+
+
+def await_running_transactions(connection: psycopg.Connection) -> None:
+    """Wait until all transactions that run now have ended. What they wrote is in the log only as the
+    publication was when they began, and they may be in the log before others see them.
+
+    Raises:
+        IngestError: `CAPTURE_WAITS_FOR_TRANSACTIONS`: one runs for longer. Retryable.
+    """
+    (end,) = one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    deadline = time.monotonic() + TRANSACTIONS_WAIT_S
+    while True:
+        (lowest,) = one_row(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        if lowest >= end:
+            return
+        if time.monotonic() > deadline:
+            raise IngestError(
+                "CAPTURE_WAITS_FOR_TRANSACTIONS",
+                f"A table can only be copied when the transactions that ran before have ended, and number "
+                f"{lowest} runs for more than {TRANSACTIONS_WAIT_S:.0f} s",
+                hint="SELECT pid, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL shows it; the "
+                "flow tries again",
+                sqlstate="55006",
+            )
+        time.sleep(0.1)
 
 
 def add_to_publication(

@@ -69,9 +69,13 @@ class CapturedTable:
 
     @property
     def fingerprint(self) -> str:
-        """Differs when rows in the log before and behind mean different things, or some may be missing."""
-        parts = (self.oid, self.membership, self.columns)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        """Differs when rows in the log before and behind mean different things, or some may be missing.
+
+        Of its two parts the second one is of the columns: if only that differs, a copy is enough.
+        """
+        identity = (self.oid, self.membership, self.keys)
+        digests = [hashlib.sha256(repr(part).encode()).hexdigest() for part in (identity, self.columns)]
+        return "/".join(digest[:16] for digest in digests)
 
     def matches(self, relation: Relation) -> bool:
         """Whether a relation of the log has these columns. Its flags say more than the key with REPLICA

@@ -1,0 +1,114 @@
+"""Tables that get other columns, and new tables, while the database is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.sources.postgresql import server
+from tautochrone.testing.harness import Pipeline
+
+pytestmark = pytest.mark.spark
+
+DDL = """
+CREATE TABLE accounts (id int PRIMARY KEY, owner text, balance int);
+INSERT INTO accounts SELECT i, 'o' || i, 100 FROM generate_series(1, 20) i;
+CREATE TABLE notes (id int PRIMARY KEY, note text);
+INSERT INTO notes VALUES (1, 'a'), (2, 'b')
+"""
+CAPTURE = """
+from tautochrone.sources import postgresql
+
+postgresql.capture("bank", url="{url}", tables="public.*"{more})
+"""
+
+
+class Captured:
+    """A database and the pipeline that captures it."""
+
+    def __init__(self, database: psycopg.Connection, folder: Path, spark: SparkSession) -> None:
+        self.database = database
+        self.pipeline = Pipeline(folder, spark)
+        database.execute(DDL)
+        self.define()
+
+    def define(self, more: str = "") -> None:
+        info = self.database.info
+        url = f"host={info.host} dbname={info.dbname} user=postgres"
+        self.pipeline.write("definitions/bank.py", CAPTURE.format(url=url, more=more))
+
+    def run(self) -> None:
+        happened = self.pipeline.run()
+        assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
+
+    def require_equal(self, table: str, columns: str) -> None:
+        """The table holds the rows of the database."""
+        rows: list[tuple[Any, ...]] = self.database.execute(f"SELECT {columns} FROM {table}").fetchall()
+        stored = self.pipeline.query(f"SELECT {columns} FROM bank_{table}")
+        assert stored == sorted(rows)
+
+
+@pytest.fixture
+def captured(database: psycopg.Connection, tmp_path: Path, spark: SparkSession) -> Iterator[Captured]:
+    capture = Captured(database, tmp_path, spark)
+    yield capture
+    capture.pipeline.close()
+
+
+def test_changed_and_new_tables_are_copied(captured: Captured) -> None:
+    database = captured.database
+    captured.run()
+    # The last events with the old columns are read after the columns changed.
+    database.execute("UPDATE accounts SET balance = balance + 1 WHERE id < 5")
+    database.execute("DELETE FROM accounts WHERE id = 20")
+    database.execute("ALTER TABLE accounts ADD COLUMN tier text NOT NULL DEFAULT 'basic'")
+    database.execute("ALTER TABLE accounts RENAME COLUMN owner TO holder")
+    database.execute("ALTER TABLE accounts ALTER COLUMN balance TYPE bigint USING balance * 2")
+    database.execute("CREATE TABLE cards (number bigint PRIMARY KEY, account int)")
+    database.execute("INSERT INTO cards VALUES (7, 1), (8, 2)")
+    database.execute("UPDATE accounts SET tier = 'gold' WHERE id = 3")
+    database.execute("DELETE FROM accounts WHERE id = 4")
+    database.execute("INSERT INTO notes VALUES (3, 'c')")
+    captured.run()
+    captured.require_equal("accounts", "id, holder, balance, tier")
+    captured.require_equal("cards", "number, account")
+    captured.require_equal("notes", "id, note")
+    # The old name of the column stays, for rows of before.
+    assert captured.pipeline.query("SELECT count(owner) FROM bank_accounts") == [(0,)]
+    database.execute("DROP TABLE notes")
+    database.execute("ALTER TABLE accounts DROP COLUMN tier")
+    database.execute("UPDATE accounts SET balance = 0 WHERE id = 5")
+    captured.run()
+    captured.require_equal("accounts", "id, holder, balance")
+
+
+def test_copy_waits_for_transactions_that_run(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured.run()
+    monkeypatch.setattr(server, "TRANSACTIONS_WAIT_S", 0.3)
+    database = captured.database
+    with psycopg.connect(database.info.dsn, host=database.info.host) as other:
+        database.execute("CREATE TABLE cards (number bigint PRIMARY KEY, account int)")
+        # It writes before the table is published, and ends after the copy.
+        other.execute("INSERT INTO cards VALUES (1, 1)")
+        assert "CAPTURE_WAITS_FOR_TRANSACTIONS" in captured.pipeline.run().failure("bank_log")
+        other.commit()
+    captured.run()
+    captured.require_equal("cards", "number, account")
+
+
+@pytest.mark.slow
+def test_changes_that_a_copy_does_not_mend_are_refused(captured: Captured) -> None:
+    captured.run()
+    captured.database.execute("ALTER TABLE notes ADD COLUMN more text")
+    captured.define(', schema_changes="fail"')
+    assert "CAPTURED_TABLE_CHANGED" in captured.pipeline.run().failure("bank_log")
+    captured.define()
+    captured.run()
+    captured.require_equal("notes", "id, note, more")
+    captured.database.execute("DROP TABLE notes; CREATE TABLE notes (id int PRIMARY KEY, note text)")
+    assert "CAPTURED_TABLE_CHANGED" in captured.pipeline.run().failure("bank_log")
