@@ -49,6 +49,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
+from tautochrone.spark.jvm.callbacks import start_callback_server
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 
@@ -154,6 +155,7 @@ class FlowQuery:
             self._evaluated = session, rows
             self._sources = sources_of(rows)
             self._began_ms = time.time_ns() // 1_000_000
+            start_callback_server(session)
             self._query = (
                 rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
                 .option("checkpointLocation", self.folder.path)
