@@ -19,7 +19,9 @@ from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.runtime.delivery.audit import SinkVerdict, verify_sink
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
+from tautochrone.runtime.job.sinks import declared_sinks
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.testing.crash import fault
@@ -94,6 +96,11 @@ class Shop:
         assert isinstance(sink, ClickHouseSink)
         return sink
 
+    def verdicts(self) -> list[SinkVerdict]:
+        job = self.pipeline.job
+        (declaration,) = declared_sinks(job.topology, job.settings.sinks)
+        return list(verify_sink(job.base, job.store, job.lake, declaration, (), None))
+
     def check(self, *checkpoints: int) -> None:
         """The mirror shows the lake at the newest of the checkpoints, and still has the older ones."""
         with contextlib.closing(self.sink()) as sink:
@@ -133,6 +140,15 @@ def test_each_pointer_shows_the_lake_at_its_checkpoint(shop: Shop) -> None:
         checkpoints.append(int(shop.pipeline.job.store.checkpoints.highest_used_number()))
     assert len(set(checkpoints)) == 3
     shop.check(*checkpoints)
+    assert [verdict.equal for verdict in shop.verdicts()] == [True, True, True]
+    with contextlib.closing(shop.sink()) as sink:
+        sink._engine.run("ALTER TABLE shop.taut_rows_orders DELETE WHERE id = 21 SETTINGS mutations_sync = 2")
+    wrong = shop.verdicts()[1]
+    assert (wrong.equal, wrong.lake_rows, wrong.sink_rows) == (False, 6, 5)
+    ((row, in_sink, in_lake),) = [
+        (json.loads(row.row), row.in_sink, row.in_lake) for row in wrong.differences
+    ]
+    assert (row["id"], row["amount"], in_sink, in_lake) == (21, "2.50", 0, 1)
 
 
 @pytest.mark.slow
@@ -157,3 +173,10 @@ def test_a_killed_delivery_doubles_and_loses_nothing(shop: Shop) -> None:
         assert happened.state == "COMPLETED", happened.of("sink_failed")
         checkpoints.append(int(shop.pipeline.job.store.checkpoints.highest_used_number()))
         shop.check(*checkpoints)
+    shop.pipeline.close()
+    command = [sys.executable, "-m", "tautochrone.cli.main", "verify", "--sink", "mirror", "--json"]
+    verified = subprocess.run(
+        command, cwd=shop.pipeline.folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert verified.returncode == 0, verified.stderr
+    assert [json.loads(line)["equal"] for line in verified.stdout.splitlines()] == [True] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Iterator
 from decimal import Decimal
@@ -16,7 +17,7 @@ from tests.clickhouse.benches import EmbeddedBench
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, Sink, TransactionId
+from tautochrone.model.sink import Intent, RowAudit, Sink, TransactionId
 from tautochrone.testing.sqlite_sink import ListRows
 
 TABLE = TableName("lake", ("shop",), "everything")
@@ -107,6 +108,20 @@ def test_every_type_arrives_and_goes_again(bench: EmbeddedBench) -> None:
     assert sink.audit(TABLE, CheckpointNumber(1)) == sink.digest(TABLE, rows)
     counts = "SELECT toUInt32(count()) FROM lake.shop__everything_at(checkpoint = {})"
     assert [bench.reader.rows(counts.format(number)) for number in (0, 1, 2)] == [[[0]], [[3]], [[1]]]
+
+
+def test_an_audit_names_the_rows_that_differ(bench: EmbeddedBench) -> None:
+    schema = spark.StructType([spark.StructField(name, spark.LongType()) for name in ("id", "part")])
+    sink = opened(bench, schema)
+    assert isinstance(sink, RowAudit)
+    deliver(sink, 1, RowChange(added=ListRows(["id", "part"], [(number, 0) for number in range(40)])))
+    lake = ListRows(["id", "part"], [*((number, 0) for number in range(39)), (39, 1), (3, 0)])
+    differences = sink.differences(TABLE, CheckpointNumber(1), lake, 10)
+    assert {(json.loads(row.row)["id"], json.loads(row.row)["part"], row.in_sink, row.in_lake) for row in
+            differences} == {(39, 0, 1, 0), (39, 1, 0, 1), (3, 0, 1, 2)}  # fmt: skip
+    assert len(sink.differences(TABLE, CheckpointNumber(1), lake, 2)) == 2
+    same = ListRows(["id", "part"], [(number, 0) for number in range(40)])
+    assert not sink.differences(TABLE, CheckpointNumber(1), same, 10)
 
 
 def test_equal_floats_of_spark_are_equal_rows(bench: EmbeddedBench) -> None:

@@ -203,6 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--checkpoint", type=int, metavar="N", help="verify at this checkpoint (default: the newest)"
     )
+    verify.add_argument(
+        "--sink", metavar="NAME", help="compare what this sink shows with the lake instead; names are tables"
+    )
 
     config = commands.add_parser("config", help="settings in force, and the schema of all settings")
     config.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")

@@ -11,6 +11,7 @@ from typing import Any
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import csv_rows, json_line, table
 from tautochrone.cli.stdout import answer
+from tautochrone.errors import SinkError
 from tautochrone.redaction import redacted
 
 __all__ = ["query", "verify_views"]
@@ -52,6 +53,8 @@ def query(arguments: argparse.Namespace) -> int:
 
 def verify_views(arguments: argparse.Namespace) -> int:
     """Recompute and compare; 1 when a view differs."""
+    if arguments.sink:
+        return _verify_sink(arguments)
     from tautochrone.app.open import Project
     from tautochrone.runtime.job.selection import find_all
     from tautochrone.runtime.refresh.verify import verify
@@ -73,6 +76,48 @@ def verify_views(arguments: argparse.Namespace) -> int:
                 result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
                 detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
                 answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
+    return 1 if different else 0
+
+
+def _verify_sink(arguments: argparse.Namespace) -> int:
+    """Compare a sink with the lake; 1 when a table differs."""
+    from tautochrone.app.open import Project
+    from tautochrone.project.sinks import sink_declarations
+    from tautochrone.runtime.delivery.audit import verify_sink
+    from tautochrone.runtime.job.selection import find_all
+    from tautochrone.sinks import has_adapter
+
+    different = False
+    with Project(options_of(arguments), _log_event, short_lived=True) as project:
+        definitions, graph = project.analysed()
+        declared = sink_declarations(definitions, graph, project.settings.sinks, has_adapter)
+        by_name = {declaration.name: declaration for declaration in declared}
+        if arguments.sink not in by_name:
+            raise SinkError(
+                "SINK_NOT_FOUND",
+                f"No sink with an adapter is called {arguments.sink}",
+                hint="known sinks: " + (", ".join(by_name) or "none"),
+                sqlstate="42704",
+            )
+        tables = find_all(definitions, arguments.names)
+        for verdict in verify_sink(
+            project.base,
+            project.store(),
+            project.lake,
+            by_name[arguments.sink],
+            tables,
+            arguments.checkpoint,
+        ):
+            different = different or not verdict.equal
+            if arguments.json:
+                json_line({**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal})
+                continue
+            result = "equal" if verdict.equal else "DIFFERENT"
+            counts = f"{verdict.lake_rows} rows in the lake, {verdict.sink_rows} in the sink"
+            answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({counts})\n")
+            for difference in verdict.differences:
+                copies = f"lake {difference.in_lake}, sink {difference.in_sink}"
+                answer().write(f"  {copies}  {difference.row}\n")
     return 1 if different else 0
 
 

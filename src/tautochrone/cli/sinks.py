@@ -9,6 +9,7 @@ from tautochrone.app.locate import locate
 from tautochrone.app.stores import existing_store
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
+from tautochrone.cli.timestamps import iso_timestamp
 from tautochrone.errors import SinkError
 from tautochrone.model.delivery import SinkStatus
 
@@ -35,7 +36,17 @@ def sinks(arguments: argparse.Namespace) -> int:
             json_line(line)
     else:
         columns = (
-            *("sink", "format", "state", "checkpoint", "newest", "lag_ms", "batch", "rows"),
+            *(
+                "sink",
+                "format",
+                "state",
+                "checkpoint",
+                "newest",
+                "lag_ms",
+                "delivered_at",
+                "batch",
+                "rows",
+            ),
             *("failures", "error"),
         )
         table(columns, [[line[column] for column in columns] for line in lines])
@@ -55,6 +66,7 @@ def sink_line(sink: SinkStatus, now_ms: int) -> dict[str, object]:
         "newest": None if sink.newest is None else int(sink.newest),
         "lag_ms": 0 if sink.behind_since_ms is None else max(0, now_ms - sink.behind_since_ms),
         "delivered_at_ms": None if sink.delivered is None else sink.delivered.delivered_at_ms,
+        "delivered_at": iso_timestamp(None if sink.delivered is None else sink.delivered.delivered_at_ms),
         # A sink that Spark writes has batches, one with an adapter has checkpoints alone.
         "batch": max((flow.batch for flow in sink.flows.values()), default=None),
         "rows": sum(flow.rows for flow in sink.flows.values()) if sink.flows else None,

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
@@ -38,6 +38,8 @@ __all__ = [
     "Operation",
     "Published",
     "Recovered",
+    "RowAudit",
+    "RowDifference",
     "Sink",
     "TransactionId",
     "TransactionState",
@@ -237,6 +239,15 @@ class Recovered:
     state: TransactionState
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """A row of which the sink and the lake have different numbers of copies; `row` is for people to read."""
+
+    row: str
+    in_sink: int
+    in_lake: int
+
+
 class Operation(StrEnum):
     """What can be done to a transaction. `WRITE` stands for `Sink.replace` too."""
 
@@ -368,3 +379,13 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Give connections back. Repeatable."""
+
+
+@runtime_checkable
+class RowAudit(Protocol):
+    """What a sink may offer beside `Sink.audit`."""
+
+    def differences(
+        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
+    ) -> Sequence[RowDifference]:
+        """The rows that differ from those of the lake, `limit` at most."""

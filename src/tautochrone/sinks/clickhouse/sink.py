@@ -28,10 +28,12 @@ from tautochrone.model.sink import (
     Operation,
     Published,
     Recovered,
+    RowDifference,
     TransactionId,
     TransactionState,
     next_state,
 )
+from tautochrone.sinks.clickhouse.audit import row_differences
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
@@ -194,6 +196,13 @@ class ClickHouseSink:
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
         return self._tables.audit(table, self._ledger.publication_of(checkpoint))
+
+    def differences(
+        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
+    ) -> Sequence[RowDifference]:
+        publication = self._ledger.publication_of(checkpoint)
+        chunk_rows = self._options.chunk_rows
+        return row_differences(self._engine, self._tables, table, publication, rows, chunk_rows, limit)
 
     def close(self) -> None:
         self._engine.close()

@@ -225,17 +225,25 @@ class Tables:
 
     def audit(self, table: TableName, publication: int) -> dict[str, Digest]:
         """By part the rows that count at a publication."""
-        # A column of the user may have any name that does not begin with _taut_.
         digests = self._engine.rows(
-            f"SELECT toString(_taut_part), toString(sum({SIGN})), "
-            f"toString(sum(toInt64({SIGN}) * _taut_number)) FROM ("
-            f"SELECT {SIGN}, {self._row_hash(table)} AS _taut_hash, "
-            f"reinterpretAsUInt8(substring(_taut_hash, 9, 1)) % {AUDIT_PARTS} AS _taut_part, "
-            "reinterpretAsInt64(substring(_taut_hash, 1, 8)) AS _taut_number "
-            f"FROM {self.rows(table)} WHERE {self.visible(table, publication)}) GROUP BY _taut_part"
+            f"SELECT toString(reinterpretAsUInt8(substring(_taut_hash, 9, 1)) % {AUDIT_PARTS}) AS _taut_part,"
+            " toString(sum(_taut_sign)), toString(sum(toInt64(_taut_sign) * "
+            "reinterpretAsInt64(substring(_taut_hash, 1, 8)))) "
+            f"FROM ({self.hashed(table, publication)}) GROUP BY _taut_part"
         )
         audited = {part: _digest(rows, text) for part, rows, text in digests}
         return {part: digest for part, digest in audited.items() if digest != Digest(0, f"{0:016x}")}
+
+    def hashed(self, table: TableName, publication: int, *, with_columns: bool = False) -> str:
+        """A query of the rows that count at a publication: `_taut_hash`, `_taut_sign`, the lake's columns."""
+        # A column of the user may have any name that does not begin with _taut_.
+        names = (
+            "".join(f", {name_sql(column.name)}" for column in self.columns(table)) if with_columns else ""
+        )
+        return (
+            f"SELECT {self._row_hash(table)} AS _taut_hash, {SIGN} AS _taut_sign{names} "
+            f"FROM {self.rows(table)} WHERE {self.visible(table, publication)}"
+        )
 
     def _row_hash(self, table: TableName) -> str:
         texts = [column.type.text(name_sql(column.name)) for column in self.columns(table)]
