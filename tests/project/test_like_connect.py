@@ -61,12 +61,19 @@ DEFINITIONS = """
     JOINED = BASE.join(FILE, BASE.id == FILE.key.cast("int"), "left").join(spark.range(2), "id", "semi")
     # Rows that the file asks for while it is imported.
     NAMES = [row.name for row in FILE.collect()]
+    # Of a table that exists already.
+    REGIONS = spark.table("ref.regions").select(F.collect_list("name")).collect()[0][0]
     assert FILE.columns == ["key", "name"]
 
     @dp.table
     def a():
         lines = spark.readStream.schema("value STRING").text("FOLDER/in")
         return lines.selectExpr("CAST(value AS BIGINT) id")
+
+    for region in REGIONS:
+        @dp.materialized_view(name=f"in_{region}")
+        def in_region(region=region):
+            return spark.table("ref.regions").where(F.col("name") == region)
 
     @dp.materialized_view
     def base():
@@ -101,6 +108,8 @@ DEFINITIONS = """
 @pytest.mark.spark
 def test_definitions_behave_as_on_connect(pipeline: Pipeline) -> None:
     text = DEFINITIONS.replace("FOLDER", str(pipeline.folder))
+    pipeline.session.sql("CREATE NAMESPACE lake.ref")
+    pipeline.session.sql("CREATE TABLE lake.ref.regions USING iceberg AS SELECT 'asia' AS name")
     pipeline.write("definitions/all.py", text.replace("LIMIT", "1"))
     pipeline.write("names.csv", "key,name\n1,one\n")
     for number, ids in enumerate(("1\n2\n", "3\n")):
@@ -116,6 +125,7 @@ def test_definitions_behave_as_on_connect(pipeline: Pipeline) -> None:
         "(1.0, 2.0)",
         "(4.0, 5.5)",
     ]
+    assert pipeline.query("SELECT * FROM in_asia") == [("asia",)]
     assert pipeline.query("SELECT * FROM squares") == [(0, 0), (1, 1), (2, 4)]
     # A frame of the import belongs to the definitions that use it.
     pipeline.write("definitions/all.py", text.replace("LIMIT", "2"))

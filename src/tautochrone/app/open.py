@@ -6,6 +6,7 @@ seconds that Spark takes to start.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.storage import Identity, check_storage, identify, lake_id
 from tautochrone.app.stores import project_store
-from tautochrone.iceberg.sessions.spark_sessions import empty_session, start_session
+from tautochrone.iceberg.sessions.spark_sessions import empty_session, lake_conf, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
@@ -25,9 +26,10 @@ from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit, as_json_fields
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, quoted
 from tautochrone.model.read_points import Lookup
 from tautochrone.project.analyse import analyse
+from tautochrone.project.deferred_frames import existing_tables
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.job_assignment import datasets_of
@@ -140,7 +142,8 @@ class Project(Closeable):
         # Files are imported in a session that cannot write: the real catalog would create its file.
         import_session = empty_session(self.base, catalog)
         use_database(import_session, catalog, self.spec.database or "default", create=True)
-        definitions = load_definitions(self.spec, import_session, catalog)
+        with existing_tables(self._session_of_lake()):
+            definitions = load_definitions(self.spec, import_session, catalog)
         for setting in self.settings.ignored:
             self._emit(
                 "setting_ignored",
@@ -166,6 +169,20 @@ class Project(Closeable):
         stream_sinks(graph.definitions, graph, self.settings.sinks, has_adapter)
         # Analysis decides the kind of some datasets.
         return graph.definitions, graph
+
+    def _session_of_lake(self) -> Callable[[], SparkSession]:
+        """A session on the lake's tables as they are now. Its catalog is opened when it is asked for."""
+        session = self.base.newSession()
+        for key, value in lake_conf(self.settings.catalog).items():
+            session.conf.set(key, value)
+        database = quoted(self.settings.catalog.name, self.spec.database or "default")
+
+        def opened() -> SparkSession:
+            # Not by PySpark: while a definition file runs, its methods are those for definition files.
+            session._jsparkSession.sql(f"USE {database}")  # noqa: SLF001
+            return session
+
+        return opened
 
     def store(self) -> Store:
         """The MetaService's store: of a service, or migrated in this process."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame, DataFrameNaFunctions, DataFrameStatFunctions
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -29,6 +30,7 @@ __all__ = [
     "DeferredFrame",
     "evaluating",
     "evaluation_session",
+    "existing_tables",
     "forget_called_functions",
     "real_frame",
     "recorded_call",
@@ -152,6 +154,40 @@ _with_columns: WeakValueDictionary[int, _Recorded] = WeakValueDictionary()
 """By its plan id."""
 
 
+_existing_tables: list[Callable[[], SparkSession]] = []
+
+
+@contextmanager
+def existing_tables(session: Callable[[], SparkSession]) -> Iterator[None]:
+    """Inside the block a file that is imported gets rows of lake tables that exist already from this session.
+
+    The session of the import has none: it cannot write, and shows the same columns whatever was built.
+    """
+    _existing_tables.append(session)
+    try:
+        yield
+    finally:
+        _existing_tables.pop()
+
+
+def _attribute_now(recorded: _Recorded, name: str) -> Any:
+    """A method or property of the real DataFrame during the import."""
+    try:
+        with evaluating(recorded.session):
+            return getattr(recorded.built(), name)
+    except AnalysisException as error:
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND" or not _existing_tables:
+            raise
+        missing = error
+    try:
+        session = _existing_tables[-1]()
+    except AnalysisException:
+        # The lake has no such schema yet.
+        raise missing from None
+    with evaluating(session):
+        return getattr(recorded.built(), name)
+
+
 class DeferredFrame(DataFrame):
     """A DataFrame that is built in each session in which a query function uses it."""
 
@@ -192,8 +228,7 @@ class DeferredFrame(DataFrame):
         if not hasattr(DataFrame, name):
             return recorded.column(name)
         # The file wants rows or columns now, for instance to loop over them.
-        with evaluating(recorded.session):
-            return getattr(recorded.built(), name)
+        return _attribute_now(recorded, name)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
