@@ -273,6 +273,9 @@ SELECT k, stddev_pop(f) AS s, var_samp(z) AS v FROM src.c GROUP BY k;
 -- group_covar | COVAR, REGR | incremental
 SELECT g, covar_samp(x, k) AS c, covar_pop(x, k) AS p, round(regr_slope(x, k), 6) AS s FROM src.a GROUP BY g;
 
+-- group_regr_sums | REGR_SXX, REGR_SYY over all rows | incremental
+SELECT regr_sxx(x, k) AS xs, regr_syy(x, k) AS ys, regr_sxx(d, x) FILTER (WHERE k > 1) AS ds FROM src.a;
+
 -- group_bool | BOOL_AND, BOOL_OR | incremental
 SELECT g, bool_and(x > 0) AS all_of, bool_or(x > 9) AS any_of FROM src.a GROUP BY g;
 
@@ -312,6 +315,10 @@ SELECT g, k, count(DISTINCT x) AS xs FROM src.a GROUP BY CUBE (g, k);
 
 -- group_pivot | PIVOT | incremental
 SELECT * FROM (SELECT k, g, x FROM src.a) PIVOT (sum(x) AS total FOR g IN ('p', 'q', 'r'));
+
+-- group_key_picked | FIRST, COLLECT_LIST, MAX_BY of the group's own key | incremental
+SELECT k, first(k) AS low, last(k + 1) AS next, collect_list(k) AS list, max_by(k, x) AS best FROM src.a
+  GROUP BY k;
 
 -- nested_aggregates | aggregate of an aggregate | incremental
 SELECT n, count(*) AS groups, max(total) AS best FROM (SELECT k, count(*) AS n, sum(x) AS total FROM
@@ -379,9 +386,23 @@ SELECT g, day, sum(n) OVER (PARTITION BY g ORDER BY day) AS running FROM (SELECT
 -- window_share | share of the partition's total | incremental
 SELECT id, k, x * 100 / nullif(sum(x) OVER (PARTITION BY k), 0) AS percent FROM src.a WHERE x > 0;
 
+-- window_first | first rows by ROW_NUMBER without PARTITION BY | incremental
+SELECT id, x, n, r FROM (SELECT *, row_number() OVER w AS n, rank() OVER w AS r FROM src.a WINDOW w AS
+  (ORDER BY x DESC, id, k, g, d, day)) WHERE n < 5;
+
+-- window_of_top | window without PARTITION BY over few rows | incremental
+SELECT id, x, sum(x) OVER (ORDER BY id, x) AS running, count(*) OVER () AS n FROM (SELECT id, x FROM src.a
+  ORDER BY x, id, k, g, d, day LIMIT 6);
+
 -- cte_twice | a CTE used twice | incremental
 WITH t AS (SELECT k, sum(x) AS total FROM src.a GROUP BY k) SELECT l.k, l.total, r.total AS next FROM t
   l LEFT JOIN t r ON r.k = l.k + 1;
+
+-- files_rows | rows of files | incremental
+SELECT k, upper(w) AS w, z * 2 AS z FROM json.`files` WHERE z > 2;
+
+-- files_grouped | aggregate over a join with files | incremental
+SELECT a.g, sum(f.z) AS z, count(*) AS n FROM json.`files` f JOIN src.a a ON a.k = f.k GROUP BY a.g;
 
 -- views_base | a view that others read | incremental
 SELECT a.k, a.g, sum(b.y) AS total, count(*) AS n FROM src.a a JOIN src.b b ON a.k = b.k GROUP BY a.k,

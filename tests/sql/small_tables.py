@@ -1,16 +1,19 @@
-"""Three small tables with NULLs, duplicates, and keys that match often or never, and their random changes.
+"""Three small tables and a folder of files with NULLs, duplicates, and keys that match often or never.
 
-A change is SQL of another program: rows are deleted, updated, inserted, inserted twice, and sometimes
-inserted again after a delete. Which ones depends on the seed alone.
+They change at random. A change of a table is SQL of another program: rows are deleted, updated, inserted,
+inserted twice, and sometimes inserted again after a delete. A change of the folder adds a file and replaces
+or removes one. Which ones depends on the seed alone.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from random import Random
 
 from .testbed import ViewTestbed
 
-__all__ = ["COLUMNS", "SmallTables"]
+__all__ = ["COLUMNS", "SmallTables", "files_folder"]
 
 COLUMNS: dict[str, dict[str, str]] = {
     "a": {"id": "INT", "k": "INT", "g": "STRING", "x": "INT", "d": "DECIMAL(12,2)", "day": "DATE"},
@@ -19,8 +22,13 @@ COLUMNS: dict[str, dict[str, str]] = {
 }
 
 
+def files_folder(testbed: ViewTestbed) -> Path:
+    """The folder of JSON files with the columns `k`, `w` and `z`."""
+    return testbed.pipeline.folder / "files"
+
+
 class SmallTables:
-    """`lake.src.a`, `b` and `c`."""
+    """`lake.src.a`, `b` and `c`, and the files."""
 
     def __init__(self, testbed: ViewTestbed, seed: int, rows: int = 40) -> None:
         self._testbed = testbed
@@ -28,6 +36,10 @@ class SmallTables:
         self._rows = rows
         self._next = dict.fromkeys(COLUMNS, 0)
         self._inserted: list[tuple[str, str]] = []
+        self._file_random = Random(seed)
+        self._files: list[Path] = []
+        for _ in range(3):
+            self._add_file()
         testbed.sql("CREATE NAMESPACE IF NOT EXISTS lake.src")
         for index, (table, columns) in enumerate(COLUMNS.items()):
             mode = "copy-on-write" if index == 1 else "merge-on-read"
@@ -43,6 +55,7 @@ class SmallTables:
 
     def change(self) -> None:
         """One to three statements per table; now and then a table is not changed, or emptied and filled."""
+        self._change_files()
         for table in COLUMNS:
             choice = self._random.random()
             if choice < 0.1:
@@ -55,6 +68,41 @@ class SmallTables:
                 self._testbed.sql(self._update(table))
             if choice > 0.2:
                 self._testbed.sql(self._insert(table, self._random.randint(1, 4)))
+
+    # -- files -----------------------------------------------------------------------------------------
+
+    def _change_files(self) -> None:
+        self._add_file()
+        file = self._file_random.choice(self._files)
+        if self._file_random.random() < 0.5:
+            self._write_file(file)
+        else:
+            self._files.remove(file)
+            file.unlink()
+
+    def _add_file(self) -> None:
+        file = (
+            files_folder(self._testbed) / f"part-{len(self._files)}-{self._file_random.getrandbits(32)}.json"
+        )
+        self._files.append(file)
+        self._write_file(file)
+
+    def _write_file(self, file: Path) -> None:
+        generator = self._file_random
+        rows = [
+            {
+                "k": generator.randint(0, 9),
+                "w": generator.choice(["p", "q", None]),
+                "z": generator.randint(-4, 15),
+            }
+            for _ in range(generator.randint(2, 6))
+        ]
+        # A first row without NULL gives each file the same inferred columns.
+        rows[0]["w"] = "p"
+        file.parent.mkdir(exist_ok=True)
+        draft = file.with_name(f"_{file.name}")
+        draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        draft.rename(file)
 
     # -- statements ------------------------------------------------------------------------------------
 

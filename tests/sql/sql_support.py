@@ -19,7 +19,7 @@ from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.testing.harness import Happened
 
 from .constructs import CONSTRUCTS, PYTHON, Construct
-from .small_tables import SmallTables
+from .small_tables import SmallTables, files_folder
 from .testbed import STRICT, ViewTestbed
 
 __all__ = ["DOCUMENT", "SEED", "Measured", "define", "document", "measure", "modes"]
@@ -53,6 +53,7 @@ _CHAPTERS = {
     "nested": "Aggregates that are not on top",
     "window": "Windows",
     "cte": "Common table expressions",
+    "files": "Files read in batch",
     "views": "Views over views",
     "python": "Python",
 }
@@ -86,10 +87,11 @@ def define(testbed: ViewTestbed, constructs: Sequence[Construct]) -> None:
     """Write the constructs' views into the testbed's project."""
     for construct in constructs:
         if not construct.name.startswith("python_"):
+            query = construct.query.replace("`files`", f"`{files_folder(testbed)}`")
             if RefreshMode(construct.worst) in (RefreshMode.DIFF, RefreshMode.FULL):
-                testbed.view(construct.name, construct.query, properties="")
+                testbed.view(construct.name, query, properties="")
             else:
-                testbed.view(construct.name, construct.query)
+                testbed.view(construct.name, query)
     if any(construct.name.startswith("python_") for construct in constructs):
         policy = {"tautochrone.refresh-policy": "incremental_strict"} if STRICT else {}
         text = PYTHON.replace("table_properties=PROPERTIES", f"table_properties={policy!r}")
