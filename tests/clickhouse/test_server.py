@@ -108,8 +108,21 @@ FIRST = [(1, 0), (2, 0), (3, 1)]
 SECOND = [(4, 0), (5, 1), (6, 2)]
 
 
-@pytest.mark.parametrize("kind", ["lose", "die"])
-@pytest.mark.parametrize("text", ["CREATE TABLE", "_1`", "MOVE PARTITION", "taut_published (fence"])
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("lose", "_1`"),
+        ("die", "MOVE PARTITION"),
+        *(
+            pytest.param(kind, text, marks=pytest.mark.slow)
+            for kind, text in (
+                *((kind, text) for kind in ("lose", "die") for text in ("CREATE TABLE", "taut_published (f")),
+                ("die", "_1`"),
+                ("lose", "MOVE PARTITION"),
+            )
+        ),
+    ],
+)
 def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str) -> None:
     server, sink = mirror.server, mirror.open(1)
     mirror.deliver(sink, 1, 1, FIRST)

@@ -64,6 +64,14 @@ class Ledger:
         self._name = name
         self._engine = engine
         self._database = name_sql(database)
+        ((tables,),) = engine.rows(
+            f"SELECT toUInt32(count()) FROM system.tables WHERE database = {text_sql(database)} "
+            "AND name IN ('taut_fences', 'taut_transactions', 'taut_published', 'taut_replaced')"
+        )
+        if tables < 4:
+            self._create(engine)
+
+    def _create(self, engine: Engine) -> None:
         engine.run(f"CREATE DATABASE IF NOT EXISTS {self._database} ENGINE = Atomic")
         for table, columns, order in (
             ("taut_fences", "fence UInt64", "fence"),
