@@ -8,7 +8,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from tautochrone.cli import stdout
@@ -24,6 +23,15 @@ __all__ = ["COMMANDS", "entry", "handler_of", "main"]
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
+class _Version(argparse.Action):
+    """Prints the version. Other commands do not import the metadata of packages, which takes long."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        version = importlib.import_module("importlib.metadata").version("tautochrone")
+        sys.stdout.write(f"taut {version}\n")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taut",
@@ -31,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         "with all tables at the same checkpoint.",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    parser.add_argument("--version", action="version", version=f"taut {version('tautochrone')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def command(
