@@ -179,3 +179,18 @@ def test_columns_that_cannot_be_stored_are_refused(bench: EmbeddedBench) -> None
         with pytest.raises(SinkError) as refused:
             sink.ensure(TABLE, schema, (), Fence(1))
         assert refused.value.error_class == error_class
+
+
+def test_names_of_other_tables_are_not_taken(bench: EmbeddedBench) -> None:
+    schema = spark.StructType([spark.StructField("x", spark.LongType())])
+    tables = [TableName("lake", ("shop",), name) for name in ("orders", "odd `name", "sold", "orders_at")]
+    bench.open().ensure(tables[0], schema, (), Fence(1))
+    bench.reader.run("CREATE TABLE lake.shop__sold (x Int64) ENGINE = MergeTree ORDER BY x")
+    sink = bench.open()
+    for table in tables[:2] * 2:
+        sink.ensure(table, schema, (), Fence(1))
+    for table in tables[2:]:
+        with pytest.raises(SinkError) as refused:
+            sink.ensure(table, schema, (), Fence(1))
+        assert refused.value.error_class == "SINK_NAME_TAKEN"
+    assert bench.reader.rows("SELECT toString(count()) FROM lake.shop__sold") == [["0"]]

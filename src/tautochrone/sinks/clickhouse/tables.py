@@ -53,9 +53,10 @@ class Tables:
 
         Raises:
             SinkError: `SINK_COLUMNS_CHANGED`, a column went or has another type; `SINK_COLUMN_NAME_RESERVED`,
-                `SINK_TYPE_UNSUPPORTED`.
+                `SINK_TYPE_UNSUPPORTED`; `SINK_NAME_TAKEN`.
         """
         columns = [self._column(table, field) for field in schema.fields]
+        self._require_own_names(table)
         existing = self._stored_columns(table)
         if not existing:
             self._create(table, columns)
@@ -96,6 +97,34 @@ class Tables:
             )
         stored_type = column_type(self._name, f"{table.table}.{field.name}", field.dataType)
         return Column(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
+
+    def _require_own_names(self, table: TableName) -> None:
+        """Views are replaced: refuse where something else has the name of one, such as a table of the user or
+        the `orders_at` of another mirrored table.
+
+        Raises:
+            SinkError: `SINK_NAME_TAKEN`.
+        """
+        plain = plain_name(table)
+        # A view of ours names what it reads.
+        sources = {plain: f"{plain}_at", f"{plain}_at": f"taut_rows_{plain}"}
+        for view, source in sources.items():
+            # As ClickHouse writes it: only names that need it are between backticks.
+            text = name_sql(source)[1:-1]
+            own = f"engine = 'View' AND position(create_table_query, {text_sql(text)}) > 0"
+            others = self._engine.rows(
+                f"SELECT engine FROM system.tables WHERE database = {text_sql(self._options.database)} "
+                f"AND name = {text_sql(view)} AND NOT ({own})"
+            )
+            if others:
+                raise SinkError(
+                    "SINK_NAME_TAKEN",
+                    f"Sink {self._name}: {table} is shown as {view}, and the database "
+                    f"{self._options.database} has something else of this name ({others[0][0]})",
+                    hint="Give the sink another database (option database), or rename the dataset.",
+                    parameters={"sink": self._name, "table": str(table)},
+                    sqlstate="42P07",
+                )
 
     def _require_same(self, table: TableName, existing: Sequence[Column], columns: Sequence[Column]) -> None:
         types = {column.name: column.type.sql for column in columns}
