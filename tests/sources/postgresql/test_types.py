@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
-from tautochrone.sources.postgresql.log_schema import SPARK_SCHEMA
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
 from tautochrone.sources.postgresql.types import (
     invalid_value_sql,

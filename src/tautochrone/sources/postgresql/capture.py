@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
-
-from pyspark import pipelines as dp
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
-from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.keyed_apply import column_list
 from tautochrone.model.names import quoted
+from tautochrone.sources.capture.definitions import (
+    check_name,
+    define_log,
+    define_table,
+    matches_any,
+    patterns_of,
+)
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url, connect, explained
-from tautochrone.sources.postgresql.log_schema import SPARK_SCHEMA
 from tautochrone.sources.postgresql.messages import Column
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
 from tautochrone.sources.postgresql.types import invalid_value_sql, value_sql, with_built_in_types
@@ -35,13 +33,7 @@ from tautochrone.sources.registry import register_change_log
 __all__ = ["capture"]
 
 FORMAT = "tautochrone_postgresql"
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _SLOT = re.compile(r"[a-z0-9_]{1,54}")
-_PREFIX = "__taut_"
-_EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
-"""Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
-_INVALID = f"{_PREFIX}invalid"
-"""An event's values that the types of their columns do not have."""
 
 _captures: dict[str, Capture] = {}
 """The captures of this process. A query names its capture, so that it has no password in it."""
@@ -83,12 +75,7 @@ def capture(
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the database does not answer, or refuses.
     """
-    if not _NAME.fullmatch(name):
-        raise DefinitionError(
-            "CAPTURE_NAME_INVALID",
-            f"{name!r} cannot be the name of a capture",
-            hint="use up to 41 lower-case letters, digits and _: it names the replication slot too",
-        )
+    check_name(name)
     slot = slot or f"tautochrone_{name}"
     if not _SLOT.fullmatch(slot):
         raise DefinitionError(
@@ -110,29 +97,15 @@ def capture(
     publication = publication or f"tautochrone_{name}"
     with explained(name), connect(url) as connection:
         existing = read_tables(connection, publication)
-        chosen = captured_tables(existing, _patterns(tables), _patterns(exclude), name)
+        chosen = captured_tables(existing, patterns_of(tables), patterns_of(exclude), name)
         columns = [with_built_in_types(connection, table.columns) for table in chosen]
     _captures[name] = Capture(name, url, chosen, slot, publication, schema_changes == "evolve")
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
-    SparkSession.active().dataSource.register(_Stream)
-    _define_log(name)
+    define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}")
     for table, columns_of_table in zip(chosen, columns, strict=True):
-        texts = [column.name for column in table.columns if _is_text(table, column.name, _patterns(as_text))]
+        names = [column.name for column in table.columns]
+        texts = [column for column in names if matches_any(f"{table.name}.{column}", patterns_of(as_text))]
         _define_table(name, table, columns_of_table, texts, invalid_values)
-
-
-def _patterns(patterns: str | Sequence[str]) -> Sequence[str]:
-    return [patterns] if isinstance(patterns, str) else patterns
-
-
-def _is_text(table: CapturedTable, column: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(f"{table.name}.{column}", pattern) for pattern in patterns)
-
-
-def _define_log(name: str) -> None:
-    @dp.table(name=f"{name}_log", comment=f"The change log of the PostgreSQL capture {name}")
-    def log() -> DataFrame:
-        return SparkSession.active().readStream.format(FORMAT).option("capture", name).load()
 
 
 def _define_table(
@@ -149,44 +122,13 @@ def _define_table(
         invalid_value = None if as_text or column.is_key else invalid_value_sql(column)
         if invalid_value is not None:
             invalid_values.append(invalid_value)
-    columns += [f"{column} AS {_PREFIX}{column}" for column in _EVENT_COLUMNS]
-    columns.append(f"array_compact(CAST(array({', '.join(invalid_values)}) AS ARRAY<STRING>)) AS {_INVALID}")
-    relation, log_table = table.name, f"{name}_log"
-
-    @dp.table(
-        name=f"{name}_{prefix}{table.table}",
+    define_table(
+        f"{name}_{prefix}{table.table}",
+        log_table=f"{name}_log",
+        relation=table.name,
+        keys=table.keys,
+        columns=columns,
         comment=f"The table {table.name} of the PostgreSQL capture {name}",
-        table_properties={
-            "tautochrone.apply.keys": column_list(table.keys),
-            "tautochrone.apply.sequence": f"{_PREFIX}point, {_PREFIX}sequence",
-            "tautochrone.apply.delete": f"{_PREFIX}operation = 'delete'",
-            "tautochrone.apply.truncate": f"{_PREFIX}operation = 'truncate'",
-            "tautochrone.apply.transaction": f"{_PREFIX}transaction",
-            "tautochrone.apply.snapshot": f"{_PREFIX}snapshot",
-            "tautochrone.apply.unchanged": f"{_PREFIX}unchanged",
-            "tautochrone.apply.invalid": _INVALID,
-            "tautochrone.apply.invalid_values": policy,
-            "tautochrone.apply.dropped": ", ".join(
-                [_INVALID, *(f"{_PREFIX}{column}" for column in _EVENT_COLUMNS)]
-            ),
-            "tautochrone.apply.relation": table.name,
-        },
+        invalid=invalid_values,
+        invalid_values=policy,
     )
-    def rows() -> DataFrame:
-        events = SparkSession.active().readStream.table(log_table)
-        of_table = (sf.col("relation") == relation) & (sf.col("operation") != "completed")
-        return events.where(of_table).selectExpr(*columns)
-
-
-class _Stream(DataSource):
-    """Stands for the log in a query; Spark itself never reads it."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> StructType:
-        return SPARK_SCHEMA
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        raise NotImplementedError("the log is read by the change log's own flow")
