@@ -15,6 +15,7 @@ from tautochrone.app.storage import check_storage
 from tautochrone.errors import SettingsError
 from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.coordinator import CoordinatorLoop, TransactionCoordinator
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.pages import Forms
 from tautochrone.metaservice.server import listen, uri_of, uvicorn_server
@@ -71,6 +72,8 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
         bound = exit_stack.enter_context(listen(address.host, address.port))
         store = exit_stack.enter_context(MetaStore.open(settings.meta_url if settings else meta_url or ""))
         catalog = None if settings is None else (ReadPoints(store), metadata_source(settings.catalog))
+        coordinator = TransactionCoordinator(store)
+        exit_stack.enter_context(CoordinatorLoop(coordinator))
         app = create_app(
             access=access,
             store=store,
@@ -78,6 +81,7 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
             no_catalog="This service was started with a store alone: it knows no lake. "
             "Start it with a project to read tables through it",
             forms=exit_stack.enter_context(_forms(located, store)),
+            coordinator=coordinator,
         )
         _log.info("serving at %s", uri_of(bound))
         if catalog is None:

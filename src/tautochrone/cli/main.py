@@ -197,6 +197,35 @@ def _parser() -> argparse.ArgumentParser:
     )
     sinks = command("sinks", "the sinks: what they show, how far they are behind", reads=True, spark=False)
     sinks.add_argument("--forget", metavar="NAME", help="drop what the store knows of a sink")
+    transactions = commands.add_parser(
+        "transactions", help="transactions that programs drive: list, show, settle"
+    )
+    transactions.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
+    )
+    steps = transactions.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for action, text in (
+        ("list", "the transactions, by their ids"),
+        ("show", "one transaction and its chunks"),
+        ("commit", "decide to commit a prepared one, or try a commit that needs attention again"),
+        ("rollback", "decide to roll one back, or try a rollback that needs attention again"),
+        ("confirm", "record that a decision was carried out, after the target was put right by hand"),
+    ):
+        step = command(action, text, reads=True, spark=False, within=steps)
+        step.add_argument("--meta", metavar="URL", help="use this store or service, without a project")
+        if action != "list":
+            step.add_argument("id", help="the id of the transaction")
+            continue
+        step.add_argument("--attention", action="store_true", help="only those that need attention")
+        step.add_argument("--owner", metavar="NAME", help="only those of this program")
+        step.add_argument(
+            "--state",
+            choices=("initialized", "prepared", "committing", "committed", "aborting", "aborted"),
+            help="only those in this state",
+        )
+        step.add_argument(
+            "--limit", type=int, default=100, metavar="N", help="maximum rows to print (default 100)"
+        )
     token = command(
         "token",
         "a token for `query --after`: all that has been written to the sources by now",
@@ -296,6 +325,7 @@ COMMANDS = {
     "pins": ("topology", "pins"),
     "sinks": ("sinks", "sinks"),
     "token": ("topology", "token"),
+    "transactions": ("transactions", "transactions"),
     "maintain": ("maintain", "maintain"),
     "relocate": ("relocate", "relocate"),
     "revise": ("revise", "revise"),

@@ -26,6 +26,7 @@ from tautochrone.meta.sql.recovery import SqlRecovery
 from tautochrone.meta.sql.registrations import SqlRegistrations
 from tautochrone.meta.sql.revisions import SqlRevisions
 from tautochrone.meta.sql.roots import SqlRoots
+from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.closeable import Closeable
 
 __all__ = ["MetaStore"]
@@ -69,6 +70,7 @@ class MetaStore(Closeable):
         self.registrations: protocols.Registrations = SqlRegistrations(transactions)
         self.revisions: protocols.Revisions = SqlRevisions(transactions)
         self.roots: protocols.Roots = SqlRoots(transactions)
+        self.transactions: protocols.Transactions = SqlTransactions(transactions)
         self._identify()
 
     @property

@@ -1,6 +1,7 @@
 """The MetaService as one FastAPI application, which a job embeds and `taut serve` runs.
 
     /v1            the read-only Iceberg REST catalog
+    /v1/transactions  transactions that programs drive
     /register …    the API of FLIP-276
     /api/v1        the content of the store as JSON
     /              web pages
@@ -20,9 +21,12 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
 from tautochrone.meta import Store
 from tautochrone.metaservice.http.access import Access, AccessMiddleware, Sessions
+from tautochrone.metaservice.http.catalog_paths import is_catalog_path
 from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems
 from tautochrone.metaservice.http.request_limits import RequestLimits
 from tautochrone.rest_catalog.metadata_files import MetadataSource
@@ -30,6 +34,7 @@ from tautochrone.rest_catalog.read_points import ReadPointResolver
 from tautochrone.rest_catalog.routes import catalog_app, no_catalog_app
 
 if TYPE_CHECKING:
+    from tautochrone.metaservice.coordinator import TransactionCoordinator
     from tautochrone.metaservice.http.metrics import Metrics
     from tautochrone.metaservice.pages import Forms
 
@@ -37,6 +42,13 @@ __all__ = ["create_app"]
 
 _VERSION = version("tautochrone")
 _NO_PROJECT = "This service knows no project, so it neither queries tables nor revises them"
+
+
+class _CatalogMount(Mount):
+    """Leaves paths of transactions to their routes, also those with a wrong method or without a route."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if is_catalog_path(scope.get("path", "")) else (Match.NONE, {})
 
 
 class Health(BaseModel):
@@ -53,6 +65,7 @@ def create_app(
     catalog: tuple[ReadPointResolver, MetadataSource] | None = None,
     no_catalog: str = "This service serves no catalog",
     forms: Forms | str = _NO_PROJECT,
+    coordinator: TransactionCoordinator | None = None,
 ) -> FastAPI:
     """Compose the application.
 
@@ -62,6 +75,7 @@ def create_app(
         catalog: the read points, and the tables of the lake.
         no_catalog: why no catalog is served, half a sentence for clients that ask for it.
         forms: what runs queries and revisions from the pages, or why the pages have neither.
+        coordinator: of the transactions that programs drive; None: one without participants.
     """
     app = FastAPI(
         title="Tautochrone MetaService",
@@ -80,8 +94,10 @@ def create_app(
         """The health check. It needs no token."""
         return Health(version=_VERSION, catalog=catalog is not None)
 
-    metrics = None if store is None else _add_store(app, store, forms)
-    app.mount("/v1", no_catalog_app(no_catalog) if catalog is None else catalog_app(*catalog))
+    metrics = None if store is None else _add_store(app, store, forms, coordinator)
+    app.router.routes.append(
+        _CatalogMount("/v1", no_catalog_app(no_catalog) if catalog is None else catalog_app(*catalog))
+    )
     app.add_middleware(RequestLimits)
     app.add_middleware(AccessMiddleware, access=access, sessions=sessions)
     if metrics is not None:
@@ -91,10 +107,14 @@ def create_app(
     return app
 
 
-def _add_store(app: FastAPI, store: Store, forms: Forms | str) -> Metrics:
+def _add_store(
+    app: FastAPI, store: Store, forms: Forms | str, coordinator: TransactionCoordinator | None
+) -> Metrics:
     # Imported here, because the catalog alone does not need them.
     from tautochrone.metaservice.api import add_api
     from tautochrone.metaservice.api.flip import add_flip
+    from tautochrone.metaservice.api.transactions import add_transactions
+    from tautochrone.metaservice.coordinator import TransactionCoordinator
     from tautochrone.metaservice.http.login import add_login
     from tautochrone.metaservice.http.metrics import add_metrics
     from tautochrone.metaservice.pages import Forms, add_pages
@@ -104,6 +124,7 @@ def _add_store(app: FastAPI, store: Store, forms: Forms | str) -> Metrics:
     add_pages(app, store, Forms(unavailable_reason=forms) if isinstance(forms, str) else forms)
     add_flip(app, store)
     add_api(app, store)
+    add_transactions(app, store, coordinator or TransactionCoordinator(store))
     if app.state.access.hashes:
         add_login(app, app.state.access, app.state.sessions)
     metrics = add_metrics(app, store)

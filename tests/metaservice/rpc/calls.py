@@ -16,8 +16,9 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
-from tautochrone.model.sink import Intent, Published, TransactionId
+from tautochrone.model.sink import Intent, Published, TransactionId, TransactionState
 from tautochrone.model.sources import SkippedFiles, SkipReason
+from tautochrone.model.transactions import CLIENT, TransactionChunk, TransactionOperation
 
 ROOT, VIEW, OUTSIDER = (TableName("lake", ("db",), name) for name in ("orders", "totals", "outsider"))
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
@@ -37,7 +38,7 @@ READS = {
     "sinks",
     "require_free", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
     "shared_clocks", "skipped_files", "standing", "status", "table_ids", "timeline", "versions_at",
-    "why_absent",
+    "why_absent", "transaction", "transaction_chunks", "transactions", "due_transactions",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""
 
@@ -59,6 +60,15 @@ def intended(store: Store, fence: Fence) -> Fence:
         "job", fence, Intent(transaction=TRANSACTION, versions={VIEW: Version("v")})
     )
     return TRANSACTION.fence
+
+
+def begun(store: Store) -> TransactionState:
+    return store.transactions.begin("t", "loader", 1, 10**9, CLIENT)
+
+
+def deciding(store: Store) -> TransactionState:
+    begun(store)
+    return store.transactions.commit("t", "loader", 1)
 
 
 def opened(store: Store, fence: Fence, version: int = 1) -> CheckpointNumber:
@@ -264,5 +274,41 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         store.jobs.end_run("job", fence),
         store.deliveries.forget("mirror"),
     )[1:],
+    "fence_transactions": lambda store, _: store.transactions.fence("loader", 2),
+    "recover_transactions": lambda store, _: (
+        begun(store),
+        len(store.transactions.recover("loader", 2)),
+    )[1:],
+    "begin_transaction": lambda store, _: begun(store),
+    "write_transaction": lambda store, _: (
+        begun(store),
+        store.transactions.write("t", "loader", 1, TransactionChunk(id="1", table="x", rows=2, hash="ab")),
+    ),
+    "prepare_transaction": lambda store, _: (begun(store), store.transactions.prepare("t", "loader", 1)),
+    "commit_transaction": lambda store, _: deciding(store),
+    "rollback_transaction": lambda store, _: store.transactions.rollback("t", "loader", 1),
+    "confirm_transaction": lambda store, _: (
+        deciding(store),
+        store.transactions.confirm("t", "loader", 1),
+    ),
+    "fail_transaction": lambda store, _: (
+        deciding(store),
+        store.transactions.fail("t", "loader", 1, "away", 1, 3).failures,
+    ),
+    "record_transaction_failure": lambda store, _: (
+        deciding(store),
+        store.transactions.record_failure("t", "away", 1, 3, 100),
+        None,
+    )[2:],
+    "settle_transaction": lambda store, _: (
+        begun(store),
+        store.transactions.settle("t", TransactionOperation.ROLLBACK),
+    ),
+    "roll_back_expired_transactions": lambda store, _: (
+        store.transactions.begin("t", "loader", 1, 0),
+        store.transactions.roll_back_expired(),
+        None,
+    )[2:],
+    "forget_transaction_chunks": lambda store, _: store.transactions.forget_chunks(0),
 }
 """A way through each method that writes. What its repeat may leave behind is in `observations`."""

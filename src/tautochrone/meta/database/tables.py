@@ -309,3 +309,39 @@ deliveries = Table(
 """The state of each sink. `flows` has by name the fields of `model.delivery.SinkFlow`. `incarnation`,
 `checkpoint` and `versions` are what the sink showed when last read; `intent` is the `model.sink.Intent` of a
 transaction whose result is not known yet."""
+
+transaction_owners = Table(
+    "transaction_owners",
+    metadata,
+    Column("owner", String(255), primary_key=True),
+    Column("fence", BigInteger, nullable=False),
+)
+
+transactions = Table(
+    "transactions",
+    metadata,
+    Column("id", String(255), primary_key=True),
+    Column("owner", String(255), nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("participant", String(255), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("due_at_ms", BigInteger, nullable=False),
+    Column("changed_at_ms", BigInteger, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("needs_attention", Boolean, nullable=False),
+    Column("error", Text),
+    Index("transactions_by_state", "state"),
+)
+
+transaction_chunks = Table(
+    "transaction_chunks",
+    metadata,
+    Column("transaction_id", String(255), primary_key=True),
+    Column("chunk", String(255), primary_key=True),
+    Column("table_name", String(1000), nullable=False),
+    Column("partition", String(1000), nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("content_hash", String(255), nullable=False),
+    Column("server", String(255), nullable=False),
+)

@@ -13,6 +13,7 @@ from tautochrone.meta.protocols.registrations import Registrations
 from tautochrone.meta.protocols.revisions import Revisions
 from tautochrone.meta.protocols.roots import Roots
 from tautochrone.meta.protocols.store import Store
+from tautochrone.meta.protocols.transactions import Transactions
 
 __all__ = [
     "Checkpoints",
@@ -28,4 +29,5 @@ __all__ = [
     "Revisions",
     "Roots",
     "Store",
+    "Transactions",
 ]

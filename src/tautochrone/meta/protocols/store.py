@@ -23,6 +23,7 @@ from tautochrone.meta.protocols.recovery import Recovery
 from tautochrone.meta.protocols.registrations import Registrations
 from tautochrone.meta.protocols.revisions import Revisions
 from tautochrone.meta.protocols.roots import Roots
+from tautochrone.meta.protocols.transactions import Transactions
 
 __all__ = ["Store"]
 
@@ -58,6 +59,7 @@ class Store(Protocol):
     registrations: Registrations
     revisions: Revisions
     roots: Roots
+    transactions: Transactions
 
     @property
     @marks.reads

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tautochrone.errors import AccessError
 from tautochrone.meta.wire import remote_calls
+from tautochrone.metaservice.http.catalog_paths import is_catalog_path
 from tautochrone.metaservice.http.pin_owners import CALLER, Caller, Role
 from tautochrone.metaservice.http.problems import problem_of
 from tautochrone.rest_catalog.routes import iceberg_error
@@ -32,7 +33,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # Requests by POST that the role `read` may send. The catalog refuses writes itself, and the store checks who
 # owns a pin.
-_READS_BY_POST = ("/v1/", "/version/", "/api/v1/tokens", "/api/v1/pins")
+_READS_BY_POST = ("/version/", "/api/v1/tokens", "/api/v1/pins")
 _FORMS_THAT_READ = ("/query", "/preview")
 _PUBLIC_PATHS = ("/healthz", "/login", "/logout")
 SESSION_S = 12 * 3600
@@ -130,7 +131,7 @@ class AccessMiddleware:
                 scope["tautochrone_role"] = None if caller is None else caller.role
             except AccessError as error:
                 status = 401 if error.error_class.startswith("TOKEN_") else 403
-                catalog = scope["path"].startswith("/v1/")
+                catalog = is_catalog_path(scope["path"])
                 answer = iceberg_error(status, error) if catalog else problem_of(error, status)
                 if status == 401:
                     answer.headers["WWW-Authenticate"] = 'Bearer realm="tautochrone"'
@@ -191,7 +192,7 @@ def _only_reads(path: str) -> bool:
     if path.startswith("/rpc/"):
         call = remote_calls().get(path.removeprefix("/rpc/"))
         return call is not None and call.for_readers
-    return path in _FORMS_THAT_READ or path.startswith(_READS_BY_POST)
+    return is_catalog_path(path) or path in _FORMS_THAT_READ or path.startswith(_READS_BY_POST)
 
 
 def _require_same_site(request: Request) -> None:

@@ -124,6 +124,12 @@ class _StoreGauges:
         pins = GaugeMetricFamily("tautochrone_pins", "Leases of readers that are alive")
         pins.add_metric([], len(self._store.pins.live()))
         yield pins
+        attention = GaugeMetricFamily(
+            "tautochrone_transactions_needing_attention",
+            "Transactions of programs whose decision could not be carried out, 1,000 at most",
+        )
+        attention.add_metric([], len(self._store.transactions.find(attention=True, limit=1_000)))
+        yield attention
 
     def _checkpoints(self) -> Iterator[Metric]:
         published = GaugeMetricFamily(

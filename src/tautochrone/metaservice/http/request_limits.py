@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tautochrone.errors import AccessError, QueryError, TautochroneError
 from tautochrone.meta.wire import UnreadableError
+from tautochrone.metaservice.http.catalog_paths import TRANSACTIONS, is_catalog_path
 from tautochrone.metaservice.http.pin_owners import Role, caller_of
 from tautochrone.metaservice.http.problems import problem_of
 from tautochrone.metaservice.http.strict_json import InvalidJsonError, JsonLimits, parse_json
@@ -36,7 +37,7 @@ _CHECKED_INLINE_BYTES = 16_384
 _MAX_LIMIT = 10_000
 # The store adds to numbers and subtracts times: the results must also fit into 64 bits.
 _MAX_NUMBER, _MAX_MS = 2**62, 2**53
-_JSON_PATHS = ("/rpc/", "/version/", "/api/v1/pins")
+_JSON_PATHS = ("/rpc/", "/version/", "/api/v1/pins", f"{TRANSACTIONS}/")
 _EVENT_STREAM = "/api/v1/events"
 _WITHOUT_NUMBERS = frozenset({"besides", "numbers", "without"})
 
@@ -197,7 +198,7 @@ async def _send_refusal(scope: Scope, receive: Receive, send: Send, error: Tauto
 
 def _refusal(scope: Scope, error: TautochroneError) -> Response:
     answer = problem_of(error)
-    return iceberg_error(answer.status_code, error) if scope["path"].startswith("/v1/") else answer
+    return iceberg_error(answer.status_code, error) if is_catalog_path(scope["path"]) else answer
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:

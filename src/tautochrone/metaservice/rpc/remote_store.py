@@ -112,6 +112,7 @@ class RemoteStore(Closeable):
         self.registrations = _remote_part("registrations", protocols.Registrations, self._send)
         self.revisions = _remote_part("revisions", protocols.Revisions, self._send)
         self.roots = _remote_part("roots", protocols.Roots, self._send)
+        self.transactions = _remote_part("transactions", protocols.Transactions, self._send)
         try:
             self._send(self._calls["incarnation"], {})
         except BaseException:

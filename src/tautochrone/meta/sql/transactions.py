@@ -1,0 +1,350 @@
+"""Transactions that programs drive. Every step is one write of the store: a crash leaves it done or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from tautochrone.errors import FencedError, MetaError
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository
+from tautochrone.model.sink import TransactionState
+from tautochrone.model.transactions import (
+    ANSWERS,
+    CLIENT,
+    DECIDED,
+    ENDED,
+    CoordinatedTransaction,
+    TransactionChunk,
+    TransactionOperation,
+)
+
+__all__ = ["SqlTransactions"]
+
+_T, _O, _K = t.transactions.c, t.transaction_owners.c, t.transaction_chunks.c
+_S, _Operation = TransactionState, TransactionOperation
+
+
+class SqlTransactions(Repository):
+    """Implements `meta.protocols.Transactions`."""
+
+    def fence(self, owner: str, fence: int) -> None:
+        with self._write() as connection:
+            _raise_fence(connection, owner, fence)
+
+    def recover(self, owner: str, fence: int) -> tuple[CoordinatedTransaction, ...]:
+        older = (_T.owner == owner) & (_T.state == _S.INITIALIZED) & (_T.fence < fence)
+        remaining = select(t.transactions).where(_T.owner == owner, _T.state.not_in(ENDED)).order_by(_T.id)
+        with self._write() as connection:
+            _raise_fence(connection, owner, fence)
+            for row in connection.execute(select(t.transactions).where(older)).all():
+                self._set(connection, row, _S.ABORTING, fence)
+            return tuple(map(_transaction, connection.execute(remaining)))
+
+    def begin(
+        self, transaction: str, owner: str, fence: int, timeout_ms: int, participant: str = CLIENT
+    ) -> TransactionState:
+        with self._as_owner(owner, fence) as connection:
+            row = _row(connection, transaction, owner)
+            state = self._next(_Operation.BEGIN, transaction, row)
+            if row is None:
+                self._insert(connection, transaction, owner, fence, participant, state, timeout_ms)
+            elif (row.participant, row.timeout_ms) != (participant, timeout_ms):
+                raise _conflict(
+                    "TRANSACTION_DIFFERS",
+                    f"Transaction {transaction} was begun for the participant {row.participant} with a "
+                    f"time-out of {row.timeout_ms} ms",
+                )
+            else:
+                self._set(connection, row, state, fence)
+            return state
+
+    def write(self, transaction: str, owner: str, fence: int, chunk: TransactionChunk) -> TransactionState:
+        with self._as_owner(owner, fence) as connection:
+            row = _row(connection, transaction, owner)
+            state = self._next(_Operation.WRITE, transaction, row)
+            query = select(t.transaction_chunks).where(_K.transaction_id == transaction, _K.chunk == chunk.id)
+            known = connection.execute(query).first()
+            if known is None:
+                connection.execute(insert(t.transaction_chunks).values(_chunk_values(transaction, chunk)))
+            elif _chunk(known) != chunk:
+                raise _conflict(
+                    "TRANSACTION_CHUNK_DIFFERS",
+                    f"Chunk {chunk.id} of transaction {transaction} was registered with another content",
+                )
+            self._set(connection, row, state, fence)
+            return state
+
+    def prepare(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        return self._step(_Operation.PREPARE, transaction, owner, fence)
+
+    def commit(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        return self._step(_Operation.COMMIT, transaction, owner, fence)
+
+    def rollback(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        return self._step(_Operation.ROLLBACK, transaction, owner, fence)
+
+    def confirm(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        return self._step(_Operation.CONFIRM, transaction, owner, fence)
+
+    def fail(
+        self, transaction: str, owner: str, fence: int, error: str, attempt: int, max_failures: int
+    ) -> CoordinatedTransaction:
+        with self._as_owner(owner, fence) as connection:
+            row = _row(connection, transaction, owner)
+            self._next(_Operation.FAIL, transaction, row)
+            if row is None:
+                raise _not_found(transaction)
+            return self._fail(connection, row, error, attempt, max_failures, row.timeout_ms)
+
+    def record_failure(
+        self, transaction: str, error: str, attempt: int, max_failures: int, retry_ms: int
+    ) -> CoordinatedTransaction | None:
+        with self._write() as connection:
+            row = _locked(connection, transaction)
+            if row is None or row.state not in DECIDED:
+                return None
+            return self._fail(connection, row, error, attempt, max_failures, retry_ms)
+
+    def settle(self, transaction: str, operation: TransactionOperation) -> TransactionState:
+        with self._write() as connection:
+            row = _locked(connection, transaction)
+            if row is None:
+                raise _not_found(transaction)
+            state = self._next(operation, transaction, row)
+            if operation is _Operation.COMMIT and row.state == _S.INITIALIZED:
+                raise _refused(operation, transaction, _S.INITIALIZED)
+            self._set(connection, row, state, 0)
+            if state in DECIDED:
+                values = {"needs_attention": False, "failures": 0, "due_at_ms": self._due(row)}
+                connection.execute(update(t.transactions).where(_T.id == transaction).values(values))
+            return state
+
+    def roll_back_expired(self) -> tuple[str, ...]:
+        expired = (_T.state == _S.INITIALIZED.value) & (_T.due_at_ms <= self._clock())
+        query = select(t.transactions).where(expired).order_by(_T.id)
+        with self._read() as connection:
+            # Most calls find nothing, and a write would wait for other writers.
+            if connection.execute(query.limit(1)).first() is None:
+                return ()
+        with self._write() as connection:
+            rows = connection.execute(query.with_for_update()).all()
+            for row in rows:
+                self._set(connection, row, _S.ABORTING, 0)
+            return tuple(row.id for row in rows)
+
+    def forget_chunks(self, ended_before_ms: int) -> None:
+        ended = select(_T.id).where(_T.state.in_(ENDED), _T.changed_at_ms < ended_before_ms)
+        with self._write() as connection:
+            connection.execute(delete(t.transaction_chunks).where(_K.transaction_id.in_(ended)))
+
+    def get(self, transaction: str) -> CoordinatedTransaction | None:
+        with self._read() as connection:
+            row = connection.execute(select(t.transactions).where(_T.id == transaction)).first()
+            return None if row is None else _transaction(row)
+
+    def chunks(self, transaction: str) -> tuple[TransactionChunk, ...]:
+        query = select(t.transaction_chunks).where(_K.transaction_id == transaction).order_by(_K.chunk)
+        with self._read() as connection:
+            return tuple(map(_chunk, connection.execute(query)))
+
+    def find(
+        self,
+        owner: str | None = None,
+        state: TransactionState | None = None,
+        *,
+        attention: bool = False,
+        after: str = "",
+        limit: int = 100,
+    ) -> tuple[CoordinatedTransaction, ...]:
+        query = select(t.transactions).where(_T.id > after)
+        if owner is not None:
+            query = query.where(_T.owner == owner)
+        if state is not None:
+            query = query.where(_T.state == state.value)
+        if attention:
+            query = query.where(_T.needs_attention)
+        with self._read() as connection:
+            return tuple(map(_transaction, connection.execute(query.order_by(_T.id).limit(limit))))
+
+    def due(self) -> tuple[CoordinatedTransaction, ...]:
+        query = select(t.transactions).where(
+            _T.state.in_(DECIDED), _T.needs_attention.is_(False), _T.due_at_ms <= self._clock()
+        )
+        with self._read() as connection:
+            return tuple(map(_transaction, connection.execute(query.order_by(_T.id))))
+
+    @contextmanager
+    def _as_owner(self, owner: str, fence: int) -> Iterator[Connection]:
+        """A write in the owner's name. Its fence is remembered also when the operation is refused."""
+        refused: MetaError | None = None
+        with self._write() as connection:
+            _raise_fence(connection, owner, fence)
+            try:
+                yield connection
+            except MetaError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def _step(
+        self, operation: TransactionOperation, transaction: str, owner: str, fence: int
+    ) -> TransactionState:
+        with self._as_owner(owner, fence) as connection:
+            row = _row(connection, transaction, owner)
+            state = self._next(operation, transaction, row)
+            if row is None:
+                self._insert(connection, transaction, owner, fence, CLIENT, state, 0)
+            else:
+                self._set(connection, row, state, fence)
+            return state
+
+    def _next(
+        self, operation: TransactionOperation, transaction: str, row: Row[Any] | None
+    ) -> TransactionState:
+        state = _S.UNKNOWN if row is None else _S(row.state)
+        expired = row is not None and state is _S.INITIALIZED and row.due_at_ms <= self._clock()
+        # Whether `roll_back_expired` came first must not matter.
+        if expired and operation is not _Operation.ROLLBACK:
+            raise _conflict(
+                "TRANSACTION_EXPIRED", f"Transaction {transaction} was not prepared within its time-out"
+            )
+        following = ANSWERS[operation].get(state)
+        if following is None:
+            raise _refused(operation, transaction, state)
+        return following
+
+    def _insert(
+        self,
+        connection: Connection,
+        transaction: str,
+        owner: str,
+        fence: int,
+        participant: str,
+        state: TransactionState,
+        timeout_ms: int,
+    ) -> None:
+        now_ms = self._clock()
+        values = {
+            "id": transaction,
+            "owner": owner,
+            "fence": fence,
+            "participant": participant,
+            "state": state.value,
+            "timeout_ms": timeout_ms,
+            "due_at_ms": now_ms + timeout_ms,
+            "changed_at_ms": now_ms,
+            "failures": 0,
+            "needs_attention": False,
+        }
+        connection.execute(insert(t.transactions).values(values))
+
+    def _set(self, connection: Connection, row: Row[Any] | None, state: TransactionState, fence: int) -> None:
+        if row is None:
+            return
+        values: dict[str, object] = {"state": state.value, "fence": fence}
+        if state != row.state:
+            values |= {"changed_at_ms": self._clock(), "needs_attention": False}
+            if state in DECIDED:
+                values["due_at_ms"] = self._due(row)
+        connection.execute(update(t.transactions).where(_T.id == row.id).values(values))
+
+    def _due(self, row: Row[Any]) -> int:
+        """A participant in the service carries a decision out at once, a program within its time-out."""
+        return int(self._clock() + (row.timeout_ms if row.participant == CLIENT else 0))
+
+    def _fail(
+        self,
+        connection: Connection,
+        row: Row[Any],
+        error: str,
+        attempt: int,
+        max_failures: int,
+        retry_ms: int,
+    ) -> CoordinatedTransaction:
+        failures = max(row.failures, attempt)
+        values = {
+            "failures": failures,
+            "error": error,
+            "needs_attention": failures >= max_failures,
+            "due_at_ms": self._clock() + retry_ms,
+        }
+        connection.execute(update(t.transactions).where(_T.id == row.id).values(values))
+        return _transaction(connection.execute(select(t.transactions).where(_T.id == row.id)).one())
+
+
+def _raise_fence(connection: Connection, owner: str, fence: int) -> None:
+    highest = connection.execute(select(_O.fence).where(_O.owner == owner).with_for_update()).scalar()
+    if highest is None:
+        connection.execute(insert(t.transaction_owners).values(owner=owner, fence=fence))
+    elif highest > fence:
+        raise FencedError(
+            "TRANSACTION_FENCED",
+            f"Owner {owner} has a newer run: this one has fence {fence}, the newest {highest}",
+            hint="Another run of this program is active; stop this one.",
+            parameters={"owner": owner, "fence": str(fence), "newest": str(highest)},
+        )
+    elif highest < fence:
+        connection.execute(update(t.transaction_owners).where(_O.owner == owner).values(fence=fence))
+
+
+def _locked(connection: Connection, transaction: str) -> Row[Any] | None:
+    query = select(t.transactions).where(_T.id == transaction)
+    return connection.execute(query.with_for_update()).first()
+
+
+def _row(connection: Connection, transaction: str, owner: str) -> Row[Any] | None:
+    """The transaction's row, which must be the owner's."""
+    row = _locked(connection, transaction)
+    if row is not None and row.owner != owner:
+        raise _conflict("TRANSACTION_DIFFERS", f"Transaction {transaction} is driven by {row.owner}")
+    return row
+
+
+def _chunk_values(transaction: str, chunk: TransactionChunk) -> dict[str, object]:
+    return {
+        "transaction_id": transaction,
+        "chunk": chunk.id,
+        "table_name": chunk.table,
+        "partition": chunk.partition,
+        "row_count": chunk.rows,
+        "content_hash": chunk.hash,
+        "server": chunk.server,
+    }
+
+
+def _chunk(row: Row[Any]) -> TransactionChunk:
+    return TransactionChunk(
+        id=row.chunk,
+        table=row.table_name,
+        partition=row.partition,
+        rows=row.row_count,
+        hash=row.content_hash,
+        server=row.server,
+    )
+
+
+def _transaction(row: Row[Any]) -> CoordinatedTransaction:
+    values = dict(row._mapping)  # noqa: SLF001
+    return CoordinatedTransaction(**{**values, "state": _S(row.state)})
+
+
+def _refused(operation: TransactionOperation, transaction: str, state: TransactionState) -> MetaError:
+    return MetaError(
+        "TRANSACTION_STATE",
+        f"{operation} is refused, transaction {transaction} is {state}",
+        hint="docs/transactions.md says what each operation does in each state.",
+        sqlstate="25000",
+        parameters={"operation": operation.value, "state": state.value},
+    )
+
+
+def _not_found(transaction: str) -> MetaError:
+    return MetaError("TRANSACTION_NOT_FOUND", f"No transaction has the id {transaction}", sqlstate="25000")
+
+
+def _conflict(error_class: str, message: str) -> MetaError:
+    return MetaError(error_class, message, sqlstate="25000")

@@ -1,0 +1,195 @@
+"""`/v1/transactions`: transactions that any program drives. They lie beside the Iceberg catalog in `/v1`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, FastAPI, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import Store
+from tautochrone.metaservice.api.flip import Flag
+from tautochrone.metaservice.coordinator import TransactionCoordinator
+from tautochrone.metaservice.http.problems import PROBLEMS
+from tautochrone.metaservice.http.request_names import checked_text
+from tautochrone.model.sink import TransactionState
+from tautochrone.model.transactions import CLIENT, CoordinatedTransaction, TransactionChunk
+
+__all__ = ["Answer", "Transaction", "TransactionDetails", "add_transactions", "transaction_model"]
+
+_MAX_NUMBER = 2**62
+_DAY_MS = 24 * 3_600_000
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9._:@=+-]{1,200}$", description="chosen by the program")]
+Number = Annotated[int, Field(strict=True, ge=0, le=_MAX_NUMBER)]
+Text = Annotated[str, Field(max_length=1_000)]
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class Run(BaseModel):
+    """Which program calls, and which of its runs: a newer run has a higher fence."""
+
+    model_config = ConfigDict(extra="forbid")
+    owner: Name
+    fence: Number
+
+
+class BeginRequest(Run):
+    """The time-out, and who carries the decision out."""
+
+    timeout_ms: Annotated[int, Field(strict=True, ge=1, le=_DAY_MS)] = 600_000
+    participant: Name = CLIENT
+
+
+class Chunk(BaseModel):
+    """Rows that the program wrote to the target. `id` is chosen by the program: a repeat counts once."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: Name
+    table: Annotated[str, Field(min_length=1, max_length=1_000)]
+    rows: Number
+    hash: Name
+    partition: Text = ""
+    server: Annotated[str, Field(max_length=255)] = ""
+
+
+class WriteRequest(Run):
+    """A chunk to register."""
+
+    chunk: Chunk
+
+
+class FailRequest(Run):
+    """Why the decision could not be carried out; `attempt` counts from 1, so that a repeat counts once."""
+
+    error: Annotated[str, Field(min_length=1, max_length=10_000)]
+    attempt: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+
+
+class Answer(BaseModel):
+    """The state after the operation."""
+
+    id: str
+    state: TransactionState
+
+
+class Transaction(BaseModel):
+    """A transaction. Times are epoch milliseconds."""
+
+    id: str
+    owner: str
+    fence: int
+    participant: str
+    state: TransactionState
+    timeout_ms: int
+    due_at_ms: int = Field(description="when it is rolled back, or a decision is tried again")
+    changed_at_ms: int
+    failures: int
+    needs_attention: bool
+    error: str | None
+
+
+class TransactionDetails(Transaction):
+    """A transaction with its chunks."""
+
+    chunks: list[Chunk]
+
+
+def add_transactions(app: FastAPI, store: Store, coordinator: TransactionCoordinator) -> None:
+    """Put the routes on `app`, before the catalog is mounted on `/v1`."""
+    router = APIRouter(prefix="/v1/transactions", responses=PROBLEMS, tags=["transactions"])
+    _add_reads(router, store)
+    _add_operations(router, store, coordinator)
+    app.include_router(router)
+
+
+def _add_reads(router: APIRouter, store: Store) -> None:
+    @router.get("")
+    def transactions(
+        owner: Annotated[str | None, Query(max_length=255)] = None,
+        state: TransactionState | None = None,
+        attention: Flag = False,
+        after: Annotated[str, Query(max_length=200)] = "",
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+    ) -> list[Transaction]:
+        """Transactions by their ids; `after` is the last id of the page before."""
+        records = store.transactions.find(owner, state, attention=attention, after=after, limit=limit)
+        return [transaction_model(record) for record in records]
+
+    @router.get("/{transaction}")
+    def transaction(transaction: Id) -> TransactionDetails:
+        """One transaction and its chunks."""
+        record = store.transactions.get(transaction)
+        if record is None:
+            raise MetaError(
+                "TRANSACTION_NOT_FOUND", f"No transaction has the id {transaction}", sqlstate="25000"
+            )
+        chunks = store.transactions.chunks(transaction)
+        return TransactionDetails(
+            **transaction_model(record).model_dump(), chunks=[_chunk_model(chunk) for chunk in chunks]
+        )
+
+
+def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoordinator) -> None:
+    @router.post("/recover")
+    def recover(run: Run) -> list[Transaction]:
+        """What a new run calls first: older runs are refused, what they had not prepared is rolled back.
+
+        The answer is what has not ended: prepared transactions to decide, and decisions to carry out."""
+        records = store.transactions.recover(_owner(run), run.fence)
+        return [transaction_model(record) for record in records]
+
+    @router.post("/{transaction}/begin")
+    def begin(transaction: Id, request: BeginRequest) -> Answer:
+        """Open the transaction."""
+        checked_text(request.participant, "A participant", 255)
+        state = coordinator.begin(
+            transaction, _owner(request), request.fence, request.timeout_ms, request.participant
+        )
+        return Answer(id=transaction, state=state)
+
+    @router.post("/{transaction}/write")
+    def write(transaction: Id, request: WriteRequest) -> Answer:
+        """Register a chunk that was written to the target."""
+        chunk = TransactionChunk(**request.chunk.model_dump())
+        state = store.transactions.write(transaction, _owner(request), request.fence, chunk)
+        return Answer(id=transaction, state=state)
+
+    @router.post("/{transaction}/prepare")
+    def prepare(transaction: Id, run: Run) -> Answer:
+        """All chunks are written and durable. From now on it does not time out."""
+        return Answer(id=transaction, state=coordinator.prepare(transaction, _owner(run), run.fence))
+
+    @router.post("/{transaction}/commit")
+    def commit(transaction: Id, run: Run) -> Answer:
+        """Decide to commit. `committing`: the program, or a retry of the service, has to carry it out."""
+        return Answer(id=transaction, state=coordinator.commit(transaction, _owner(run), run.fence))
+
+    @router.post("/{transaction}/rollback")
+    def rollback(transaction: Id, run: Run) -> Answer:
+        """Decide to roll back. `aborting`: the program, or a retry of the service, has to carry it out."""
+        return Answer(id=transaction, state=coordinator.rollback(transaction, _owner(run), run.fence))
+
+    @router.post("/{transaction}/confirm")
+    def confirm(transaction: Id, run: Run) -> Answer:
+        """The program carried the decision out."""
+        return Answer(id=transaction, state=coordinator.confirm(transaction, _owner(run), run.fence))
+
+    @router.post("/{transaction}/fail")
+    def fail(transaction: Id, request: FailRequest) -> Transaction:
+        """The program could not carry the decision out."""
+        failed = coordinator.fail(transaction, _owner(request), request.fence, request.error, request.attempt)
+        return transaction_model(failed)
+
+
+def transaction_model(record: CoordinatedTransaction) -> Transaction:
+    """A transaction as the API shows it."""
+    return Transaction.model_validate(record, from_attributes=True)
+
+
+def _chunk_model(chunk: TransactionChunk) -> Chunk:
+    return Chunk.model_validate(chunk, from_attributes=True)
+
+
+def _owner(run: Run) -> str:
+    return checked_text(run.owner, "An owner", 255)

@@ -1,0 +1,278 @@
+"""The coordinator of transactions: records what programs decide, and lets participants carry it out.
+
+A program drives a transaction with `begin`, `write`, `prepare`, `commit` or `rollback`. The decision is in
+the store before the participant hears of it, so a crash at any point leaves a transaction that can still be
+rolled back, or a decision that is carried out later: by `recover` at the start of a service, and by `sweep`
+while it runs. The participant `client` is the program itself; it carries the decision out and calls `confirm`
+or `fail`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
+from types import MappingProxyType
+from typing import Any
+from weakref import WeakValueDictionary
+
+from tautochrone.errors import MetaError, TautochroneError
+from tautochrone.meta import Store
+from tautochrone.model.closeable import Closeable
+from tautochrone.model.events import Emit
+from tautochrone.model.sink import TransactionState
+from tautochrone.model.transactions import (
+    CLIENT,
+    DECIDED,
+    CoordinatedTransaction,
+    Participant,
+    TransactionOperation,
+)
+from tautochrone.redaction import redacted
+
+__all__ = ["MAX_FAILURES", "CoordinatorLoop", "TransactionCoordinator"]
+
+MAX_FAILURES = 10
+"""How often a decision is tried before the transaction needs attention."""
+_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 60_000
+_MAX_ERROR = 1_000
+_CHUNKS_KEPT_MS = 7 * 24 * 3_600_000
+_SWEEP_S = 1.0
+_S = TransactionState
+_log = logging.getLogger(__name__)
+
+
+def _log_event(event: str, /, **fields: Any) -> None:
+    level = logging.ERROR if event == "transaction_needs_attention" else logging.WARNING
+    _log.log(level, "%s: %s", event, ", ".join(f"{name}={value}" for name, value in fields.items()))
+
+
+class TransactionCoordinator:
+    """Safe to share between threads. Several services may coordinate the transactions of one store.
+
+    Args:
+        store: where the transactions are recorded.
+        participants: who carries decisions out, by name.
+        emit: receives `transaction_needs_attention`, `transaction_failed` and `transaction_expired`; None:
+            they are logged.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        participants: Mapping[str, Participant] = MappingProxyType({}),
+        *,
+        emit: Emit | None = None,
+        max_failures: int = MAX_FAILURES,
+    ) -> None:
+        self._store = store.transactions
+        self._now_ms = store.now_ms
+        self._participants = participants
+        self._emit: Emit = emit or _log_event
+        self._max_failures = max_failures
+        self._locks: WeakValueDictionary[str, _TransactionLock] = WeakValueDictionary()
+        self._locks_guard = Lock()
+
+    def begin(
+        self, transaction: str, owner: str, fence: int, timeout_ms: int, participant: str = CLIENT
+    ) -> TransactionState:
+        """As `Transactions.begin`.
+
+        Raises:
+            MetaError: `TRANSACTION_PARTICIPANT_UNKNOWN`, nobody is registered under this name.
+        """
+        if participant != CLIENT and participant not in self._participants:
+            raise MetaError(
+                "TRANSACTION_PARTICIPANT_UNKNOWN",
+                f"No participant is called {participant}",
+                hint="known participants: " + ", ".join((CLIENT, *sorted(self._participants))),
+            )
+        return self._store.begin(transaction, owner, fence, timeout_ms, participant)
+
+    def prepare(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        """As `Transactions.prepare`, after the participant agreed.
+
+        Raises:
+            MetaError: `TRANSACTION_NOT_PREPARED`, the participant cannot commit it.
+        """
+        with self._exclusive(transaction):
+            self._ask_participant(transaction, owner, fence)
+            return self._store.prepare(transaction, owner, fence)
+
+    def commit(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        """Decide and, unless the program is the participant, carry out. `COMMITTING`: it is tried again.
+
+        Raises:
+            MetaError: `TRANSACTION_NOT_PREPARED`, the participant cannot commit it.
+        """
+        with self._exclusive(transaction):
+            self._ask_participant(transaction, owner, fence)
+            state = self._store.commit(transaction, owner, fence)
+            return self._carry_out(transaction) if state in DECIDED else state
+
+    def rollback(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        """Decide and, unless the program is the participant, carry out. `ABORTING`: it is tried again."""
+        with self._exclusive(transaction):
+            state = self._store.rollback(transaction, owner, fence)
+            return self._carry_out(transaction) if state in DECIDED else state
+
+    def confirm(self, transaction: str, owner: str, fence: int) -> TransactionState:
+        """The program, which is the participant, carried the decision out.
+
+        Raises:
+            MetaError: `TRANSACTION_DIFFERS`, a participant of the service does it.
+        """
+        self._require_client(transaction)
+        return self._store.confirm(transaction, owner, fence)
+
+    def fail(
+        self, transaction: str, owner: str, fence: int, error: str, attempt: int
+    ) -> CoordinatedTransaction:
+        """The program, which is the participant, could not carry the decision out.
+
+        Raises:
+            MetaError: `TRANSACTION_DIFFERS`, a participant of the service does it.
+        """
+        self._require_client(transaction)
+        failed = self._store.fail(transaction, owner, fence, error[:_MAX_ERROR], attempt, self._max_failures)
+        self._report_failure(failed)
+        return failed
+
+    def sweep(self) -> None:
+        """Roll back what was not prepared in time, and try what is decided and due. Repeatable."""
+        for transaction in self._store.roll_back_expired():
+            self._emit("transaction_expired", transaction=transaction)
+        for due in self._store.due():
+            with self._exclusive(due.id):
+                self._carry_out(due.id, overdue=True)
+
+    def recover(self) -> None:
+        """At the start of a service: what a crash left is rolled back or carried out."""
+        self._store.forget_chunks(self._now_ms() - _CHUNKS_KEPT_MS)
+        self.sweep()
+
+    def _ask_participant(self, transaction: str, owner: str, fence: int) -> None:
+        """Before it is prepared for the first time: the participant has to agree."""
+        self._store.fence(owner, fence)
+        record = self._store.get(transaction)
+        if record is None or record.state is not _S.INITIALIZED or record.owner != owner:
+            return  # the store refuses or repeats the operation
+        participant = self._participants.get(record.participant)
+        if participant is None:
+            return
+        try:
+            participant.prepare(record, self._store.chunks(transaction))
+        except Exception as error:
+            raise MetaError(
+                "TRANSACTION_NOT_PREPARED",
+                f"The participant {record.participant} cannot commit transaction {transaction}: "
+                f"{redacted(str(error))[:_MAX_ERROR]}",
+                hint="Write what is missing and commit again, or roll back.",
+                sqlstate="25000",
+            ) from error
+
+    def _carry_out(self, transaction: str, *, overdue: bool = False) -> TransactionState:
+        """Let the participant do what is decided; the state afterwards."""
+        record = self._store.get(transaction)
+        if record is None or record.state not in DECIDED or record.needs_attention:
+            return _S.UNKNOWN if record is None else record.state
+        if record.participant == CLIENT:
+            if overdue and record.due_at_ms <= self._now_ms():
+                late = f"the program did not confirm it within {record.timeout_ms} ms"
+                self._record_failure(record, late, record.timeout_ms)
+            return record.state
+        participant = self._participants.get(record.participant)
+        retry_ms = min(_LONGEST_RETRY_MS, _FIRST_RETRY_MS << min(record.failures, 10))
+        if participant is None:
+            unknown = f"no participant is called {record.participant}"
+            self._record_failure(record, unknown, retry_ms)
+            return record.state
+        chunks = self._store.chunks(transaction)
+        try:
+            if record.state is _S.COMMITTING:
+                participant.commit(record, chunks)
+            else:
+                participant.rollback(record, chunks)
+        except Exception as error:
+            # The outcome is unknown, so the same is tried again.
+            text = redacted(str(error)) or type(error).__name__
+            self._record_failure(record, text, retry_ms)
+            return record.state
+        return self._store.settle(transaction, TransactionOperation.CONFIRM)
+
+    def _record_failure(self, record: CoordinatedTransaction, error: str, retry_ms: int) -> None:
+        failed = self._store.record_failure(
+            record.id, error[:_MAX_ERROR], record.failures + 1, self._max_failures, retry_ms
+        )
+        if failed is not None:
+            self._report_failure(failed)
+
+    def _report_failure(self, failed: CoordinatedTransaction) -> None:
+        self._emit(
+            "transaction_failed",
+            transaction=failed.id,
+            owner=failed.owner,
+            state=failed.state.value,
+            error=failed.error,
+            failures=failed.failures,
+        )
+        if failed.needs_attention:
+            self._emit(
+                "transaction_needs_attention",
+                transaction=failed.id,
+                owner=failed.owner,
+                state=failed.state.value,
+                error=failed.error,
+                failures=failed.failures,
+                hint=f"taut transactions show {failed.id}",
+            )
+
+    def _require_client(self, transaction: str) -> None:
+        record = self._store.get(transaction)
+        if record is not None and record.participant != CLIENT:
+            raise MetaError(
+                "TRANSACTION_DIFFERS",
+                f"The participant {record.participant} of the service carries transaction {transaction} out",
+                sqlstate="25000",
+            )
+
+    @contextmanager
+    def _exclusive(self, transaction: str) -> Iterator[None]:
+        """Within one service a participant gets the calls of one transaction one after the other."""
+        with self._locks_guard:
+            lock = self._locks.setdefault(transaction, _TransactionLock())
+        with lock.lock:
+            yield
+
+
+class _TransactionLock:
+    """Kept as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+
+
+class CoordinatorLoop(Closeable):
+    """Sweeps in a thread from construction until `close`, first of all recovering."""
+
+    def __init__(self, coordinator: TransactionCoordinator, *, interval_s: float = _SWEEP_S) -> None:
+        self._coordinator, self._interval_s = coordinator, interval_s
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="tautochrone-transactions", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        step = self._coordinator.recover
+        while not self._stopped.is_set():
+            try:
+                step()
+                step = self._coordinator.sweep
+            except TautochroneError as error:
+                # A busy or unreachable store: the next sweep tries again.
+                _log.warning("transactions were not swept: [%s] %s", error.error_class, error.message)
+            self._stopped.wait(self._interval_s)

@@ -1,0 +1,163 @@
+"""A client for transactions that a program drives through a MetaService (see docs/transactions.md).
+
+    with TransactionClient("http://127.0.0.1:7117", owner="loader", fence=7) as client:
+        for unfinished in client.recover():
+            ...  # settle what an earlier run left
+        client.begin("load-2026-11-25")
+        client.write("load-2026-11-25", chunk)  # after its rows are in the target's staging
+        client.commit("load-2026-11-25")
+        ...  # move the staged rows, then
+        client.confirm("load-2026-11-25")
+
+Every call may be repeated. While the service does not answer, a call is repeated for `retry_ms`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from tautochrone.errors import FencedError, MetaError
+from tautochrone.metaservice.api.transactions import Answer, Transaction, TransactionDetails
+from tautochrone.metaservice.http.problems import Problem
+from tautochrone.model.closeable import Closeable
+from tautochrone.model.sink import TransactionState
+from tautochrone.model.transactions import CLIENT, TransactionChunk
+from tautochrone.redaction import keep_secret
+
+__all__ = ["TransactionClient"]
+
+_TIMEOUT_S = 60.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
+_Result = TypeVar("_Result")
+
+
+class TransactionClient(Closeable):
+    """The transactions of one run of one program.
+
+    Args:
+        url: of the service.
+        owner: the program's name.
+        fence: higher than that of every earlier run of the program.
+        token: a bearer token with the role `operate`.
+        retry_ms: for how long a call is repeated while the service does not answer.
+
+    Every operation raises `FencedError` when a newer run of the program exists, and `MetaError` with the
+    class that the service answered.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        owner: str,
+        fence: int,
+        token: str | None = None,
+        retry_ms: int = 60_000,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        keep_secret(token or "")
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(
+            base_url=url.rstrip("/"), headers=headers, timeout=_TIMEOUT_S, transport=transport
+        )
+        self._run = {"owner": owner, "fence": fence}
+        self._retry_ms = retry_ms
+
+    def recover(self) -> list[Transaction]:
+        """Refuse older runs and roll back what they had not prepared. The transactions that did not end."""
+        return self._request(list[Transaction], "POST", "/recover", self._run)
+
+    def begin(
+        self, transaction: str, *, timeout_ms: int = 600_000, participant: str = CLIENT
+    ) -> TransactionState:
+        """Open a transaction; `participant` carries its decision out."""
+        return self._operate(transaction, "begin", timeout_ms=timeout_ms, participant=participant)
+
+    def write(self, transaction: str, chunk: TransactionChunk) -> TransactionState:
+        """Register rows that are in the target's staging."""
+        return self._operate(transaction, "write", chunk=asdict(chunk))
+
+    def prepare(self, transaction: str) -> TransactionState:
+        """Everything is written: the transaction no longer times out."""
+        return self._operate(transaction, "prepare")
+
+    def commit(self, transaction: str) -> TransactionState:
+        """Decide to commit."""
+        return self._operate(transaction, "commit")
+
+    def rollback(self, transaction: str) -> TransactionState:
+        """Decide to roll back."""
+        return self._operate(transaction, "rollback")
+
+    def confirm(self, transaction: str) -> TransactionState:
+        """This program carried the decision out."""
+        return self._operate(transaction, "confirm")
+
+    def fail(self, transaction: str, error: str, attempt: int) -> Transaction:
+        """This program could not carry the decision out; `attempt` counts from 1."""
+        body = {**self._run, "error": error, "attempt": attempt}
+        return self._request(Transaction, "POST", f"/{quote(transaction, safe='')}/fail", body)
+
+    def get(self, transaction: str) -> TransactionDetails:
+        """A transaction and its chunks.
+
+        Raises:
+            MetaError: `TRANSACTION_NOT_FOUND`.
+        """
+        return self._request(TransactionDetails, "GET", f"/{quote(transaction, safe='')}")
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _operate(self, transaction: str, operation: str, **more: Any) -> TransactionState:
+        path = f"/{quote(transaction, safe='')}/{operation}"
+        return self._request(Answer, "POST", path, {**self._run, **more}).state
+
+    def _request(self, result_type: type[_Result], method: str, path: str, body: Any = None) -> _Result:
+        answer = self._send(method, f"/v1/transactions{path}", body)
+        try:
+            if answer.is_success:
+                return TypeAdapter(result_type).validate_json(answer.content)
+            problem = Problem.model_validate_json(answer.content)
+        except ValidationError:
+            raise MetaError(
+                "META_SERVICE_UNKNOWN",
+                f"What answers at {answer.url.copy_with(query=None)} (status {answer.status_code}) is no "
+                "MetaService of this version",
+                hint="the setting meta.url; the same version of Tautochrone on both sides",
+            ) from None
+        kind = FencedError if problem.error_class == "TRANSACTION_FENCED" else MetaError
+        raise kind(
+            problem.error_class,
+            problem.detail,
+            hint=problem.hint,
+            sqlstate=problem.sqlstate,
+            retryable=problem.retryable,
+            parameters=problem.parameters,
+        )
+
+    def _send(self, method: str, path: str, body: Any) -> httpx.Response:
+        """One call, repeated while nothing answers. That is safe: every operation may be repeated."""
+        until, wait_s = time.monotonic() + self._retry_ms / 1000, _FIRST_WAIT_S
+        while True:
+            try:
+                answer = self._http.request(method, path, json=body)
+                if answer.status_code < 500 or time.monotonic() + wait_s > until:
+                    return answer
+            except httpx.TransportError as error:
+                if time.monotonic() + wait_s > until:
+                    raise MetaError(
+                        "META_SERVICE_UNREACHABLE",
+                        f"The MetaService at {self._http.base_url} does not answer: "
+                        f"{error or type(error).__name__}",
+                        hint="`taut serve` starts it; the setting is meta.url.",
+                        retryable=True,
+                    ) from error
+            time.sleep(wait_s)
+            wait_s = min(_LONGEST_WAIT_S, wait_s * 2)
