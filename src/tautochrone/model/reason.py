@@ -198,7 +198,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NO_NEW_ROWS: "its inputs brought no rows",
     ReasonCode.INPUTS_APPENDED: "its inputs were appended to",
     ReasonCode.EVENTS_MERGED: "the events of its input were merged by key",
-    ReasonCode.NO_EVENTS_OF_KEYS: "its input got no event of a key",
+    ReasonCode.NO_EVENTS_OF_KEYS: "its input got no event that changes a row",
     ReasonCode.ROWS_ADDED_TO_LINEAR_QUERY: "rows were only added to inputs of a linear query",
     ReasonCode.ESTIMATED_COSTS: _costs_text,
     ReasonCode.FEW_INPUT_ROWS: "its inputs hold few rows",
