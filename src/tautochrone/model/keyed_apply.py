@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["KeyedApply", "keyed_apply_of"]
+__all__ = ["KeyedApply", "column_list", "keyed_apply_of"]
 
 _PREFIX = "tautochrone.apply."
 
@@ -26,6 +27,9 @@ class KeyedApply:
             of a copied row saw (see `runtime.refresh.latest_events`); None: nothing was copied.
         truncate: a condition over the query's columns; an event that meets it removes all rows.
         unchanged: a column with the names of the columns whose value an event leaves as it is.
+        invalid: a column with a list of texts: the values of an event that the types of their columns do
+            not have, and that are NULL. None: there are none.
+        invalid_is_null: such values stay NULL, and are counted; otherwise they fail the refresh.
         dropped: columns of the query that the table does not have.
     """
 
@@ -37,6 +41,8 @@ class KeyedApply:
     snapshot: str | None = None
     truncate: str | None = None
     unchanged: str | None = None
+    invalid: str | None = None
+    invalid_is_null: bool = False
     dropped: tuple[str, ...] = ()
 
 
@@ -70,9 +76,29 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
         snapshot=texts.get("snapshot"),
         truncate=texts.get("truncate"),
         unchanged=texts.get("unchanged"),
+        invalid=texts.get("invalid"),
+        invalid_is_null=texts.get("invalid_values") == "null",
         dropped=_columns(texts.get("dropped", "")),
     )
 
 
+def column_list(names: Sequence[str]) -> str:
+    """Names of columns as the text of a property: separated by commas, or JSON where that is ambiguous.
+
+    >>> column_list(["id", "day"])
+    'id, day'
+    >>> column_list(["first, last"])
+    '["first, last"]'
+    """
+    plain = ", ".join(names)
+    return plain if _columns(plain) == tuple(names) else json.dumps(list(names), ensure_ascii=False)
+
+
 def _columns(text: str) -> tuple[str, ...]:
+    if text.startswith('["'):
+        try:
+            return tuple(json.loads(text))
+        except ValueError:
+            # A column's name may begin like a list.
+            pass
     return tuple(name.strip() for name in text.split(",") if name.strip())

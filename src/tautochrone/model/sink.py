@@ -65,6 +65,8 @@ class Capabilities:
         replaces: it can take all rows of a table instead of a delta, which a rebuild needs.
         keyed: it needs to know which columns identify a row.
         audits: it can tell what it holds, by content.
+        resumable: another process can go on with a transaction. Without it a transaction ends with the
+            process that began it, and only whether it was committed is known afterwards.
     """
 
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
@@ -73,6 +75,7 @@ class Capabilities:
     replaces: bool = True
     keyed: bool = False
     audits: bool = True
+    resumable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,10 @@ __all__ = ["SinkFactory", "has_adapter", "open_sink", "register_sink"]
 SinkFactory = Callable[[str, Mapping[str, str]], Sink]
 
 _GROUP = "tautochrone.sinks"
-_BUILT_IN = {"clickhouse": "tautochrone.sinks.clickhouse:open_clickhouse_sink"}
+_BUILT_IN = {
+    "clickhouse": "tautochrone.sinks.clickhouse:open_clickhouse_sink",
+    "kafka-transactional": "tautochrone.sinks.kafka:open_kafka_sink",
+}
 _registered: dict[str, SinkFactory] = {}
 _lock = threading.Lock()
 

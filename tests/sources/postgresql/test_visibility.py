@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import psycopg
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as sf
 
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
@@ -16,7 +18,7 @@ from .schedules import Schedule, run_schedule
 pytestmark = pytest.mark.spark
 
 APPLY = KeyedApply(
-    keys=("schedule", "id"),
+    keys=("schedule", "end", "id"),
     sequence=("point", "sequence"),
     delete="operation = 'delete'",
     truncate="operation = 'truncate'",
@@ -31,8 +33,10 @@ SCHEMA = (
 )
 
 
-def merged(spark: SparkSession, schedules: Sequence[Schedule]) -> list[dict[int, int]]:
-    """By Spark, all at once."""
+def merged(
+    spark: SparkSession, schedules: Sequence[Schedule], points: Sequence[Sequence[int]]
+) -> list[dict[int, dict[int, int]]]:
+    """Of each schedule its tables at these points of the log, by Spark, all at once."""
     rows = [
         (
             number,
@@ -44,27 +48,39 @@ def merged(spark: SparkSession, schedules: Sequence[Schedule]) -> list[dict[int,
         for number, schedule in enumerate(schedules)
         for row in schedule.rows
     ]
-    events = spark.createDataFrame(rows, SCHEMA)
-    tables: list[dict[int, int]] = [{} for _ in schedules]
+    ends = [(number, end) for number, of_schedule in enumerate(points) for end in of_schedule]
+    in_log = sf.col("operation").eqNullSafe("copy") | (sf.col("point") <= sf.col("end"))
+    events = (
+        spark.createDataFrame(rows, SCHEMA)
+        .join(spark.createDataFrame(ends, "schedule INT, end BIGINT"), "schedule")
+        .where(in_log)
+    )
+    tables: list[dict[int, dict[int, int]]] = [{end: {} for end in of_schedule} for of_schedule in points]
     for row in latest_rows(events, APPLY, summarize(events, APPLY), None).collect():
-        assert row["id"] not in tables[row["schedule"]]
-        tables[row["schedule"]][row["id"]] = row["n"]
+        table = tables[row["schedule"]][row["end"]]
+        assert row["id"] not in table
+        table[row["id"]] = row["n"]
     return tables
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
 def test_random_schedules(spark: SparkSession, database: psycopg.Connection, count: int) -> None:
+    """At the end of every transaction at which a table may be published, and at the end."""
     info = database.info
     url = f"host={info.host} dbname={info.dbname} user=postgres"
     schedules = [run_schedule(url, seed) for seed in range(count)]
-    for seed, (schedule, rows) in enumerate(zip(schedules, merged(spark, schedules), strict=True)):
-        assert rows == schedule.truth, seed
+    points = [schedule.transaction_ends() for schedule in schedules]
+    for seed, (schedule, tables) in enumerate(zip(schedules, merged(spark, schedules, points), strict=True)):
+        assert schedule.state_at(points[seed][-1]) == schedule.truth, seed
+        for point, rows in tables.items():
+            assert rows == schedule.state_at(point), (seed, point)
     wrong = [schedule.merged_by_watermark() != schedule.truth for schedule in schedules]
     assert any(wrong), "the schedules are too tame: watermarks were right every time"
 
 
 def test_truncates_and_unchanged_values(spark: SparkSession) -> None:
     """Transaction 5 truncates: one copied row was read before it, one behind it."""
+    apply = replace(APPLY, keys=("schedule", "id"))
     events = spark.createDataFrame(
         [
             # schedule, id, n, point, sequence, operation, transaction, snapshot, unchanged
@@ -80,11 +96,11 @@ def test_truncates_and_unchanged_values(spark: SparkSession) -> None:
         ],
         SCHEMA,
     )
-    summary = summarize(events, APPLY)
+    summary = summarize(events, apply)
     assert summary.count == 9
     assert summary.leaves_unchanged
     stored = spark.createDataFrame([(0, 5, 50), (0, 6, 60)], "schedule INT, id INT, n BIGINT")
-    rows = latest_rows(events, APPLY, summary, lambda _events: stored).collect()
+    rows = latest_rows(events, apply, summary, lambda _events: stored).collect()
     expected = [(0, 2, 2), (0, 4, 4), (0, 5, 50), (0, 6, None)]
     assert sorted(rows, key=lambda row: row["id"]) == [
         Row(schedule=schedule, id=key, n=value) for schedule, key, value in expected

@@ -20,6 +20,7 @@ _LAST_TRIES = 3
 NOT_RETRYABLE = frozenset(
     {
         "SINK_AHEAD_OF_STORE",
+        "SINK_COLUMN_MISSING",
         "SINK_COLUMNS_CHANGED",
         "SINK_COLUMN_NAME_RESERVED",
         "SINK_FORMAT_UNKNOWN",
@@ -32,6 +33,8 @@ NOT_RETRYABLE = frozenset(
         "SINK_SERVER_TOO_OLD",
         "SINK_TAKES_INSERTS_ONLY",
         "SINK_TAKES_ONE_TABLE",
+        "SINK_TOPIC_CHANGED",
+        "SINK_TOPIC_RETENTION",
         "SINK_TYPE_UNSUPPORTED",
     }
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import (
@@ -30,11 +30,11 @@ from tautochrone.model.lake import (
     Staged,
 )
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
+from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
@@ -79,7 +79,8 @@ class KeyedRefresher:
 
         Raises:
             DefinitionError: the flow is not one query, row by row over one lake table.
-            RefreshError: `STREAM_INPUT_CHANGED`, rows of the input were changed or removed.
+            RefreshError: `STREAM_INPUT_CHANGED`, rows of the input were changed or removed;
+                `CAPTURED_VALUE_INVALID`.
             ConflictError: somebody else moved the table.
         """
         input_name = _only_input(task)
@@ -110,6 +111,9 @@ class KeyedRefresher:
         if merged is not None and not summary.count:
             task.table.commit_metadata_only(task.fork, metadata)
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        invalid = invalid_values(events, apply, summary)
+        if invalid is not None and not apply.invalid_is_null:
+            raise _invalid_value(task, invalid)
         merge = _Merge(task.table, task.fork, apply, base, session)
         stored_rows = None if merged is None else merge.stored_rows
         rows = latest_rows(events, apply, summary, stored_rows)
@@ -129,9 +133,10 @@ class KeyedRefresher:
             is_full = task.is_full_requested
             code = ReasonCode.FULL_REFRESH_REQUESTED if is_full else ReasonCode.FIRST_BUILD
         reason = Reason.of(code)
+        nulled = [] if invalid is None else [_nulled(invalid)]
         refresh = Refresh(
             mode=mode,
-            reason=reason,
+            reason=several([reason, *nulled]),
             rows_inserted=staged.rows,
             rows_deleted=sum(len(positions) for positions in old_rows.values()),
             nodes=(NodeRefresh(node="apply", mode=mode, reason=reason),),
@@ -210,6 +215,22 @@ def _only_input(task: RefreshTask) -> TableName:
 
 def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
     return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, code)
+
+
+def _invalid_value(task: RefreshTask, invalid: InvalidValues) -> RefreshError:
+    return RefreshError(
+        "CAPTURED_VALUE_INVALID",
+        f"{invalid.rows} rows of {task.name} have a value that the type of its column does not have, such as "
+        f"{invalid.example}",
+        sqlstate="22000",
+        location=task.location,
+        hint="correct it in the database, then run again; or take the column as text, with as_text of the "
+        'capture and --full-refresh of the table; or take such values as NULL: invalid_values="null"',
+    )
+
+
+def _nulled(invalid: InvalidValues) -> Reason:
+    return Reason.of(ReasonCode.INVALID_VALUES_NULL, rows=invalid.rows, example=invalid.example)
 
 
 def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> Reason | None:

@@ -22,7 +22,7 @@ from pyspark.sql.window import Window
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.names import quoted
 
-__all__ = ["EventSummary", "latest_rows", "summarize"]
+__all__ = ["EventSummary", "InvalidValues", "invalid_values", "latest_rows", "summarize"]
 
 _ORDER = "__taut_order"
 _RANK = "__taut_rank"
@@ -39,16 +39,26 @@ class EventSummary:
         last_truncate: the sequence of the last event that removes all rows, and its transaction; None
             without one.
         leaves_unchanged: some event does not have all values of its row.
+        has_invalid: some event has a value that the type of its column does not have.
     """
 
     count: int
     last_truncate: Any | None
     leaves_unchanged: bool
+    has_invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidValues:
+    """Values that the types of their columns do not have: how many rows have one, and an example."""
+
+    rows: int
+    example: str
 
 
 def summarize(events: DataFrame, apply: KeyedApply) -> EventSummary:
     """One pass over the events; none where nothing depends on it."""
-    if apply.truncate is None and apply.unchanged is None:
+    if apply.truncate is None and apply.unchanged is None and apply.invalid is None:
         return EventSummary(1, None, False)
     columns = [*apply.sequence, *([apply.transaction] if apply.transaction else [])]
     order = sf.struct(*[sf.col(quoted(name)) for name in columns])
@@ -58,9 +68,10 @@ def summarize(events: DataFrame, apply: KeyedApply) -> EventSummary:
         sf.count(sf.lit(1)).alias("count"),
         sf.max(sf.when(truncates, order)).alias("last_truncate"),
         sf.coalesce(sf.bool_or(unchanged), sf.lit(False)).alias("leaves_unchanged"),
+        sf.coalesce(sf.bool_or(_has_invalid(apply)), sf.lit(False)).alias("has_invalid"),
     ).first()
     assert summary is not None
-    return EventSummary(summary["count"], summary["last_truncate"], summary["leaves_unchanged"])
+    return EventSummary(**summary.asDict(recursive=False))
 
 
 def latest_rows(
@@ -74,6 +85,33 @@ def latest_rows(
     Args:
         stored_rows: the table's rows for the keys of events, with the table's columns; None: it has none.
     """
+    return _last_events(events, apply, summary, stored_rows).drop(*apply.dropped)
+
+
+def invalid_values(events: DataFrame, apply: KeyedApply, summary: EventSummary) -> InvalidValues | None:
+    """The rows that the events make and that have values which the types of their columns do not have. An
+    event that a later one replaced does not count, unless values of it may be left unchanged."""
+    if not summary.has_invalid or apply.invalid is None:
+        return None
+    counted = _after_truncate(events, apply, summary)
+    if not summary.leaves_unchanged:
+        counted = _last_events(events, apply, summary, None)
+    example = sf.min(sf.get(sf.col(quoted(apply.invalid)), sf.lit(0)))
+    invalid = counted.where(_has_invalid(apply)).agg(sf.count(sf.lit(1)), example).first()
+    return InvalidValues(*invalid) if invalid and invalid[0] else None
+
+
+def _has_invalid(apply: KeyedApply) -> Column:
+    return sf.lit(False) if apply.invalid is None else sf.size(sf.col(quoted(apply.invalid))) > 0
+
+
+def _last_events(
+    events: DataFrame,
+    apply: KeyedApply,
+    summary: EventSummary,
+    stored_rows: Callable[[DataFrame], DataFrame] | None,
+) -> DataFrame:
+    """The last event of each key, unless it deletes."""
     keys = [sf.col(quoted(name)) for name in apply.keys]
     events = _after_truncate(events, apply, summary)
     ordered = events.withColumn(_ORDER, _order(apply))
@@ -85,7 +123,7 @@ def latest_rows(
     last = ordered.withColumn(_RANK, sf.row_number().over(newest)).where(f"{_RANK} = 1")
     # A condition that is NULL does not delete.
     deletes = sf.coalesce(sf.expr(apply.delete or "false"), sf.lit(False))
-    return last.where(~deletes).drop(_ORDER, _RANK, *apply.dropped)
+    return last.where(~deletes).drop(_ORDER, _RANK)
 
 
 def _order(apply: KeyedApply) -> Column:

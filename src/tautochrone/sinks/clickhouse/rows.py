@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tautochrone.model.lake import Rows
 from tautochrone.model.sink import Digest
+from tautochrone.sinks.batches import column_batches
 from tautochrone.sinks.clickhouse.types import Column
 
 __all__ = ["AUDIT_PARTS", "CHUNK", "HIDDEN", "NULLS", "PUBLICATION", "SIGN", "Batch", "batches", "digests"]
@@ -19,8 +20,6 @@ HIDDEN = {PUBLICATION: "UInt64", SIGN: "Int8", NULLS: "String", CHUNK: "UInt32"}
 """Columns beside those of the mirrored table, with their types."""
 AUDIT_PARTS = 16
 """Into so many parts, by hash, an audit divides the rows of a table."""
-_COLLECTED_ROWS = 100_000
-"""So many changed rows at most come to the driver in one piece."""
 
 
 class Batch:
@@ -68,18 +67,8 @@ def batches(
     rows: Rows, columns: Sequence[Column], chunk_rows: int, known_rows: int | None = None
 ) -> Iterator[Batch]:
     """The rows in batches. Of many rows, or of an unknown number, only a part is in memory at a time."""
-    if not hasattr(rows, "toArrow"):
-        # A list of rows without Spark.
-        listed = [tuple(row) for row in rows.toLocalIterator()]
-        for start in range(0, len(listed), chunk_rows):
-            yield Batch(columns, rows.columns, list(zip(*listed[start : start + chunk_rows], strict=True)))
-        return
-    few = known_rows is not None and known_rows <= _COLLECTED_ROWS
-    tables = iter([rows.toArrow()]) if few else _partition_tables(rows)
-    for table in tables:
-        for batch in table.to_batches(max_chunksize=chunk_rows):
-            if batch.num_rows:
-                yield Batch(columns, table.column_names, [column.to_pylist() for column in batch.columns])
+    for names, values in column_batches(rows, chunk_rows, known_rows):
+        yield Batch(columns, names, values)
 
 
 def digests(batches_of_rows: Iterator[Batch]) -> Mapping[str, Digest]:
@@ -95,23 +84,6 @@ def digests(batches_of_rows: Iterator[Batch]) -> Mapping[str, Digest]:
         for part, (count, total) in enumerate(zip(counts, totals, strict=True))
         if count
     }
-
-
-def _partition_tables(frame: Any) -> Iterator[pa.Table]:
-    """A DataFrame in Arrow tables, one partition after the other."""
-
-    # Nested, so that executors need nothing of this package.
-    def packed(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for record_batch in record_batches:
-            buffer = pa.BufferOutputStream()
-            with pa.ipc.new_stream(buffer, record_batch.schema) as writer:
-                writer.write_batch(record_batch)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([buffer.getvalue().to_pybytes()], pa.binary())], names=["batch"]
-            )
-
-    for row in frame.mapInArrow(packed, "batch binary").toLocalIterator():
-        yield pa.ipc.open_stream(bytes(row.batch)).read_all()
 
 
 def _number(row_hash: bytes) -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from tautochrone.sources.capture.copied_rows import copied_rows
 from tautochrone.sources.postgresql.connection import lsn_number
-from tautochrone.sources.postgresql.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
 
@@ -65,7 +65,8 @@ def copy_chunk(connection: psycopg.Connection, table: CapturedTable, chunk: str)
         range=sql.SQL(" AND ").join(_conditions(table, bounds)),
     )
     rows = connection.execute(query).fetchall()
-    return _log_rows(table, rows, point), _log_end(connection)
+    names = [column.name for column in table.columns]
+    return copied_rows(table.name, names, rows, point), _log_end(connection)
 
 
 def _conditions(table: CapturedTable, bounds: dict[str, Sequence[str]]) -> Iterator[sql.Composable]:
@@ -92,24 +93,3 @@ def _text(column: sql.Composable) -> sql.Composable:
 def _log_end(connection: psycopg.Connection) -> int:
     (text,) = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
     return lsn_number(str(text))
-
-
-def _log_rows(table: CapturedTable, rows: Sequence[tuple[str | None, ...]], point: int) -> pa.Table:
-    """Copied rows as rows of the log table."""
-    count, width = len(rows), len(table.columns)
-    names = [column.name for column in table.columns] * count
-    values = list(chain.from_iterable(row[1:] for row in rows))
-    offsets = pa.array(range(0, count * width + 1, width), pa.int32())
-    columns = pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
-    constant = {"point": point, "sequence": 0, "relation": table.name, "operation": "copy"}
-    return pa.table(
-        [
-            columns
-            if field.name == "columns"
-            else pa.array([row[0] for row in rows], pa.string())
-            if field.name == "snapshot"
-            else pa.repeat(pa.scalar(constant.get(field.name), field.type), count)
-            for field in ARROW_SCHEMA
-        ],
-        ARROW_SCHEMA,
-    )

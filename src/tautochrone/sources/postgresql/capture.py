@@ -13,31 +13,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
-
-from pyspark import pipelines as dp
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
-from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
+from tautochrone.sources.capture.definitions import (
+    check_name,
+    define_log,
+    define_table,
+    matches_any,
+    patterns_of,
+)
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url, connect, explained
-from tautochrone.sources.postgresql.log_schema import SPARK_SCHEMA
+from tautochrone.sources.postgresql.messages import Column
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
-from tautochrone.sources.postgresql.types import value_sql
+from tautochrone.sources.postgresql.types import invalid_value_sql, value_sql, with_built_in_types
 from tautochrone.sources.registry import register_change_log
 
 __all__ = ["capture"]
 
 FORMAT = "tautochrone_postgresql"
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _SLOT = re.compile(r"[a-z0-9_]{1,54}")
-_PREFIX = "__taut_"
-_EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
-"""Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
 
 _captures: dict[str, Capture] = {}
 """The captures of this process. A query names its capture, so that it has no password in it."""
@@ -53,6 +49,7 @@ def capture(
     slot: str | None = None,
     publication: str | None = None,
     schema_changes: str = "evolve",
+    invalid_values: str = "fail",
 ) -> None:
     """Capture tables of a PostgreSQL database, each at the same transaction at every checkpoint.
 
@@ -68,18 +65,17 @@ def capture(
         publication: the publication; the same name without it.
         schema_changes: `evolve`: a table that gets other columns, or a new one that matches, is copied by the
             next run, beside the log of the others; `fail`: it is refused.
+        invalid_values: values that a Spark type does not have, such as `infinity` as a date: `fail`: the
+            table keeps its version; `null`: they become NULL, and the refresh says how many. In a key they
+            always fail.
 
     Raises:
-        DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_WITHOUT_TABLES`; `CAPTURED_TABLE_WITHOUT_KEY`.
+        DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
+            `CAPTURED_TABLE_WITHOUT_KEY`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the database does not answer, or refuses.
     """
-    if not _NAME.fullmatch(name):
-        raise DefinitionError(
-            "CAPTURE_NAME_INVALID",
-            f"{name!r} cannot be the name of a capture",
-            hint="use up to 41 lower-case letters, digits and _: it names the replication slot too",
-        )
+    check_name(name)
     slot = slot or f"tautochrone_{name}"
     if not _SLOT.fullmatch(slot):
         raise DefinitionError(
@@ -87,79 +83,52 @@ def capture(
             f"{slot!r} cannot be the beginning of a replication slot's name",
             hint="use up to 54 lower-case letters, digits and _",
         )
-    if schema_changes not in ("evolve", "fail"):
-        raise DefinitionError(
-            "CAPTURE_POLICY_UNKNOWN",
-            f"The capture {name} has schema_changes={schema_changes!r}",
-            hint="it is 'evolve' or 'fail'",
-        )
+    for argument, value, policies in (
+        ("schema_changes", schema_changes, ("evolve", "fail")),
+        ("invalid_values", invalid_values, ("fail", "null")),
+    ):
+        if value not in policies:
+            raise DefinitionError(
+                "CAPTURE_POLICY_UNKNOWN",
+                f"The capture {name} has {argument}={value!r}",
+                hint=f"it is {' or '.join(map(repr, policies))}",
+            )
     url = checked_url(url, name)
     publication = publication or f"tautochrone_{name}"
     with explained(name), connect(url) as connection:
         existing = read_tables(connection, publication)
-    chosen = captured_tables(existing, _patterns(tables), _patterns(exclude), name)
+        chosen = captured_tables(existing, patterns_of(tables), patterns_of(exclude), name)
+        columns = [with_built_in_types(connection, table.columns) for table in chosen]
     _captures[name] = Capture(name, url, chosen, slot, publication, schema_changes == "evolve")
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
-    SparkSession.active().dataSource.register(_Stream)
-    _define_log(name)
-    for table in chosen:
-        texts = [column.name for column in table.columns if _is_text(table, column.name, _patterns(as_text))]
-        _define_table(name, table, texts)
+    define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}")
+    for table, columns_of_table in zip(chosen, columns, strict=True):
+        names = [column.name for column in table.columns]
+        texts = [column for column in names if matches_any(f"{table.name}.{column}", patterns_of(as_text))]
+        _define_table(name, table, columns_of_table, texts, invalid_values)
 
 
-def _patterns(patterns: str | Sequence[str]) -> Sequence[str]:
-    return [patterns] if isinstance(patterns, str) else patterns
-
-
-def _is_text(table: CapturedTable, column: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(f"{table.name}.{column}", pattern) for pattern in patterns)
-
-
-def _define_log(name: str) -> None:
-    @dp.table(name=f"{name}_log", comment=f"The change log of the PostgreSQL capture {name}")
-    def log() -> DataFrame:
-        return SparkSession.active().readStream.format(FORMAT).option("capture", name).load()
-
-
-def _define_table(name: str, table: CapturedTable, texts: Sequence[str]) -> None:
+def _define_table(
+    name: str, table: CapturedTable, columns_of_table: Sequence[Column], texts: Sequence[str], policy: str
+) -> None:
     prefix = "" if table.schema == "public" else f"{table.schema}_"
-    columns = [
-        f"{value_sql(column, table.name, as_text=column.name in texts)} AS {quoted(column.name)}"
-        for column in table.columns
-    ]
-    columns += [f"{column} AS {_PREFIX}{column}" for column in _EVENT_COLUMNS]
-    relation, log_table = table.name, f"{name}_log"
-
-    @dp.table(
-        name=f"{name}_{prefix}{table.table}",
+    columns = []
+    invalid_values = []
+    for column in columns_of_table:
+        as_text = column.name in texts
+        # NULL in a key would make one row of several: there an invalid value raises at once.
+        value = value_sql(column, table.name, as_text=as_text, invalid_is_null=not column.is_key)
+        columns.append(f"{value} AS {quoted(column.name)}")
+        invalid_value = None if as_text or column.is_key else invalid_value_sql(column)
+        if invalid_value is not None:
+            invalid_values.append(invalid_value)
+    define_table(
+        f"{name}_{prefix}{table.table}",
+        log_table=f"{name}_log",
+        relation=table.name,
+        keys=table.keys,
+        columns=columns,
         comment=f"The table {table.name} of the PostgreSQL capture {name}",
-        table_properties={
-            "tautochrone.apply.keys": ", ".join(table.keys),
-            "tautochrone.apply.sequence": f"{_PREFIX}point, {_PREFIX}sequence",
-            "tautochrone.apply.delete": f"{_PREFIX}operation = 'delete'",
-            "tautochrone.apply.truncate": f"{_PREFIX}operation = 'truncate'",
-            "tautochrone.apply.transaction": f"{_PREFIX}transaction",
-            "tautochrone.apply.snapshot": f"{_PREFIX}snapshot",
-            "tautochrone.apply.unchanged": f"{_PREFIX}unchanged",
-            "tautochrone.apply.dropped": ", ".join(f"{_PREFIX}{column}" for column in _EVENT_COLUMNS),
-            "tautochrone.apply.relation": table.name,
-        },
+        invalid=invalid_values,
+        invalid_values=policy,
     )
-    def rows() -> DataFrame:
-        events = SparkSession.active().readStream.table(log_table)
-        of_table = (sf.col("relation") == relation) & (sf.col("operation") != "completed")
-        return events.where(of_table).selectExpr(*columns)
-
-
-class _Stream(DataSource):
-    """Stands for the log in a query; Spark itself never reads it."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> StructType:
-        return SPARK_SCHEMA
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        raise NotImplementedError("the log is read by the change log's own flow")

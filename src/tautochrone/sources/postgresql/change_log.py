@@ -28,10 +28,11 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import IngestError
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.capture.copied_rows import completed_rows
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
 from tautochrone.sources.postgresql.examine import examine
-from tautochrone.sources.postgresql.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
     ServerState,
@@ -298,11 +299,7 @@ class PostgreSQLChangeLog:
         return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
-        rows = [
-            {"point": position.point, "sequence": 0, "relation": relation, "operation": "completed"}
-            for relation in relations
-        ]
-        return pa.Table.from_pylist(rows, ARROW_SCHEMA)
+        return completed_rows(relations, position.point)
 
     def acknowledge(self, position: LogPosition) -> None:
         self._ask(lambda connection: self._acknowledge(connection, position))

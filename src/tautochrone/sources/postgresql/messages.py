@@ -19,13 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.postgresql.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, list_offsets, text_column
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 
 __all__ = ["Column", "DecodedBatch", "Relation", "decode"]
-
-Integers = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
 
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 as microseconds since 1970: where PostgreSQL's timestamps begin."""
@@ -300,7 +297,7 @@ class _Tuples:
         return different
 
     def texts(self, number: int) -> list[str | None]:
-        column = _text(
+        column = text_column(
             self._buffer,
             self.starts[:, number],
             self.lengths[:, number],
@@ -314,15 +311,15 @@ class _Tuples:
         exists = ~self.is_unchanged
         names = pa.array([column.name for column in self._relation.columns], pa.string())
         numbers = np.broadcast_to(np.arange(exists.shape[1]), exists.shape)[exists]
-        values = _text(
+        values = text_column(
             self._buffer, self.starts[exists], self.lengths[exists], self.kinds[exists] == ord("n")
         )
-        return pa.MapArray.from_arrays(_offsets(exists), names.take(pa.array(numbers)), values)
+        return pa.MapArray.from_arrays(list_offsets(exists), names.take(pa.array(numbers)), values)
 
     def unchanged_names(self) -> pa.Array:
         names = pa.array([column.name for column in self._relation.columns], pa.string())
         numbers = np.broadcast_to(np.arange(self.kinds.shape[1]), self.kinds.shape)[self.is_unchanged]
-        return pa.ListArray.from_arrays(_offsets(self.is_unchanged), names.take(pa.array(numbers)))
+        return pa.ListArray.from_arrays(list_offsets(self.is_unchanged), names.take(pa.array(numbers)))
 
 
 def _relation(message: bytes) -> Relation:
@@ -356,17 +353,3 @@ def _read_int32(buffer: Bytes, positions: Integers) -> Integers:
 
 def _read_int64(buffer: Bytes, positions: Integers) -> Integers:
     return (_read_int32(buffer, positions) << 32) | _read_int32(buffer, positions + 4)
-
-
-def _offsets(flags: Flags) -> pa.Array:
-    """Offsets of lists that have an item for each flag that is set in their row."""
-    return pa.array(np.concatenate(([0], np.cumsum(flags.sum(axis=1)))).astype(np.int32))
-
-
-def _text(buffer: Bytes, starts: Integers, lengths: Integers, is_null: Flags) -> pa.Array:
-    """A string column of pieces of the buffer."""
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    source = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-    validity = pa.array(~is_null).buffers()[1]
-    buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(buffer[source])]
-    return pa.Array.from_buffers(pa.string(), len(starts), buffers)

@@ -24,13 +24,17 @@ SELECT n.nspname, c.relname, c.oid,
                  WHERE r.prrelid = c.oid AND p.pubname = %(publication)s), 0),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                                          format_type(a.atttypid, NULL),
-                                         a.attnum = ANY (i.indkey::int2[])) ORDER BY a.attnum)
+                                         a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+                        ORDER BY a.attnum)
         FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_index i ON i.indrelid = c.oid
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
     AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END
+    -- The log does not have generated columns: an index with one does not identify its rows.
+    AND NOT EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.attgenerated <> ''
+                    AND g.attnum = ANY (i.indkey::int2[]))
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
 ORDER BY n.nspname, c.relname

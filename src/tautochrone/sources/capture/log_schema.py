@@ -1,15 +1,15 @@
-"""The columns of a log table of PostgreSQL.
+"""The columns of a capture's log table.
 
-point         end of the transaction's commit record in the write-ahead log (LSN); of a copied row: where
-              the log was when the row was copied
+point         end of the transaction in the log: an LSN of PostgreSQL, a binlog file's number and offset of
+              MariaDB; of a copied row: where the log was when the row was copied
 sequence      orders the rows of one transaction
-transaction   the transaction's 64-bit number (xid8); NULL for a copied row
+transaction   PostgreSQL: the transaction's 64-bit number (xid8); MariaDB: the point; NULL for a copied row
 committed_at  when it was committed, by the database's clock
 relation      schema and name of the table, such as `public.accounts`
 operation     insert, update, delete, truncate, copy, completed
-columns       name → text of the value, as PostgreSQL prints it: the row; for a delete its key
+columns       name → text of the value, as the database prints it: the row; for a delete its key, or the row
 unchanged     columns that the update left as they were and that the log does not contain (TOAST)
-snapshot      of a copied row: `pg_current_snapshot()` of the statement that read it
+snapshot      of a copied row: which transactions its reader saw, as text of a `pg_snapshot`
 """
 
 from __future__ import annotations

@@ -1,0 +1,53 @@
+"""Rows of the lake in batches of columns, for adapters that send them from the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tautochrone.model.lake import Rows
+
+__all__ = ["column_batches"]
+
+_COLLECTED_ROWS = 100_000
+"""So many changed rows at most come to the driver in one piece."""
+
+
+def column_batches(
+    rows: Rows, chunk_rows: int, known_rows: int | None = None
+) -> Iterator[tuple[Sequence[str], Sequence[Sequence[Any]]]]:
+    """Names of columns, and their values column by column. Empty batches are left out.
+
+    Of many rows, or of an unknown number, only a part is in memory at a time.
+    """
+    if not hasattr(rows, "toArrow"):
+        # A list of rows without Spark.
+        listed = [tuple(row) for row in rows.toLocalIterator()]
+        for start in range(0, len(listed), chunk_rows):
+            yield rows.columns, list(zip(*listed[start : start + chunk_rows], strict=True))
+        return
+    few = known_rows is not None and known_rows <= _COLLECTED_ROWS
+    tables = iter([rows.toArrow()]) if few else _partition_tables(rows)
+    for table in tables:
+        for batch in table.to_batches(max_chunksize=chunk_rows):
+            if batch.num_rows:
+                yield table.column_names, [column.to_pylist() for column in batch.columns]
+
+
+def _partition_tables(frame: Any) -> Iterator[pa.Table]:
+    """A DataFrame in Arrow tables, one partition after the other."""
+
+    # Nested, so that executors need nothing of this package.
+    def packed(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for record_batch in record_batches:
+            buffer = pa.BufferOutputStream()
+            with pa.ipc.new_stream(buffer, record_batch.schema) as writer:
+                writer.write_batch(record_batch)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([buffer.getvalue().to_pybytes()], pa.binary())], names=["batch"]
+            )
+
+    for row in frame.mapInArrow(packed, "batch binary").toLocalIterator():
+        yield pa.ipc.open_stream(bytes(row.batch)).read_all()

@@ -1,0 +1,7 @@
+"""The format `kafka-transactional`: mirrors tables in topics, one Kafka transaction per checkpoint."""
+
+from __future__ import annotations
+
+from tautochrone.sinks.kafka.open import open_kafka_sink
+
+__all__ = ["open_kafka_sink"]

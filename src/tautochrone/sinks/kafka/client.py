@@ -1,0 +1,340 @@
+"""Kafka's client as the sink uses it: errors as `SinkError`, a transactional producer, topics, reading."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from tautochrone.errors import SinkError
+from tautochrone.sinks.kafka.options import KafkaOptions
+
+__all__ = ["Client", "Session", "SessionLostError", "TopicInfo", "kafka_errors", "new_producer"]
+
+_log = logging.getLogger(__name__)
+_TIMEOUT_S = 30.0
+_READ_TIMEOUT_S = 60.0
+_LOST = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001
+        KafkaError._FATAL,  # noqa: SLF001
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+    }
+)
+
+
+class SessionLostError(Exception):
+    """The producer can do nothing more: another one has its transactional id, or the broker forgot it."""
+
+
+@contextmanager
+def kafka_errors(sink: str) -> Iterator[None]:
+    """Raise errors of Kafka's client as errors of the sink.
+
+    Raises:
+        SessionLostError, SinkError
+    """
+    try:
+        yield
+    except KafkaException as error:
+        cause = error.args[0]
+        if not isinstance(cause, KafkaError):
+            raise
+        if cause.code() in _LOST or cause.fatal():
+            raise SessionLostError(cause.str()) from error
+        if cause.code() in _UNREACHABLE:
+            raise SinkError(
+                "SINK_NOT_REACHABLE",
+                f"Sink {sink}: no broker answers ({cause.str()})",
+                hint="See the options kafka.bootstrap.servers and kafka.security.protocol.",
+                retryable=True,
+            ) from error
+        raise SinkError(
+            "SINK_KAFKA_FAILED",
+            f"Sink {sink}: Kafka answers {cause.name()}: {cause.str()}",
+            hint="The name of the error is in Kafka's documentation of its protocol. Rights are those of the "
+            "user on the topics, the transactional id and the cluster.",
+            retryable=bool(cause.retriable()),
+            parameters={"sink": sink},
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What a topic is: the id changes when it is deleted and created again."""
+
+    topic_id: str
+    partitions: int
+
+
+def new_producer(options: KafkaOptions) -> Any:
+    """A producer of which nothing was asked yet."""
+    return Producer(
+        {
+            # As the clients in Java choose partitions.
+            "partitioner": "murmur2_random",
+            "linger.ms": "5",
+            "transaction.timeout.ms": "300000",
+            **options.client,
+            "acks": "all",
+            "enable.idempotence": "true",
+            "transactional.id": options.transactional_id,
+        },
+        logger=_log,
+    )
+
+
+class Client:
+    """Reads topics and creates them. Readers see committed records only."""
+
+    def __init__(self, sink: str, options: KafkaOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._admin = AdminClient(dict(options.client), logger=_log)
+        self._consumer: Any = Consumer(
+            {
+                **options.client,
+                # A consumer must have a group; partitions are assigned by hand, and no offset is stored.
+                "group.id": options.transactional_id,
+                "enable.auto.commit": "false",
+                "enable.partition.eof": "true",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": "20",
+                "fetch.error.backoff.ms": "20",
+            },
+            logger=_log,
+        )
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic of this name, or None."""
+        with kafka_errors(self._sink):
+            future = self._admin.describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT_S)[name]
+            try:
+                described = future.result()
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return None
+                raise
+        return TopicInfo(str(described.topic_id), len(described.partitions))
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> TopicInfo:
+        """Create a topic, and wait until it can be written. One that is there already is fine."""
+        new_topic = NewTopic(
+            name,
+            num_partitions=partitions,
+            replication_factor=self._options.replication_factor,
+            config=dict(config),
+        )
+        with kafka_errors(self._sink):
+            try:
+                self._admin.create_topics([new_topic], request_timeout=_TIMEOUT_S)[name].result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+        deadline = time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline:
+            info = self.topic(name)
+            if info is not None and self._has_leaders(name, info.partitions):
+                return info
+            time.sleep(0.02)
+        raise SinkError(
+            "SINK_NOT_REACHABLE",
+            f"Sink {self._sink}: the new topic {name} has no leader",
+            hint="See the state of the brokers.",
+            retryable=True,
+        )
+
+    def _has_leaders(self, name: str, partitions: int) -> bool:
+        try:
+            for partition in range(partitions):
+                self.range(name, partition)
+        except SinkError:
+            return False
+        return True
+
+    def setting(self, name: str, setting: str) -> str:
+        """A setting of a topic."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        with kafka_errors(self._sink):
+            future = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
+            return str(future.result()[setting].value)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def range(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset that is still there, and the end of what is decided."""
+        with kafka_errors(self._sink):
+            answer = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=_TIMEOUT_S
+            )
+        if answer is None:
+            raise SinkError(
+                "SINK_NOT_REACHABLE",
+                f"Sink {self._sink}: no answer about partition {partition} of {topic}",
+                hint="See the options kafka.bootstrap.servers and kafka.security.protocol.",
+                retryable=True,
+            )
+        low, high = answer
+        return low, high
+
+    def ranges(self, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
+        return {partition: self.range(topic, partition) for partition in range(partitions)}
+
+    def read(self, topic: str, starts: Mapping[int, int]) -> Iterator[Any]:
+        """Committed messages from these offsets of partitions up to what is decided now."""
+        ends = {partition: self.range(topic, partition)[1] for partition in starts}
+        open_partitions = {partition for partition, end in ends.items() if starts[partition] < end}
+        if not open_partitions:
+            return
+        consumer = self._consumer
+        positions = [TopicPartition(topic, part, starts[part]) for part in sorted(open_partitions)]
+        with kafka_errors(self._sink):
+            consumer.assign(positions)
+        try:
+            deadline = time.monotonic() + _READ_TIMEOUT_S
+            while open_partitions:
+                with kafka_errors(self._sink):
+                    message = consumer.poll(1.0)
+                    if message is not None and message.error() is not None:
+                        if message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                            if message.offset() >= ends[message.partition()]:
+                                open_partitions.discard(message.partition())
+                            continue
+                        raise KafkaException(message.error())
+                if message is None:
+                    if time.monotonic() > deadline:
+                        raise SinkError(
+                            "SINK_NOT_REACHABLE",
+                            f"Sink {self._sink}: the end of {topic} cannot be read",
+                            hint="See the state of the brokers.",
+                            retryable=True,
+                        )
+                    continue
+                deadline = time.monotonic() + _READ_TIMEOUT_S
+                if message.offset() < ends[message.partition()]:
+                    yield message
+                else:
+                    open_partitions.discard(message.partition())
+        finally:
+            # A fetch that waits for records would hold up the next question to the same broker.
+            consumer.unassign()
+
+    def await_decided(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """Wait until records before these offsets are decided: a commit is answered before its markers are
+        in the partitions."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        for topic, offsets in ends.items():
+            for partition, end in offsets.items():
+                while self.range(topic, partition)[1] < end and time.monotonic() < deadline:
+                    time.sleep(0.003)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Session:
+    """A transactional producer; whoever opens the next one of the same id ends this one.
+
+    Attributes:
+        ends: by topic and partition the offset behind what the open transaction sent.
+    """
+
+    def __init__(self, sink: str, producer: Any) -> None:
+        self._sink = sink
+        self._producer = producer
+        self._error: KafkaError | None = None
+        self.is_open = False
+        self.ends: dict[str, dict[int, int]] = {}
+        with kafka_errors(sink):
+            producer.init_transactions(_TIMEOUT_S)
+
+    def begin(self) -> None:
+        self._error = None
+        self.ends = {}
+        with kafka_errors(self._sink):
+            self._producer.begin_transaction()
+        self.is_open = True
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        delivered: Callable[[bytes | None, bytes | None], None] | None = None,
+    ) -> None:
+        """Send a record; `delivered` gets key and value of it when the broker has it."""
+
+        def report(error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                self._error = self._error or error
+                return
+            offsets = self.ends.setdefault(topic, {})
+            offsets[message.partition()] = max(offsets.get(message.partition(), 0), message.offset() + 1)
+            if delivered is not None:
+                delivered(message.key(), message.value())
+
+        with kafka_errors(self._sink):
+            while True:
+                try:
+                    self._producer.produce(
+                        topic, key=key, value=value, headers=list(headers), on_delivery=report
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+
+    def flush(self) -> None:
+        """Wait for the broker's answer to everything that was sent."""
+        with kafka_errors(self._sink):
+            left = self._producer.flush(_READ_TIMEOUT_S)
+            if self._error is not None:
+                raise KafkaException(self._error)
+        if left:
+            raise SinkError(
+                "SINK_NOT_REACHABLE",
+                f"Sink {self._sink}: no answer about {left} records",
+                hint="See the state of the brokers.",
+                retryable=True,
+            )
+
+    def commit(self) -> None:
+        self.flush()
+        with kafka_errors(self._sink):
+            self._producer.commit_transaction(_TIMEOUT_S)
+        self.is_open = False
+
+    def abort(self) -> None:
+        """Drop what the open transaction sent."""
+        if self.is_open:
+            with kafka_errors(self._sink):
+                self._producer.abort_transaction(_TIMEOUT_S)
+            self.is_open = False
+
+    def close(self) -> None:
+        """End the open transaction too: it would delay readers until its time is over."""
+        try:
+            self.abort()
+        except (SinkError, SessionLostError) as error:
+            _log.debug("%s: the open transaction is left to its timeout: %s", self._sink, error)
+        # Its own close would end the transaction a second time, and warn of a producer that is fenced.
+        self._producer = None

@@ -1,0 +1,117 @@
+"""The options of a sink of the format `kafka-transactional`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tautochrone.errors import SinkError
+from tautochrone.model.names import TableName
+
+__all__ = ["KafkaOptions", "Mode", "kafka_options"]
+
+_PREFIX = "kafka."
+_NAMES = frozenset(
+    {"topic", "control_topic", "mode", "partitions", "replication_factor", "chunk_rows", "key"}
+)
+_OWN_PROPERTIES = frozenset(
+    {
+        "acks", "auto.offset.reset", "enable.auto.commit", "enable.idempotence", "enable.partition.eof",
+        "group.id", "isolation.level", "request.required.acks", "transactional.id",
+    }
+)  # fmt: skip
+"""Properties of Kafka's client on which exactly once depends."""
+
+
+class Mode(StrEnum):
+    """What the records of a topic say."""
+
+    UPSERT = "upsert"
+    CHANGELOG = "changelog"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaOptions:
+    """Options with their types.
+
+    Attributes:
+        client: properties of Kafka's client, for producers, consumers and the administration.
+        topic: the name of a table's topic; `{sink}` and `{table}` stand for their names.
+        control_topic: has the fence, the pointer and the claimed topics of this sink.
+        partitions: of topics that the sink creates.
+        replication_factor: of the same; -1 is the default of the cluster.
+    """
+
+    client: Mapping[str, str] = field(repr=False)
+    topic: str
+    control_topic: str
+    mode: Mode = Mode.UPSERT
+    partitions: int = 1
+    replication_factor: int = -1
+    chunk_rows: int = 100_000
+
+    def topic_of(self, table: TableName) -> str:
+        namespace = () if table.namespace == ("default",) else table.namespace
+        return self.topic.replace("{table}", ".".join((*namespace, table.table)))
+
+    @property
+    def transactional_id(self) -> str:
+        """Names this sink in the cluster: a control topic has one owner, so no two sinks have the same."""
+        return f"taut.{self.control_topic}"
+
+
+def kafka_options(name: str, options: Mapping[str, str]) -> KafkaOptions:
+    """Read the options of a sink.
+
+    Raises:
+        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
+
+    Example:
+        >>> options = {"kafka.bootstrap.servers": "broker:9092", "topic": "shop.{table}"}
+        >>> kafka_options("mirror", options).control_topic
+        'mirror.taut-control'
+    """
+    if f"{_PREFIX}bootstrap.servers" not in options:
+        raise SinkError(
+            "SINK_OPTION_MISSING",
+            f"Sink {name}: kafka-transactional needs the option kafka.bootstrap.servers",
+            hint="Write host:port of one or more brokers, with commas between.",
+        )
+    client: dict[str, str] = {}
+    for option, value in options.items():
+        if option.startswith(_PREFIX):
+            client[option.removeprefix(_PREFIX)] = value
+        elif option not in _NAMES:
+            raise _invalid(
+                name,
+                f"has no option {option}",
+                f"Options: {', '.join(sorted(_NAMES))}; properties of Kafka's client begin with kafka.",
+            )
+    for property_name in sorted(_OWN_PROPERTIES & client.keys()):
+        raise _invalid(name, f"cannot take kafka.{property_name}", "Leave it out: the sink sets it itself.")
+    mode = options.get("mode", Mode.UPSERT)
+    if mode not in tuple(Mode):
+        raise _invalid(name, f"has mode = {mode}", "Write upsert or changelog.")
+    return KafkaOptions(
+        client=client,
+        topic=options.get("topic", "{sink}.{table}").replace("{sink}", name),
+        control_topic=options.get("control_topic", "{sink}.taut-control").replace("{sink}", name),
+        mode=Mode(mode),
+        partitions=_number(name, options, "partitions", 1),
+        replication_factor=_number(name, options, "replication_factor", -1),
+        chunk_rows=_number(name, options, "chunk_rows", 100_000),
+    )
+
+
+def _number(name: str, options: Mapping[str, str], option: str, default: int) -> int:
+    text = options.get(option)
+    if text is None:
+        return default
+    if not text.isdigit() or int(text) == 0:
+        raise _invalid(name, f"has {option} = {text}", "Write a number, 1 or more.")
+    return int(text)
+
+
+def _invalid(name: str, problem: str, hint: str) -> SinkError:
+    return SinkError("SINK_OPTION_INVALID", f"Sink {name} {problem}", hint=hint, sqlstate="22023")

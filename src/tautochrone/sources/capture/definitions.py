@@ -1,0 +1,119 @@
+"""Definitions of a capture's datasets: the log table, and the tables that are merged from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.keyed_apply import column_list
+from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+
+__all__ = ["check_name", "define_log", "define_table", "matches_any", "patterns_of"]
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+_PREFIX = "__taut_"
+_EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
+"""Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
+_INVALID = f"{_PREFIX}invalid"
+"""An event's values that the types of their columns do not have."""
+
+
+def check_name(name: str) -> None:
+    """
+    Raises:
+        DefinitionError: `CAPTURE_NAME_INVALID`.
+    """
+    if not _NAME.fullmatch(name):
+        raise DefinitionError(
+            "CAPTURE_NAME_INVALID",
+            f"{name!r} cannot be the name of a capture",
+            hint="use up to 41 lower-case letters, digits and _: it names tables, and PostgreSQL's "
+            "replication slot",
+        )
+
+
+def patterns_of(patterns: str | Sequence[str]) -> Sequence[str]:
+    """Arguments are one pattern or several."""
+    return [patterns] if isinstance(patterns, str) else patterns
+
+
+def matches_any(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def define_log(name: str, format_name: str, comment: str) -> None:
+    """The log table of a capture, over a stream that `sources.registry` knows by the format."""
+
+    class Stream(DataSource):
+        """Stands for the log in a query; Spark itself never reads it."""
+
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def schema(self) -> StructType:
+            return SPARK_SCHEMA
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+            raise NotImplementedError("the log is read by the change log's own flow")
+
+    SparkSession.active().dataSource.register(Stream)
+
+    @dp.table(name=f"{name}_log", comment=comment)
+    def log() -> DataFrame:
+        return SparkSession.active().readStream.format(format_name).option("capture", name).load()
+
+
+def define_table(
+    dataset: str,
+    *,
+    log_table: str,
+    relation: str,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    comment: str,
+    invalid: Sequence[str],
+    invalid_values: str,
+) -> None:
+    """A table of the database: the last event of each key.
+
+    Args:
+        relation: schema and table, as in the log.
+        columns: SQL over rows of the log table, with aliases.
+        invalid: SQL of texts about values that the types of their columns do not have; NULL: there is none.
+        invalid_values: the policy for them, `fail` or `null`.
+    """
+    selected = [*columns, *(f"{column} AS {_PREFIX}{column}" for column in _EVENT_COLUMNS)]
+    selected.append(f"array_compact(CAST(array({', '.join(invalid)}) AS ARRAY<STRING>)) AS {_INVALID}")
+
+    @dp.table(
+        name=dataset,
+        comment=comment,
+        table_properties={
+            "tautochrone.apply.keys": column_list(keys),
+            "tautochrone.apply.sequence": f"{_PREFIX}point, {_PREFIX}sequence",
+            "tautochrone.apply.delete": f"{_PREFIX}operation = 'delete'",
+            "tautochrone.apply.truncate": f"{_PREFIX}operation = 'truncate'",
+            "tautochrone.apply.transaction": f"{_PREFIX}transaction",
+            "tautochrone.apply.snapshot": f"{_PREFIX}snapshot",
+            "tautochrone.apply.unchanged": f"{_PREFIX}unchanged",
+            "tautochrone.apply.invalid": _INVALID,
+            "tautochrone.apply.invalid_values": invalid_values,
+            "tautochrone.apply.dropped": ", ".join(
+                [_INVALID, *(f"{_PREFIX}{column}" for column in _EVENT_COLUMNS)]
+            ),
+            "tautochrone.apply.relation": relation,
+        },
+    )
+    def rows() -> DataFrame:
+        events = SparkSession.active().readStream.table(log_table)
+        of_table = (sf.col("relation") == relation) & (sf.col("operation") != "completed")
+        return events.where(of_table).selectExpr(*selected)

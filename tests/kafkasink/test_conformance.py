@@ -1,0 +1,20 @@
+"""The Kafka sink over a real broker passes the suite of all sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.kafkasink.benches import KafkaBench
+
+from tautochrone.testing.kafka import KafkaBroker
+from tautochrone.testing.sink_conformance import SinkConformance
+
+
+@pytest.mark.slow
+class TestKafka(SinkConformance):
+    @pytest.fixture
+    def bench(self, broker: KafkaBroker) -> Iterator[KafkaBench]:
+        bench = KafkaBench(broker.bootstrap)
+        yield bench
+        bench.close()

@@ -1,0 +1,84 @@
+"""Values and names that need care, from the database into the tables of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.model.keyed_apply import column_list, keyed_apply_of
+from tautochrone.testing.harness import Pipeline
+
+CAPTURE = """
+from tautochrone.sources import postgresql
+
+postgresql.capture("db", url="{url}"{more})
+"""
+
+
+class Captured:
+    """A database and the pipeline that captures it."""
+
+    def __init__(self, database: psycopg.Connection, folder: Path, spark: SparkSession) -> None:
+        self.database = database
+        self.pipeline = Pipeline(folder, spark)
+
+    def define(self, more: str = "") -> None:
+        info = self.database.info
+        url = f"host={info.host} dbname={info.dbname} user=postgres"
+        self.pipeline.write("definitions/db.py", CAPTURE.format(url=url, more=more))
+
+    def run(self) -> None:
+        happened = self.pipeline.run()
+        assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
+
+
+@pytest.fixture
+def captured(database: psycopg.Connection, tmp_path: Path, spark: SparkSession) -> Iterator[Captured]:
+    capture = Captured(database, tmp_path, spark)
+    yield capture
+    capture.pipeline.close()
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b"), ("a,b", "c"), (" a", '["'), ('["x"', "y"), ('["x"]',)])
+def test_key_columns_may_have_any_names(names: tuple[str, ...]) -> None:
+    properties = {"tautochrone.apply.keys": column_list(names), "tautochrone.apply.sequence": "n"}
+    apply = keyed_apply_of(properties, "")
+    assert apply is not None
+    assert apply.keys == names
+
+
+@pytest.mark.spark
+def test_invalid_values_fail_or_become_null(captured: Captured) -> None:
+    database, pipeline = captured.database, captured.pipeline
+    database.execute(
+        'CREATE TABLE t ("a,b" int, "c d" text, day date, tags text[], PRIMARY KEY ("a,b", "c d"));'
+        # Only the first column identifies a row, the other one is stored in the index.
+        "CREATE TABLE u (id int, x int, PRIMARY KEY (id) INCLUDE (x));"
+        "INSERT INTO t VALUES (1, 'x', 'infinity', '{a,NULL}'), (2, 'x', '2024-01-02', '{}');"
+        "INSERT INTO u VALUES (1, 1)"
+    )
+    captured.define()
+    failure = pipeline.run().failure("db_t")
+    assert "CAPTURED_VALUE_INVALID" in failure
+    assert "day = infinity" in failure
+    # The invalid value is in the log, and a later event replaced it.
+    database.execute("UPDATE t SET day = '2024-01-01' WHERE day = 'infinity'; UPDATE u SET x = 2")
+    captured.run()
+    rows = "SELECT `a,b`, `c d`, CAST(day AS STRING), tags FROM db_t"
+    assert pipeline.query(rows) == [
+        (1, "x", "2024-01-01", ["a", None]),
+        (2, "x", "2024-01-02", []),
+    ]
+    assert pipeline.query("SELECT id, x FROM db_u") == [(1, 2)]
+    database.execute("UPDATE t SET day = '0044-03-15 BC', tags = '{{a}}' WHERE \"a,b\" = 1")
+    assert "day = 0044-03-15 BC" in pipeline.run().failure("db_t")
+    captured.define(', invalid_values="null"')
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED"
+    assert "NULL for a value that the type" in happened.refresh("db_t")["reason"]
+    assert "day = 0044-03-15 BC" in happened.refresh("db_t")["reason"]
+    assert pipeline.query(rows)[0] == (1, "x", None, None)
