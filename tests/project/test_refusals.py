@@ -106,7 +106,7 @@ MV = "CREATE MATERIALIZED VIEW"
             "a.sql:3",
         ),
         (f"\n{MV} m USING parqet AS SELECT 1 a", "UNSUPPORTED_TABLE_FORMAT", 2, "parquet?"),
-        (f"{MV} other.db.m AS SELECT 1 a", "SEVERAL_CATALOGS", 1, "write `lake.db.m`"),
+        (f"USE other.db;\n{MV} m AS SELECT 1 a", "SEVERAL_CATALOGS", 1, "write names with three parts"),
         (
             f"SET CATALOG other;\n{MV} m AS SELECT 1 a",
             "SEVERAL_CATALOGS",

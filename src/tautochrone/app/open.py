@@ -28,6 +28,7 @@ from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit, as_json_fields
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.read_points import Lookup
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.analyse import analyse
 from tautochrone.project.deferred_frames import existing_tables
 from tautochrone.project.definitions import Definitions
@@ -143,7 +144,9 @@ class Project(Closeable):
         import_session = empty_session(self.base, catalog)
         use_database(import_session, catalog, self.spec.database or "default", create=True)
         with existing_tables(self._session_of_lake()):
-            definitions = load_definitions(self.spec, import_session, catalog)
+            definitions = load_definitions(
+                self.spec, import_session, catalog, self.settings.other_catalogs, self.settings.confs
+            )
         for setting in self.settings.ignored:
             self._emit(
                 "setting_ignored",
@@ -152,6 +155,9 @@ class Project(Closeable):
                 origin=setting.origin,
                 reason=setting.reason,
             )
+        for other_catalog, location in definitions.scope.mapped.items():
+            reason = Reason.of(ReasonCode.CATALOG_MAPPED, catalog=other_catalog, lake_catalog=catalog)
+            self._emit("catalog_mapped", catalog=other_catalog, location=location, reason=reason)
         for dataset in mapped_datasets(definitions, self.settings.other_formats):
             self._emit(
                 "table_format_mapped",

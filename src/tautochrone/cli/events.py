@@ -187,6 +187,7 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         f"  hint: {f['hint']}"
     ),
     "setting_ignored": lambda _e, f: f"warning: {f['setting']} ({f['origin']}) is ignored: {f['reason']}",
+    "catalog_mapped": lambda _e, f: f"warning: {f['location']}: {f['reason']}",
     "table_format_mapped": lambda _e, f: f"warning: {short(f['dataset'])} ({f['location']}): {f['reason']}",
     "quarantined": lambda _e, f: (
         f"  {short(f['dataset']):<32} {f['records']:,} bad records set aside in {short(f['beside'])}, "

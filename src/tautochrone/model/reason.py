@@ -286,6 +286,9 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TABLE_FORMAT_MAPPED: (
         "the definition asks for {format}; all tables of a pipeline are written in {lake_format}"
     ),
+    ReasonCode.CATALOG_MAPPED: (
+        "the databases of the catalog {catalog} are in the catalog {lake_catalog}, as {catalog}.…"
+    ),
     ReasonCode.FOLDER_HALF_WRITTEN: "a process ended while it wrote the folder anew",
     ReasonCode.FOLDER_MISSING: "the folder is gone or empty",
     ReasonCode.FOLDER_OF_ANOTHER_QUERY: "the folder belongs to another query",

@@ -324,8 +324,9 @@ class _Analysis:
 
     def _not_found(self, error: DefinitionError, parts: tuple[str, ...], flow: Flow) -> DefinitionError:
         name = flow.scope.find(parts) if parts else None
-        if name is None:
-            if len(parts) > 2:
+        other = len(parts) > 2 and not flow.scope.is_ours(parts[0]) and parts[0] not in flow.scope.mapped
+        if name is None or other:
+            if other:
                 error.hint = (
                     f"There is no catalog {parts[0]}: the pipeline's is {self._empty_catalog.catalog}. "
                     f"Another one is defined by spark.sql.catalog.{parts[0]}."

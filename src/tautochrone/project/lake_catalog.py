@@ -7,7 +7,7 @@ is Iceberg's JDBC catalog on SQLite in the storage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -45,7 +45,11 @@ class LakeCatalog:
 
 
 def lake_catalog(
-    spec: PipelineSpec, given_name: Value, given_options: Mapping[str, Value], confs: Mapping[str, Value]
+    spec: PipelineSpec,
+    given_name: Value,
+    given_options: Mapping[str, Value],
+    confs: Mapping[str, Value],
+    mapped_catalogs: Sequence[str] = (),
 ) -> LakeCatalog:
     """Choose the lake catalog.
 
@@ -54,6 +58,7 @@ def lake_catalog(
         given_name: the setting `[lake] catalog`, perhaps its default.
         given_options: the settings below `[lake.options]`.
         confs: Spark's settings by name.
+        mapped_catalogs: catalogs whose databases are in the lake: their settings do not apply.
 
     Raises:
         SettingsError: `CATALOG_NOT_ICEBERG`, the catalog of that name has another class.
@@ -64,6 +69,11 @@ def lake_catalog(
     session_catalog = _take(remaining, SESSION_CATALOG)
     own = _take(remaining, name.value) if name.value != SESSION_CATALOG else {}
     left_out: list[IgnoredSetting] = []
+    for mapped in mapped_catalogs:
+        settings = _take(remaining, mapped)
+        if settings:
+            reason = {"catalog": mapped, "lake_catalog": str(name.value)}
+            left_out.append(ignored(_class_of(settings), ReasonCode.CATALOG_MAPPED, **reason))
     options: Mapping[str, Value] = given_options
     if own and given_options:
         left_out.append(ignored(_class_of(own), ReasonCode.CATALOG_SET_ELSEWHERE))

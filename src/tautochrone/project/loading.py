@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.definitions import SourceLocation
+from tautochrone.model.other_catalogs import OtherCatalogs
 from tautochrone.project.databricks.dialect import is_written_for_databricks, runs_as_main
 from tautochrone.project.databricks.notebooks import magic_warnings
 from tautochrone.project.deferred_frames import forget_called_functions
@@ -32,21 +33,39 @@ from tautochrone.spark.analysis.session_context import use_session
 
 __all__ = ["load_definitions", "settings_to_evaluate_with"]
 
+_CATALOG_SETTING = "spark.sql.catalog."
 
-def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "lake") -> Definitions:
+
+def load_definitions(
+    spec: PipelineSpec,
+    session: SparkSession,
+    catalog: str = "lake",
+    other_catalogs: OtherCatalogs = OtherCatalogs.MAP,
+    confs: Iterable[str] = (),
+) -> Definitions:
     """Import the project's Python files and read its SQL files; evaluate no query yet.
 
     Args:
         spec: the pipeline.
         session: the session of `spark` and `SparkSession.active()` while files are imported.
         catalog: the name of the lake catalog in Spark. `spark_catalog` is an alias.
+        other_catalogs: what names mean that begin with a catalog which no setting defines.
+        confs: names of Spark settings that define catalogs, besides those of the session.
 
     Raises:
         DefinitionError: a file cannot be read, two definitions contradict each other, an invariant is no
             query.
     """
     forget_called_functions()
-    scope = NameScope(catalog, split_name(spec.database or "default"))
+    configured = frozenset(
+        key.removeprefix(_CATALOG_SETTING) for key in (*session.conf.getAll, *confs) if _is_catalog(key)
+    )
+    scope = NameScope(
+        catalog,
+        split_name(spec.database or "default"),
+        configured=configured,
+        other_catalogs=other_catalogs,
+    )
     if spec.catalog is not None and not scope.is_ours(spec.catalog):
         raise DefinitionError(
             "CATALOG_NOT_FOUND",
@@ -185,3 +204,8 @@ def _forget(names: set[str], project: Project) -> list[ModuleType]:
         if any(path.is_relative_to(folder) for folder in project.imports):
             forgotten.append(sys.modules.pop(name))
     return forgotten
+
+
+def _is_catalog(key: str) -> bool:
+    """Whether a setting defines a catalog; its options have one part more."""
+    return key.startswith(_CATALOG_SETTING) and "." not in key.removeprefix(_CATALOG_SETTING)

@@ -1,12 +1,13 @@
-"""Resolves names in definition files: `x`, `db.x`, `lake.db.x`, `spark_catalog.db.x`."""
+"""Resolves names in definition files: `x`, `db.x`, `lake.db.x`, `spark_catalog.db.x`, `other.db.x`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName, quoted
+from tautochrone.model.other_catalogs import OtherCatalogs
 from tautochrone.project.sqltext import Renamed, rename, tokens, unquote
 
 __all__ = ["SESSION_CATALOG", "NameScope"]
@@ -27,6 +28,11 @@ class NameScope:
     `views` maps a persisted view to the temporary view that stands for it in a session. `live` maps the last
     part of a dataset's name, in lower case, to the dataset and to what queries call it: Databricks' `LIVE.x`
     means it, whatever its database is. `live_tables` are tables of the lake that are called so.
+
+    `other.db.x` with a catalog that no setting defines is the table `x` of the lake's database `other.db`:
+    Spark reads the name so too, as it takes the first part for a catalog only where there is one.
+    `configured` are the catalogs that settings define. `mapped` are the other ones in which there are
+    datasets, with the definition that names each first.
     """
 
     catalog: str
@@ -34,10 +40,13 @@ class NameScope:
     views: dict[TableName, str] = field(default_factory=dict, compare=False)
     live: dict[str, tuple[TableName, str]] = field(default_factory=dict, compare=False)
     live_tables: set[tuple[str, ...]] = field(default_factory=set, compare=False)
+    configured: frozenset[str] = frozenset()
+    other_catalogs: OtherCatalogs = OtherCatalogs.MAP
+    mapped: dict[str, str] = field(default_factory=dict, compare=False)
 
     def within(self, namespace: tuple[str, ...]) -> NameScope:
         """The same scope after `USE namespace`."""
-        return NameScope(self.catalog, namespace, self.views, self.live, self.live_tables)
+        return replace(self, namespace=namespace)
 
     def is_ours(self, catalog: str) -> bool:
         """Whether a catalog name refers to the pipeline's catalog."""
@@ -47,8 +56,8 @@ class NameScope:
         """The full name of a dataset.
 
         Raises:
-            DefinitionError: SEVERAL_CATALOGS, the name starts with a catalog that is not the
-                pipeline's; INVALID_IDENTIFIER, it is not a name.
+            DefinitionError: SEVERAL_CATALOGS, the name starts with a catalog that a setting defines and
+                that is not the pipeline's; INVALID_IDENTIFIER, it is not a name.
         """
         if not parts or not all(parts):
             raise DefinitionError("INVALID_IDENTIFIER", "An empty name", location=location, sqlstate="42602")
@@ -65,8 +74,13 @@ class NameScope:
             return TableName(self.catalog, self.namespace, parts[0])
         if len(parts) == 2:
             return TableName(self.catalog, (parts[0],), parts[1])
-        self.require_ours(parts[0], location, parts[1:])
-        return TableName(self.catalog, parts[1:-1], parts[-1])
+        if self.is_ours(parts[0]):
+            return TableName(self.catalog, parts[1:-1], parts[-1])
+        if parts[0] in self.configured or self.other_catalogs is OtherCatalogs.FAIL:
+            self.require_ours(parts[0], location, parts[1:])
+        if location is not None:
+            self.mapped.setdefault(parts[0], location)
+        return TableName(self.catalog, parts[:-1], parts[-1])
 
     def require_ours(self, catalog: str, location: str | None, rest: tuple[str, ...] = ()) -> None:
         """Refuse a catalog that is not the pipeline's; `rest` are the parts of the name after it.
@@ -76,14 +90,19 @@ class NameScope:
         """
         if self.is_ours(catalog):
             return
+        if catalog in self.configured:
+            way = f'or set mapped_catalogs = ["{catalog}"] below [lake]: then it is a database of the lake.'
+        elif not rest:
+            way = f"or write names with three parts, `{catalog}.db.x`: then it is a database of the lake."
+        else:
+            way = 'or set other_catalogs = "map" below [lake]: then it is a database of the lake.'
         raise DefinitionError(
             "SEVERAL_CATALOGS",
             f"{'.'.join((catalog, *rest))} is not in the pipeline's catalog, `{self.catalog}`",
             sqlstate="0A000",
             location=location,
             hint="A checkpoint shows all datasets of a pipeline, so they are in one catalog: write "
-            f"`{'.'.join((self.catalog, *rest))}`, or make it a dataset of another pipeline, with "
-            f"`catalog: {catalog}`, which this one may read.",
+            f"`{'.'.join((self.catalog, *rest))}`, {way}",
         )
 
     def live_dataset(self, parts: tuple[str, ...]) -> tuple[TableName, str] | None:
@@ -103,7 +122,7 @@ class NameScope:
         self.live_tables.update((_LIVE, name.table) for name in names if is_table(name))
 
     def find(self, parts: tuple[str, ...]) -> TableName | None:
-        """Like `resolve`, for names that are read: None for other catalogs."""
+        """Like `resolve`, for names that are read: None for catalogs that settings define."""
         try:
             return self.resolve(parts)
         except DefinitionError:

@@ -229,6 +229,8 @@ class Registry(GraphElementRegistry):
                     self.settings_ignored(statement.name, "SET", statement.location)
                 case StatementKind.USE:
                     # `USE lake.db` names the catalog too; a single name is a database.
+                    if len(statement.name) > 1:
+                        scope.require_ours(statement.name[0], location)
                     full_name = (
                         scope.resolve((*statement.name, "x"), location) if len(statement.name) > 1 else None
                     )

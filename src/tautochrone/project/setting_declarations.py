@@ -15,6 +15,7 @@ from typing import Any
 
 from tautochrone.model.delivery import DeliveryPolicy
 from tautochrone.model.durability import Durability
+from tautochrone.model.other_catalogs import OtherCatalogs
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
@@ -146,6 +147,22 @@ SETTINGS = (
         meaning="what another format in a definition means (`format=`, `USING`): `map`, the table is written "
         "as an Iceberg table and an event says so; or `fail` ([formats](catalogs.md#formats))",
         variable="TAUTOCHRONE_OTHER_FORMATS",
+    ),
+    Setting(
+        key="lake.other_catalogs",
+        kind=Choice(OtherCatalogs),
+        default="map",
+        meaning="what a dataset's name `other.db.x` means if no setting defines the catalog `other`: `map`, "
+        "the table `x` of the lake's database `other.db`, and an event says so; or `fail` "
+        "([several catalogs](catalogs.md#datasets-in-several-catalogs))",
+        variable="TAUTOCHRONE_OTHER_CATALOGS",
+    ),
+    Setting(
+        key="lake.mapped_catalogs",
+        kind=NameList(),
+        meaning="catalogs that settings define, and that are databases of the lake all the same; their "
+        "settings are left out ([several catalogs](catalogs.md#datasets-in-several-catalogs))",
+        variable="TAUTOCHRONE_MAPPED_CATALOGS",
     ),
     Setting(
         key="refresh.policy",

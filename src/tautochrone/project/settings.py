@@ -14,6 +14,7 @@ from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
 from tautochrone.iceberg.sessions.s3_options import s3_options
 from tautochrone.model.durability import Durability
+from tautochrone.model.other_catalogs import OtherCatalogs
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
@@ -84,6 +85,7 @@ class Settings:
     catalog: CatalogSettings = field(repr=False)
     durability: Durability
     other_formats: OtherFormats
+    other_catalogs: OtherCatalogs
     spark: SparkSettings = field(repr=False)
     job: str
     jobs: Mapping[str, tuple[str, ...]]
@@ -158,6 +160,7 @@ def load_settings(
         catalog=catalog,
         durability=setting("lake", "durability"),
         other_formats=setting("lake", "other_formats"),
+        other_catalogs=setting("lake", "other_catalogs"),
         spark=SparkSettings(
             app_name=f"taut {spec.name}",
             master=confs.get("spark.master", setting("spark", "master")),
@@ -265,7 +268,14 @@ def _in_force(
     """Every setting in force, and the Spark settings that do not apply."""
     values = collect(spec, flags, environment)
     confs, ignored = applicable(_below(values, _CONF))
-    catalog = lake_catalog(spec, values["lake", "catalog"], _below(values, _OPTIONS), confs)
+    mapped_catalogs = values.get(("lake", "mapped_catalogs"))
+    catalog = lake_catalog(
+        spec,
+        values["lake", "catalog"],
+        _below(values, _OPTIONS),
+        confs,
+        mapped_catalogs.value if mapped_catalogs is not None else (),
+    )
     confs = dict(catalog.confs)
     master = confs.get("spark.master")
     if master is not None and _is_of_project(spec, master) and values["spark", "master"].origin != DEFAULT:

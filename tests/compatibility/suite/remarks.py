@@ -26,7 +26,7 @@ REMARKS: dict[str, str] = {
     "sql_small_integers": "Iceberg has no such types: the columns are INT",
     "sql_interval": "Iceberg has no type for intervals: write the number of days, or a text",
     "sql_or_replace": "the statement of [Databricks](databricks.md)",
-    "sql_two_catalogs": "a pipeline writes one catalog ([Catalogs](catalogs.md))",
+    "sql_two_catalogs": "as both are configured; with `mapped_catalogs` they are databases of the lake ([Catalogs](catalogs.md#datasets-in-several-catalogs))",
     "sql_time_travel": "a query reads each table at its checkpoint",
     "sql_external_table": "the table becomes a root of the pipeline: each checkpoint reads one version",
     "sql_schema_in_name": _SCHEMA,
