@@ -77,6 +77,14 @@ def test_dlt_table_is_what_its_query_is(project: DialectProject) -> None:
         ("dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', where='x')", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
         ("dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', stored_as_scd_type='3')", "AUTO_CDC_SCD_TYPE"),
         (
+            "dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', stored_as_scd_type='bitemporal')",
+            "AUTO_CDC_SCD_TYPE",
+        ),
+        (
+            "dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', system_sequence_by='t')",
+            "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
+        ),
+        (
             "dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', column_list=['a'], except_column_list=['b'])",
             "AUTO_CDC_TWO_COLUMN_LISTS",
         ),
@@ -163,7 +171,9 @@ def test_modules_and_main_program_of_databricks(project: DialectProject) -> None
         """,
     )
     project.define(
-        "c.sql", "SET spark.databricks.x = 1;\nCREATE MATERIALIZED VIEW c AS SELECT count(*) n FROM b"
+        "c.sql",
+        "SET spark.databricks.x = 1;\nSET spark.source;\n"
+        "CREATE MATERIALIZED VIEW c AS SELECT count(*) n FROM b",
     )
     events = project.run()
     assert project.verdicts == {"a": True, "b": True, "c": True}
@@ -174,6 +184,7 @@ def test_modules_and_main_program_of_databricks(project: DialectProject) -> None
     assert ignored == [
         ("definitions/a.py:4", "spark.databricks.delta.optimizeWrite.enabled"),
         ("definitions/c.sql:1", "spark.databricks.x"),
+        ("definitions/c.sql:2", "SET without a value"),
     ]
 
 

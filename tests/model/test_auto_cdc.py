@@ -27,6 +27,12 @@ def test_columns_are_named_as_the_source_spells_them(
     assert columns == MergeColumns(keys=("id",), values=("name", "City"), tracked=names)
 
 
+def test_history_may_leave_out_columns_that_the_table_leaves_out() -> None:
+    flow = replace(FLOW, columns=ColumnChoice(("Synced",), is_except=True))
+    tracked = ColumnChoice(("city", "synced"), is_except=True)
+    assert replace(flow, tracked=tracked).merge_columns(COLUMNS, "a.sql:1").tracked == ("name",)
+
+
 def test_unknown_columns_are_refused() -> None:
     for flow in (replace(FLOW, keys=("key",)), replace(FLOW, tracked=ColumnChoice(("town",)))):
         with pytest.raises(DefinitionError) as refused:

@@ -320,3 +320,33 @@ def test_views_in_real_sessions(project: ProjectMaker, name: Name, spark: SparkS
             assert sorted(row.id for row in frame.collect()) == [1, 2, 3]
     finally:
         spark.sql("DROP TABLE lake.default.real_input PURGE")
+
+
+def test_a_temporary_view_may_read_the_table_of_its_own_name(project: ProjectMaker, name: Name) -> None:
+    project.external[name("events")] = schema_of("id BIGINT")
+    graph = project.python("""
+        @dp.temporary_view
+        def events():
+            return spark.read.table("lake.default.events").where("id > 1")
+
+        @dp.materialized_view
+        def all_ids():
+            return spark.read.table("events").unionAll(spark.read.table("default.events"))
+        """)
+    assert graph.external == {name("events")}
+    assert graph.inputs(name("all_ids")).batch == {name("events")}
+    assert name("events") not in graph.definitions.datasets
+
+
+def test_a_temporary_view_is_in_no_database(project: ProjectMaker) -> None:
+    error = project.python_error("""
+        @dp.temporary_view
+        def recent():
+            return spark.range(3)
+
+        @dp.materialized_view
+        def ids():
+            return spark.read.table("default.recent")
+        """)
+    assert error.error_class == "TABLE_OR_VIEW_NOT_FOUND"
+    assert "recent is a temporary view" in str(error.hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tautochrone.errors import DefinitionError
@@ -121,10 +121,19 @@ class AutoCdc:
         columns = [name for name in query_columns if name not in special]
         keys = tuple(column_named(name, columns, location) for name in self.keys)
         values = tuple(name for name in columns if name not in keys)
-        tracked = columns if self.tracked is None else self.tracked.of(columns, location)
+        tracked = (
+            columns if self.tracked is None else self._tracked_in_table(self.tracked).of(columns, location)
+        )
         return MergeColumns(
             keys=keys, values=values, tracked=tuple(name for name in tracked if name not in keys)
         )
+
+    def _tracked_in_table(self, tracked: ColumnChoice) -> ColumnChoice:
+        """A column that the table leaves out may be left out of the history too."""
+        if self.columns is None or not (self.columns.is_except and tracked.is_except):
+            return tracked
+        left_out = {name.lower() for name in self.columns.names}
+        return replace(tracked, names=tuple(name for name in tracked.names if name.lower() not in left_out))
 
     @property
     def text(self) -> str:

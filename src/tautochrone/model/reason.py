@@ -201,7 +201,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.INVALID_VALUES_NULL: (
         "rows that have NULL for a value that the type of its column does not have: {rows}, such as {example}"
     ),
-    ReasonCode.NO_EVENTS_OF_KEYS: "its input got no event of a key",
+    ReasonCode.NO_EVENTS_OF_KEYS: "its input got no event that changes a row",
     ReasonCode.ROWS_ADDED_TO_LINEAR_QUERY: "rows were only added to inputs of a linear query",
     ReasonCode.ESTIMATED_COSTS: _costs_text,
     ReasonCode.FEW_INPUT_ROWS: "its inputs hold few rows",

@@ -108,7 +108,9 @@ class _Analysis:
     def __init__(
         self, definitions: Definitions, empty_catalog: EmptyCatalog, external_schema: ExternalSchema
     ) -> None:
-        self._definitions = definitions
+        self._definitions = definitions.with_temporary_views_apart(
+            lambda name: external_schema(name) is not None
+        )
         self._empty_catalog = empty_catalog
         self._external_schema = external_schema
         self._resolved: dict[str, ResolvedFlow] = {}
@@ -332,10 +334,16 @@ class _Analysis:
                     f"Another one is defined by spark.sql.catalog.{parts[0]}."
                 )
             return error
-        others = [known for known in self._definitions.datasets if known != flow.target]
+        datasets = self._definitions.datasets
+        others = [known for known in datasets if known != flow.target]
         lowered = TableName(name.catalog, tuple(map(str.lower, name.namespace)), name.table.lower())
         if name != lowered and self._external_schema(lowered) is not None:
             error.hint = f"The lake has {lowered.without_catalog}: only upper and lower case differ."
+        elif name in datasets and datasets[name].kind is DatasetKind.TEMPORARY_VIEW:
+            error.hint = (
+                f"{name.table} is a temporary view, which is in no database. The lake has no "
+                f"table {name.without_catalog}."
+            )
         else:
             error.hint = (
                 did_you_mean(name, others)

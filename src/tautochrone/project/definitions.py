@@ -143,6 +143,10 @@ class Flow:
         return tuple(replace(e, condition=self.scope.rewrite(e.condition)) for e in self.expectations)
 
 
+_TEMPORARY_VIEWS = "temporary views"
+"""Stands for the database in the full name of a temporary view that is called like a table of the lake."""
+
+
 def missing(parts: tuple[str, ...]) -> DefinitionError:
     """Spark's error for a table that it does not find."""
     name = quoted(*parts)
@@ -190,7 +194,10 @@ class Definitions:
         return None
 
     def dataset_named(self, parts: tuple[str, ...], scope: NameScope) -> TableName | None:
-        """The dataset that a name in a query refers to; case does not matter, as in Spark."""
+        """The dataset that a name in a query refers to; case does not matter, as in Spark.
+
+        A temporary view is in no database, so a name with a database means a table.
+        """
         view = self.view_named(parts[0]) if len(parts) == 1 else None
         if view is not None:
             return view
@@ -198,7 +205,34 @@ class Definitions:
         if full_name is None:
             return None
         lowered = str(full_name).lower()
-        return next((name for name in self.datasets if str(name).lower() == lowered), None)
+        return next(
+            (
+                name
+                for name, dataset in self.datasets.items()
+                if str(name).lower() == lowered and dataset.kind is not DatasetKind.TEMPORARY_VIEW
+            ),
+            None,
+        )
+
+    def with_temporary_views_apart(self, is_table: Callable[[TableName], bool]) -> Definitions:
+        """The same definitions, where no temporary view has the full name of a table of the lake.
+
+        `is_table` tells whether the lake has a table of this name. A temporary view `t` may read the
+        table `db.t`, as in Spark.
+        """
+        apart = {
+            name: TableName(name.catalog, (_TEMPORARY_VIEWS,), name.table)
+            for name, dataset in self.datasets.items()
+            if dataset.kind is DatasetKind.TEMPORARY_VIEW and is_table(name)
+        }
+        if not apart:
+            return self
+        datasets = {
+            apart.get(name, name): replace(dataset, name=apart.get(name, name))
+            for name, dataset in self.datasets.items()
+        }
+        flows = tuple(replace(flow, target=apart.get(flow.target, flow.target)) for flow in self.flows)
+        return replace(self, datasets=datasets, flows=flows)
 
     def prepare(
         self,

@@ -224,6 +224,8 @@ class Registry(GraphElementRegistry):
                 )
                 self.warnings.append(DefinitionWarning(statement.location, reason))
             match statement.kind:
+                case StatementKind.SET if statement.value is None:
+                    self._show_setting(statement)
                 case StatementKind.SET:
                     conf[statement.name[0]] = cast(str, statement.value)
                     self.settings_ignored(statement.name, "SET", statement.location)
@@ -250,6 +252,20 @@ class Registry(GraphElementRegistry):
                     )
                 case _:
                     self._dataset(statement, scope, conf)
+
+    def _show_setting(self, statement: Statement) -> None:
+        """`SET key` shows a value: notebooks of Databricks have it, Spark's definition files may not."""
+        if not self.for_databricks:
+            raise DefinitionError(
+                "PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR",
+                "Invalid SET command without value",
+                location=str(statement.location),
+                hint=f"Write SET {statement.name[0]} = …, or leave it out: a definition file shows nothing.",
+            )
+        reason = Reason.of(
+            ReasonCode.CLAUSE_IGNORED, statement=statement.name[0], clause="SET without a value"
+        )
+        self.warnings.append(DefinitionWarning(statement.location, reason))
 
     def _sql_query(self, statement: Statement, scope: NameScope) -> SqlQuery:
         text = normalise(statement.text)

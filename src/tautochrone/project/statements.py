@@ -45,8 +45,8 @@ class StatementKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """One statement. `name` is what it creates, sets or uses; `flow_target` only for CREATE FLOW, `query`
-    (the text after AS) only for tables. `text` is what Spark's parser takes, `dialect` what it does not.
-    With `auto_cdc` the text is the query of the flow's source."""
+    (the text after AS) only for tables. A SET without `value` shows a setting. `text` is what Spark's
+    parser takes, `dialect` what it does not. With `auto_cdc` the text is the query of the flow's source."""
 
     kind: StatementKind
     text: str
@@ -288,7 +288,4 @@ class _Reader:
         if not pair.isDefined():
             raise self.refusal("Invalid SET command without key-value pair")
         key, option = _pair(pair.get())
-        value = _option(option)
-        if value is None:
-            raise self.refusal("Invalid SET command without value")
-        return self._make(StatementKind.SET, (str(key),), value)
+        return self._make(StatementKind.SET, (str(key),), _option(option))

@@ -84,13 +84,27 @@ def _why_empty(definitions: Definitions, files: int, main_files: Sequence[str]) 
     return f"No file matches the globs under `libraries` in the spec: {globs}."
 
 
+_IN_ANOTHER_DATABASE = 0.85
+"""How alike the names of tables in different databases must be to be taken for a mistake; at most 1."""
+
+
 def did_you_mean(name: TableName, known: Iterable[TableName]) -> str | None:
-    """A hint with the nearest known name, if one is similar."""
+    """A hint with the nearest known name, if one is similar.
+
+    Tables of other databases count only if their names are nearly the same: `silver.dim_users` is not
+    `source.users`.
+    """
     by_table: dict[str, TableName] = {}
-    for known_name in known:
+    for known_name in sorted(known, key=lambda other: other.namespace != name.namespace):
         by_table.setdefault(known_name.table, known_name)
-        by_table.setdefault(known_name.without_catalog, known_name)
-    near = difflib.get_close_matches(name.table, by_table, n=1) or difflib.get_close_matches(
-        name.without_catalog, by_table, n=1
-    )
-    return f"Did you mean {by_table[near[0]].without_catalog}?" if near else None
+    similar = difflib.get_close_matches(name.table, by_table)
+    near = [
+        by_table[table]
+        for table in similar
+        if by_table[table].namespace == name.namespace or _likeness(table, name.table) > _IN_ANOTHER_DATABASE
+    ]
+    return f"Did you mean {near[0].without_catalog}?" if near else None
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()

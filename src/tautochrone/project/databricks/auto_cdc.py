@@ -17,6 +17,13 @@ from tautochrone.project.databricks.unsupported import databricks_only
 
 __all__ = ["create_auto_cdc_flow", "create_auto_cdc_from_snapshot_flow"]
 
+_NOT_BITEMPORAL = (
+    "tables with both the time of the event and that of its arrival are not supported: leave "
+    "system_sequence_by out, and store the table as SCD type 1 (the newest row of each key) or 2 (all)"
+)
+_INSTEAD = {"system_sequence_by": _NOT_BITEMPORAL}
+"""By argument that Databricks knows: what to write instead."""
+
 
 def create_auto_cdc_flow(
     target: str,
@@ -55,7 +62,8 @@ def create_auto_cdc_flow(
             f"create_auto_cdc_flow() does not take {', '.join(given)}",
             sqlstate="0A000",
             location=text,
-            hint=_did_you_mean(given)
+            hint=_INSTEAD.get(given[0])
+            or _did_you_mean(given)
             or "leave it out; conditions and computed columns belong into a temporary view as the source",
         )
     auto_cdc = AutoCdc(
@@ -65,7 +73,7 @@ def create_auto_cdc_flow(
         truncate=apply_as_truncates,
         columns=_choice(column_list, except_column_list, "column_list", text),
         is_ignoring_nulls=ignore_null_updates,
-        scd_type=_scd_type(stored_as_scd_type),
+        scd_type=_scd_type(stored_as_scd_type, text),
         tracked=_choice(
             track_history_column_list,
             track_history_except_column_list,
@@ -116,7 +124,7 @@ def create_auto_cdc_from_snapshot_flow(
         AutoCdc(
             keys=_names(keys, "keys"),
             sequence=None,
-            scd_type=_scd_type(stored_as_scd_type),
+            scd_type=_scd_type(stored_as_scd_type, text),
             tracked=tracked,
             snapshots_of=(source,),
         ),
@@ -124,9 +132,17 @@ def create_auto_cdc_from_snapshot_flow(
     )
 
 
-def _scd_type(value: str | int) -> int:
+def _scd_type(value: str | int, location: str) -> int:
     text = str(value).strip()
-    return int(text) if text.isdecimal() else 0
+    if not text.isdecimal():
+        raise DefinitionError(
+            "AUTO_CDC_SCD_TYPE",
+            f"An AUTO CDC flow stores its table as SCD type {text}",
+            sqlstate="0A000",
+            location=location,
+            hint=_NOT_BITEMPORAL,
+        )
+    return int(text)
 
 
 def _choice(
