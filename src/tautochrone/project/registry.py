@@ -32,7 +32,7 @@ from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
 from tautochrone.project.source_text import source_text
 from tautochrone.project.sqltext import normalise
-from tautochrone.project.statements import Statement, StatementKind, parse_statements
+from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_refused
 from tautochrone.project.table_formats import check_format
 from tautochrone.project.usercode import Bindings
 from tautochrone.spark.analysis.session_context import spark_sql_parser
@@ -256,11 +256,10 @@ class Registry(GraphElementRegistry):
     def _show_setting(self, statement: Statement) -> None:
         """`SET key` shows a value: notebooks of Databricks have it, Spark's definition files may not."""
         if not self.for_databricks:
-            raise DefinitionError(
-                "PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR",
+            raise statement_refused(
                 "Invalid SET command without value",
-                location=str(statement.location),
-                hint=f"Write SET {statement.name[0]} = …, or leave it out: a definition file shows nothing.",
+                statement.location,
+                f"Write SET {statement.name[0]} = …, or leave it out: a definition file shows nothing.",
             )
         reason = Reason.of(
             ReasonCode.CLAUSE_IGNORED, statement=statement.name[0], clause="SET without a value"

@@ -24,7 +24,7 @@ from tautochrone.spark.analysis.session_context import spark_sql_parser
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["Statement", "StatementKind", "parse_statements", "query_of", "syntax_error"]
+__all__ = ["Statement", "StatementKind", "parse_statements", "query_of", "statement_refused", "syntax_error"]
 
 
 class StatementKind(StrEnum):
@@ -75,6 +75,13 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
     """
     spark_parser = spark_sql_parser(session)
     return [statement for chunk in split(text) for statement in _statements(chunk, file, spark_parser)]
+
+
+def statement_refused(message: str, location: SourceLocation, hint: str | None = None) -> DefinitionError:
+    """Spark's error for a statement that a definition file may not hold."""
+    return DefinitionError(
+        "PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR", message, location=str(location), hint=hint
+    )
 
 
 def query_of(plan: JavaObject) -> JavaObject:
@@ -156,9 +163,7 @@ class _Reader:
         self._kind = str(plan.getClass().getSimpleName())
 
     def refusal(self, message: str, hint: str | None = None) -> DefinitionError:
-        return DefinitionError(
-            "PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR", message, location=str(self._location), hint=hint
-        )
+        return statement_refused(message, self._location, hint)
 
     def read(self) -> Statement:
         plan = self._plan
