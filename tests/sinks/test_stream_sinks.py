@@ -209,6 +209,7 @@ def test_an_unknown_format_is_refused_with_its_class(project: Project) -> None:
     errors = {event["error"] for event in happened.of("sink_failed")}
     assert [error.split("]")[0] for error in errors] == ["[DATA_SOURCE_NOT_FOUND"], errors
     assert "no_such_format" in errors.pop()
+    assert "spark.jars.packages" in happened.of("sink_failed")[0]["hint"]
 
 
 def test_a_continuous_run_sends_each_checkpoint(project: Project) -> None:

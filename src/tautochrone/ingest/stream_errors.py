@@ -26,6 +26,10 @@ _OUT_OF_RANGE = re.compile(
     re.IGNORECASE,
 )
 _KAFKA_RANGE = re.compile(r"records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
+_HINTS = {
+    "DATA_SOURCE_NOT_FOUND": "Add the package of this format by --conf spark.jars.packages=…, or register a "
+    "Python data source of this name with spark.dataSource.register.",
+}
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH")
 _CLASSED = re.compile(
     r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] (.+?)(?:\s*SQLSTATE: (\w{5}).*)?$", re.MULTILINE
@@ -54,7 +58,9 @@ def explain(error: Exception, flow: str) -> TautochroneError:
     if file and file[1] not in sentence:
         sentence = f"{sentence.rstrip('.')} (file {file[1]})"
     kind = DefinitionError if type(error).__name__ in ("AnalysisException", "ParseException") else IngestError
-    return kind(condition, f"Flow {flow} failed: {sentence}", sqlstate=state or None)
+    return kind(
+        condition, f"Flow {flow} failed: {sentence}", sqlstate=state or None, hint=_HINTS.get(condition)
+    )
 
 
 def batch_failure(error: Exception, flow: str) -> TautochroneError:
