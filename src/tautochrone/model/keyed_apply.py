@@ -30,6 +30,9 @@ class KeyedApply:
         invalid: a column with a list of texts: the values of an event that the types of their columns do
             not have, and that are NULL. None: there are none.
         invalid_is_null: such values stay NULL, and are counted; otherwise they fail the refresh.
+        weight: for a table whose rows may be equal: how many rows like it an event adds, below 0 removes
+            (see `runtime.refresh.weighted_apply`). `keys` are all columns then.
+        copied: a condition; an event that meets it names the snapshot of a copy of the whole table.
         dropped: columns of the query that the table does not have.
     """
 
@@ -43,6 +46,8 @@ class KeyedApply:
     unchanged: str | None = None
     invalid: str | None = None
     invalid_is_null: bool = False
+    weight: str | None = None
+    copied: str | None = None
     dropped: tuple[str, ...] = ()
 
 
@@ -77,6 +82,8 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
         truncate=texts.get("truncate"),
         unchanged=texts.get("unchanged"),
         invalid=texts.get("invalid"),
+        weight=texts.get("weight"),
+        copied=texts.get("copied"),
         invalid_is_null=texts.get("invalid_values") == "null",
         dropped=_columns(texts.get("dropped", "")),
     )

@@ -43,6 +43,7 @@ from tautochrone.runtime.refresh.task import (
     refreshed_without_rows,
     version_with_same_rows,
 )
+from tautochrone.runtime.refresh.weighted_apply import row_change
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
@@ -107,6 +108,8 @@ class KeyedRefresher:
         schema = self._context.schemas[task.name]
         flow = task.flows[0].flow
         events = stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
+        if apply.weight is not None:
+            return self._add_and_remove_rows(task, apply, events, metadata)
         summary = summarize(events, apply)
         if merged is not None and not summary.count:
             task.table.commit_metadata_only(task.fork, metadata)
@@ -128,20 +131,40 @@ class KeyedRefresher:
             committed = commit_change(task.table, task.fork, staged, old_rows, metadata)
         if committed is None:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
-        code = ReasonCode.EVENTS_MERGED
-        if merged is None:
-            is_full = task.is_full_requested
-            code = ReasonCode.FULL_REFRESH_REQUESTED if is_full else ReasonCode.FIRST_BUILD
-        reason = Reason.of(code)
-        nulled = [] if invalid is None else [_nulled(invalid)]
-        refresh = Refresh(
-            mode=mode,
-            reason=several([reason, *nulled]),
-            rows_inserted=staged.rows,
-            rows_deleted=sum(len(positions) for positions in old_rows.values()),
-            nodes=(NodeRefresh(node="apply", mode=mode, reason=reason),),
+        return _refreshed(task, mode, committed.version, staged, old_rows, invalid)
+
+    def _add_and_remove_rows(
+        self, task: RefreshTask, apply: KeyedApply, events: DataFrame, metadata: CommitMetadata
+    ) -> Refreshed:
+        """Merge events of a table whose rows may be equal.
+
+        Raises:
+            RefreshError: `CAPTURED_VALUE_INVALID`; `CAPTURED_ROW_MISSING`.
+        """
+        change = row_change(events, apply)
+        if change.invalid is not None and not apply.invalid_is_null:
+            raise _invalid_value(task, change.invalid)
+        mode = RefreshMode(metadata.mode or RefreshMode.FULL)
+        is_first = mode is RefreshMode.FULL
+        flow = task.flows[0].flow
+        old_rows: dict[str, list[int]] = {}
+        if not is_first and not change.replaces_all:
+            merge = _Merge(task.table, task.fork, apply, self._context.base, self._session(task))
+            removed = change.removed(merge.all_rows())
+            if removed.missing:
+                raise _row_missing(task, removed.missing)
+            old_rows = removed.positions
+        staged = task.table.stage(
+            task.fork, align(change.added(), self._context.schemas[task.name], flow.name)
         )
-        return Refreshed(committed.version, refresh)
+        if change.replaces_all and not is_first:
+            replaced = [staged] if staged.rows else []
+            committed: Committed | None = task.table.replace_rows(task.fork, replaced, metadata)
+        else:
+            committed = commit_change(task.table, task.fork, staged, old_rows, metadata)
+        if committed is None:
+            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        return _refreshed(task, mode, committed.version, staged, old_rows, change.invalid)
 
     def _session(self, task: RefreshTask) -> SparkSession:
         return self._sessions.session(str(task.name), task.flows[0].flow.conf)
@@ -167,6 +190,13 @@ class _Merge:
         for row in stored.collect():
             positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
         return {file: sorted(positions) for file, positions in positions_by_file.items()}
+
+    def all_rows(self) -> DataFrame:
+        """All rows of the table, with file and position."""
+        stored = self.table.read(self.base, self.fork.version)
+        return dataframe_of_plan(
+            self.session, analyzed_plan(stored.select("*", FILE_COLUMN, POSITION_COLUMN))
+        )
 
     def _of_keys(self, events: DataFrame, columns: Sequence[str]) -> DataFrame:
         """The table's rows whose keys have events, with these columns; all without any."""
@@ -215,6 +245,41 @@ def _only_input(task: RefreshTask) -> TableName:
 
 def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
     return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, code)
+
+
+def _refreshed(
+    task: RefreshTask,
+    mode: RefreshMode,
+    version: Version,
+    staged: Staged,
+    old_rows: Mapping[str, Sequence[int]],
+    invalid: InvalidValues | None,
+) -> Refreshed:
+    code = ReasonCode.EVENTS_MERGED
+    if mode is RefreshMode.FULL:
+        is_full = task.is_full_requested
+        code = ReasonCode.FULL_REFRESH_REQUESTED if is_full else ReasonCode.FIRST_BUILD
+    reason = Reason.of(code)
+    nulled = [] if invalid is None else [_nulled(invalid)]
+    refresh = Refresh(
+        mode=mode,
+        reason=several([reason, *nulled]),
+        rows_inserted=staged.rows,
+        rows_deleted=sum(len(positions) for positions in old_rows.values()),
+        nodes=(NodeRefresh(node="apply", mode=mode, reason=reason),),
+    )
+    return Refreshed(version, refresh)
+
+
+def _row_missing(task: RefreshTask, count: int) -> RefreshError:
+    return RefreshError(
+        "CAPTURED_ROW_MISSING",
+        f"The log removes {count} rows that {task.name} does not have",
+        sqlstate="58000",
+        location=task.location,
+        hint="somebody else changed the table, or its log: copy the database again, with --full-refresh of "
+        "the log table and of the captured tables",
+    )
 
 
 def _invalid_value(task: RefreshTask, invalid: InvalidValues) -> RefreshError:

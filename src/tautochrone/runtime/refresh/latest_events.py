@@ -22,7 +22,16 @@ from pyspark.sql.window import Window
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.names import quoted
 
-__all__ = ["EventSummary", "InvalidValues", "invalid_values", "latest_rows", "summarize"]
+__all__ = [
+    "EventSummary",
+    "InvalidValues",
+    "has_invalid",
+    "invalid_rows",
+    "invalid_values",
+    "latest_rows",
+    "sees",
+    "summarize",
+]
 
 _ORDER = "__taut_order"
 _RANK = "__taut_rank"
@@ -68,7 +77,7 @@ def summarize(events: DataFrame, apply: KeyedApply) -> EventSummary:
         sf.count(sf.lit(1)).alias("count"),
         sf.max(sf.when(truncates, order)).alias("last_truncate"),
         sf.coalesce(sf.bool_or(unchanged), sf.lit(False)).alias("leaves_unchanged"),
-        sf.coalesce(sf.bool_or(_has_invalid(apply)), sf.lit(False)).alias("has_invalid"),
+        sf.coalesce(sf.bool_or(has_invalid(apply)), sf.lit(False)).alias("has_invalid"),
     ).first()
     assert summary is not None
     return EventSummary(**summary.asDict(recursive=False))
@@ -96,12 +105,18 @@ def invalid_values(events: DataFrame, apply: KeyedApply, summary: EventSummary) 
     counted = _after_truncate(events, apply, summary)
     if not summary.leaves_unchanged:
         counted = _last_events(events, apply, summary, None)
-    example = sf.min(sf.get(sf.col(quoted(apply.invalid)), sf.lit(0)))
-    invalid = counted.where(_has_invalid(apply)).agg(sf.count(sf.lit(1)), example).first()
+    return invalid_rows(counted.where(has_invalid(apply)), apply, sf.count(sf.lit(1)))
+
+
+def invalid_rows(rows: DataFrame, apply: KeyedApply, count: Column) -> InvalidValues | None:
+    """Of rows that have invalid values; None: there is no such row."""
+    example = sf.min(sf.get(sf.col(quoted(apply.invalid or "")), sf.lit(0)))
+    invalid = rows.agg(count, example).first()
     return InvalidValues(*invalid) if invalid and invalid[0] else None
 
 
-def _has_invalid(apply: KeyedApply) -> Column:
+def has_invalid(apply: KeyedApply) -> Column:
+    """Whether an event has a value that the type of its column does not have."""
     return sf.lit(False) if apply.invalid is None else sf.size(sf.col(quoted(apply.invalid))) > 0
 
 
@@ -135,11 +150,11 @@ def _order(apply: KeyedApply) -> Column:
     newest = sf.max(sf.when(snapshot.isNotNull(), copied))
     keys = [sf.col(quoted(name)) for name in apply.keys]
     of_key = newest.over(Window.partitionBy(*keys)).getField("snapshot")
-    seen = sf.coalesce(_sees(of_key, sf.col(quoted(apply.transaction))), sf.lit(False))
+    seen = sf.coalesce(sees(of_key, sf.col(quoted(apply.transaction))), sf.lit(False))
     return sf.when(snapshot.isNotNull(), _COPIED).when(seen, _SEEN).otherwise(_NEW)
 
 
-def _sees(snapshot: Column, transaction: Column) -> Column:
+def sees(snapshot: Column, transaction: Column) -> Column:
     """Whether a snapshot sees a transaction that was committed. Its text is that of PostgreSQL's
     `pg_snapshot`: `xmin:xmax:` and the numbers between them that had not ended."""
     parts = sf.split(snapshot, ":")
@@ -161,7 +176,7 @@ def _after_truncate(events: DataFrame, apply: KeyedApply, summary: EventSummary)
     counts = sequence > sf.struct(*[sf.lit(last[name]).alias(name) for name in apply.sequence])
     if apply.snapshot is not None and apply.transaction is not None:
         snapshot = sf.col(quoted(apply.snapshot))
-        seen = _sees(snapshot, sf.lit(last[apply.transaction]))
+        seen = sees(snapshot, sf.lit(last[apply.transaction]))
         counts = sf.when(snapshot.isNull(), counts).otherwise(seen)
     return events.where(counts)
 

@@ -25,6 +25,13 @@ _EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", 
 _INVALID = f"{_PREFIX}invalid"
 """An event's values that the types of their columns do not have."""
 
+_OF_EQUAL_ROWS = {
+    # An update that changes something is a delete and an insert.
+    "tautochrone.apply.weight": f"CASE {_PREFIX}operation WHEN 'delete' THEN -1 "
+    "WHEN 'update' THEN 0 ELSE 1 END",
+    "tautochrone.apply.copied": f"{_PREFIX}operation = 'copied'",
+}
+
 
 def check_name(name: str) -> None:
     """
@@ -82,10 +89,12 @@ def define_table(
     comment: str,
     invalid: Sequence[str],
     invalid_values: str,
+    has_equal_rows: bool = False,
 ) -> None:
     """A table of the database: the last event of each key.
 
     Args:
+        has_equal_rows: it has no key. The keys are all columns then, and rows may be equal.
         relation: schema and table, as in the log.
         columns: SQL over rows of the log table, with aliases.
         invalid: SQL of texts about values that the types of their columns do not have; NULL: there is none.
@@ -111,6 +120,7 @@ def define_table(
                 [_INVALID, *(f"{_PREFIX}{column}" for column in _EVENT_COLUMNS)]
             ),
             "tautochrone.apply.relation": relation,
+            **(_OF_EQUAL_ROWS if has_equal_rows else {}),
         },
     )
     def rows() -> DataFrame:

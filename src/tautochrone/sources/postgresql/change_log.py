@@ -82,7 +82,7 @@ class PostgreSQLChangeLog:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._tables = {table.name: table for table in capture.tables}
-        self._keys = {table.name: table.keys for table in capture.tables}
+        self._keys = {table.name: table.identity for table in capture.tables}
         self._connection: psycopg.Connection | None = None
         self._idle: tuple[int, int] | None = None
         """A position and how far the log was when there was nothing to take behind it: until the log is

@@ -22,6 +22,10 @@ SELECT n.nspname, c.relname, c.oid,
                           pg_table_size(c.oid))::bigint ELSE 0 END,
        coalesce((SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
                  WHERE r.prrelid = c.oid AND p.pubname = %(publication)s), 0),
+       CASE WHEN c.relkind = 'p'
+            THEN (SELECT bool_and(m.relreplident = 'f') FROM pg_partition_tree(c.oid) t
+                  JOIN pg_class m ON m.oid = t.relid)
+            ELSE c.relreplident = 'f' END,
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                                          format_type(a.atttypid, NULL),
                                          a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
@@ -48,6 +52,7 @@ class CapturedTable:
         columns: without generated ones, which the log does not have. `is_key`: part of the key.
         type_names: PostgreSQL's name for the type of each column, such as `bigint`.
         bytes: roughly, as stored; 0 where sizes were not asked for.
+        has_full_identity: the log has all columns of a row that is updated or deleted.
         membership: identifies its membership in the publication; 0: it is none of its tables by name.
     """
 
@@ -58,6 +63,7 @@ class CapturedTable:
     type_names: tuple[str, ...]
     bytes: int = 0
     membership: int = 0
+    has_full_identity: bool = False
 
     @property
     def name(self) -> str:
@@ -70,6 +76,11 @@ class CapturedTable:
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.is_key)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns by which the log identifies a row: all of them without a key."""
+        return self.keys or tuple(column.name for column in self.columns)
 
     @property
     def fingerprint(self) -> str:
@@ -85,6 +96,9 @@ class CapturedTable:
         """Whether a relation of the log has these columns. Its flags say more than the key with REPLICA
         IDENTITY FULL."""
         logged = [(column.name, column.type_id, column.modifier) for column in relation.columns]
+        if not self.keys and not all(column.is_key for column in relation.columns):
+            # For a while it had another REPLICA IDENTITY.
+            return False
         return logged == [(column.name, column.type_id, column.modifier) for column in self.columns]
 
 
@@ -94,7 +108,7 @@ def read_tables(
     """All tables of the database that could be captured, by name. Their sizes cost more than all the rest."""
     tables = {}
     rows = connection.execute(_QUERY, {"publication": publication, "with_sizes": with_sizes}).fetchall()
-    for schema, table, oid, size, membership, columns in rows:
+    for schema, table, oid, size, membership, has_full_identity, columns in rows:
         captured = CapturedTable(
             schema=schema,
             table=table,
@@ -106,6 +120,7 @@ def read_tables(
             type_names=tuple(type_name for _name, _id, _modifier, type_name, _is_key in columns or []),
             bytes=size,
             membership=membership,
+            has_full_identity=has_full_identity,
         )
         tables[captured.name] = captured
     return tables
@@ -132,12 +147,15 @@ def captured_tables(
         if any(fnmatchcase(name, pattern) for pattern in patterns)
         and not any(fnmatchcase(name, pattern) for pattern in exclude)
     )
-    without_key = [table.name for table in matching if not table.keys]
+    without_key = [
+        table.name for table in matching if not table.keys and not (table.has_full_identity and table.columns)
+    ]
     if without_key:
         raise DefinitionError(
             "CAPTURED_TABLE_WITHOUT_KEY",
             f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
-            hint="give them a primary key, or a unique index and REPLICA IDENTITY USING INDEX; or leave them "
-            "out with exclude=[…]",
+            hint="give them a primary key, or a unique index and REPLICA IDENTITY USING INDEX; or take equal "
+            f"rows as they are: ALTER TABLE {without_key[0]} REPLICA IDENTITY FULL; or leave them out with "
+            "exclude=[…]",
         )
     return matching
