@@ -13,7 +13,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.sinks import has_adapter
-from tautochrone.sinks.kafka.json_rows import JsonRows, comparable
+from tautochrone.sinks.json_rows import JsonRows, comparable
 from tautochrone.sinks.kafka.options import Mode, kafka_options
 from tautochrone.testing.sqlite_sink import ListRows
 

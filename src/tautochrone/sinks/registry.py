@@ -22,6 +22,7 @@ SinkFactory = Callable[[str, Mapping[str, str]], Sink]
 _GROUP = "tautochrone.sinks"
 _BUILT_IN = {
     "clickhouse": "tautochrone.sinks.clickhouse:open_clickhouse_sink",
+    "postgresql": "tautochrone.sinks.postgresql:open_postgresql_sink",
     "kafka-transactional": "tautochrone.sinks.kafka:open_kafka_sink",
 }
 _registered: dict[str, SinkFactory] = {}

@@ -13,7 +13,7 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import TransactionId
-from tautochrone.sinks.kafka.json_rows import JsonRows, comparable, row_number, to_text
+from tautochrone.sinks.json_rows import JsonRows, comparable, row_number, to_text
 
 __all__ = ["Message", "changelog_delta", "changelog_replacement", "upsert_delta", "upsert_replacement"]
 

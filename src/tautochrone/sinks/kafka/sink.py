@@ -37,9 +37,9 @@ from tautochrone.model.sink import (
     TransactionState,
     next_state,
 )
+from tautochrone.sinks.json_rows import comparable, row_number, to_text
 from tautochrone.sinks.kafka.client import Client, Session, SessionLostError, new_producer
 from tautochrone.sinks.kafka.control import FENCE, Claim, ControlTopic, Pointer
-from tautochrone.sinks.kafka.json_rows import comparable, row_number, to_text
 from tautochrone.sinks.kafka.messages import (
     Message,
     changelog_delta,

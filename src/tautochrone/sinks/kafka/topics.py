@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
 from tautochrone.sinks.kafka.client import Client, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic
-from tautochrone.sinks.kafka.json_rows import JsonRows, comparable, row_number
 from tautochrone.sinks.kafka.options import KafkaOptions, Mode
 
 __all__ = ["PUBLICATION_HEADER", "SINK_HEADER", "Topics"]

@@ -1,4 +1,4 @@
-"""Rows as JSON: what is sent, and the text by which rows of the topic and of the lake are compared.
+"""Rows as JSON values: what is sent, and the text by which rows of a sink and of the lake are compared.
 
 Numbers and booleans are JSON's own. Decimals, dates and timestamps are strings (ISO 8601, UTC with `Z`),
 binary values are base64, and numbers that JSON lacks are `"NaN"`, `"Infinity"` and `"-Infinity"`. Spark's
@@ -65,6 +65,10 @@ class JsonRows:
             ]
             for values in zip(*encoded, strict=True):
                 yield dict(zip(self._encoders, values, strict=True))
+
+    def value(self, column: str, value: Any) -> Any:
+        """One value of a column as JSON."""
+        return None if value is None else self._encoders[column](value)
 
     def key_of(self, row: Mapping[str, Any]) -> str | None:
         """The record's key, or None for a table without one."""

@@ -1,0 +1,116 @@
+"""The connection of a sink to its database, and the database's errors as the sink's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.types.json import set_json_loads
+
+from tautochrone.errors import SinkError
+from tautochrone.sinks.postgresql.options import PostgresqlOptions
+
+__all__ = ["ConnectionLostError", "Database"]
+
+_SETTINGS = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "client_min_messages": "warning",
+    # A process that stops in the middle of a commit must not hold the lock of the sink for ever.
+    "idle_in_transaction_session_timeout": "60s",
+    "lock_timeout": "90s",
+    "statement_timeout": "0",
+    # A commit that is answered must survive a crash of the server.
+    "synchronous_commit": "on",
+}
+_NOT_REACHABLE = ("08", "53", "57P", "28", "25P03")
+"""SQLSTATE: no connection, too many, the server stops or starts, the log-in is refused, idle too long."""
+
+
+class ConnectionLostError(SinkError):
+    """The connection is gone, with the temporary tables of its transactions."""
+
+    default_retryable = True
+
+
+class Database:
+    """One connection, opened again when it was lost.
+
+    Attributes:
+        generation: counts the connections: temporary tables of an earlier one are gone.
+    """
+
+    def __init__(self, sink: str, options: PostgresqlOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._connection: Any = None
+        self.generation = 0
+
+    @contextmanager
+    def transaction(self, isolation: str = "") -> Iterator[Any]:
+        """A cursor in a transaction of its own.
+
+        Raises:
+            ConnectionLostError: whether the transaction was committed is not known.
+            SinkError: `SINK_DATABASE_REFUSED`
+        """
+        with self._errors(), self._connected().transaction(), self._connection.cursor() as cursor:
+            if isolation:
+                cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+            yield cursor
+
+    def cursor(self, name: str) -> Any:
+        """A cursor on the server, inside of `transaction`: not all rows are in memory."""
+        return self._connection.cursor(name=name)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connected(self) -> Any:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        given = {"user": self._options.user, "password": self._options.password}
+        connection = psycopg.connect(
+            make_conninfo(self._options.url, **{name: value for name, value in given.items() if value}),
+            autocommit=True,
+            client_encoding="UTF8",
+            application_name=f"tautochrone sink {self._sink}"[:63],
+            connect_timeout=10,
+        )
+        for name, value in _SETTINGS.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        set_json_loads(json.loads, connection)
+        self.generation += 1
+        self._connection = connection
+        return connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            text = " ".join(str(error).split())
+            # Without a SQLSTATE the connection could not be made, or was cut.
+            if error.sqlstate and not error.sqlstate.startswith(_NOT_REACHABLE):
+                raise SinkError(
+                    "SINK_DATABASE_REFUSED",
+                    f"Sink {self._sink}: PostgreSQL refuses a statement: {text}",
+                    hint="The role needs the right to create the schema, or to create tables in it. Tables "
+                    "of a sink are changed by the sink only.",
+                    retryable=error.sqlstate.startswith(("40", "55P03")),
+                    sqlstate=error.sqlstate,
+                    parameters={"sink": self._sink},
+                ) from error
+            self.close()
+            raise ConnectionLostError(
+                "SINK_NOT_REACHABLE",
+                f"Sink {self._sink}: the database does not answer: {text}",
+                hint="Is it up, and are host, port, TLS and password right?",
+                sqlstate=error.sqlstate or "08006",
+            ) from error

@@ -1,0 +1,230 @@
+"""The tables of a sink. Each mirrored table has one more column, `_taut_hash`: the hash of the row."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+from pyspark.sql import types as spark
+
+from tautochrone.errors import SinkError
+from tautochrone.model.names import TableName
+from tautochrone.sinks.json_rows import JsonRows, comparable
+from tautochrone.sinks.postgresql.options import PostgresqlOptions
+
+__all__ = ["HASH", "MirroredTable", "Tables", "row_hash"]
+
+HASH = "_taut_hash"
+_MAX_NAME_BYTES = 63
+_TYPES: dict[type, str] = {
+    spark.BooleanType: "boolean",
+    spark.ByteType: "smallint",
+    spark.ShortType: "smallint",
+    spark.IntegerType: "integer",
+    spark.LongType: "bigint",
+    spark.FloatType: "real",
+    spark.DoubleType: "double precision",
+    spark.StringType: "text",
+    spark.BinaryType: "bytea",
+    spark.DateType: "date",
+    spark.TimestampType: "timestamp with time zone",
+    spark.TimestampNTZType: "timestamp without time zone",
+}
+_COMPOSITES = (spark.ArrayType, spark.MapType, spark.StructType)
+
+
+def row_hash(row: Mapping[str, Any]) -> str:
+    """The hash of a row in JSON values, as PostgreSQL prints a uuid."""
+    digest = hashlib.md5(comparable(row).encode(), usedforsecurity=False).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
+
+
+def _sql_type(spark_type: Any) -> str:
+    if isinstance(spark_type, spark.DecimalType):
+        return f"numeric({spark_type.precision}, {spark_type.scale})"
+    if isinstance(spark_type, _COMPOSITES):
+        return "jsonb"
+    return next((text for kind, text in _TYPES.items() if isinstance(spark_type, kind)), "text")
+
+
+def _from_json(value: Any, spark_type: Any) -> Any:
+    """A value of a jsonb column as it was written: jsonb keeps 1e300 as an integer of 301 digits."""
+    if value is None:
+        return None
+    if isinstance(spark_type, spark.ArrayType):
+        return [_from_json(item, spark_type.elementType) for item in value]
+    if isinstance(spark_type, spark.MapType):
+        return {key: _from_json(item, spark_type.valueType) for key, item in value.items()}
+    if isinstance(spark_type, spark.StructType):
+        return {field.name: _from_json(value[field.name], field.dataType) for field in spark_type.fields}
+    is_float = isinstance(spark_type, (spark.FloatType, spark.DoubleType))
+    return float(value) if is_float and isinstance(value, int) else value
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTable:
+    """A table as the sink knows it.
+
+    Attributes:
+        name: of PostgreSQL's table, with its schema.
+    """
+
+    name: sql.Identifier
+    schema: Any
+    rows: JsonRows
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    @property
+    def column_list(self) -> sql.Composed:
+        return sql.SQL(", ").join(map(sql.Identifier, [*self.columns, HASH]))
+
+    def values(self, row: Mapping[str, Any]) -> list[Any]:
+        """A row in JSON values as `COPY` takes it, with its hash."""
+        values = []
+        for field in self.schema.fields:
+            value = row[field.name]
+            if value is not None and isinstance(field.dataType, _COMPOSITES):
+                value = json.dumps(value, ensure_ascii=False)
+            elif value is not None and isinstance(field.dataType, spark.BinaryType):
+                value = f"\\x{base64.b64decode(value).hex()}"
+            values.append(value)
+        return [*values, row_hash(row)]
+
+    def read(self, values: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+        """Rows that PostgreSQL answered, in JSON values."""
+        for listed in values:
+            yield {
+                field.name: _from_json(value, field.dataType)
+                if isinstance(field.dataType, _COMPOSITES)
+                else self.rows.value(field.name, value)
+                for field, value in zip(self.schema.fields, listed, strict=True)
+            }
+
+
+class Tables:
+    """Creates mirrored tables and finds them again. `cursor` is one of an open transaction."""
+
+    def __init__(self, sink: str, options: PostgresqlOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._comment = f"mirrored by tautochrone, sink {sink}"
+
+    def ensure(self, cursor: Any, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        """Create the table, or add the columns that it lacks.
+
+        Raises:
+            SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
+                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`.
+        """
+        mirrored = self._mirrored(table, schema, key)
+        reserved = [name for name in schema.names if name.startswith("_taut_")]
+        if reserved:
+            raise SinkError(
+                "SINK_COLUMN_NAME_RESERVED",
+                f"Sink {self._sink}: {table} has a column {reserved[0]}, a name that the sink itself uses",
+                hint="Rename the column in the query of the dataset.",
+                sqlstate="42939",
+            )
+        existing = self._stored_schema(cursor, table)
+        if existing is None:
+            self._create(cursor, mirrored)
+        stored = {} if existing is None else {field.name: field.dataType for field in existing.fields}
+        new_types = {field.name: field.dataType for field in schema.fields}
+        changed = [name for name, kind in stored.items() if new_types.get(name) != kind]
+        if changed:
+            raise SinkError(
+                "SINK_COLUMNS_CHANGED",
+                f"Sink {self._sink}: columns of {table} changed their type or went: {', '.join(changed)}",
+                hint=f"Drop the schema {self._options.schema}, run `taut sinks --forget {self._sink}`, and "
+                "the next run delivers all rows.",
+                parameters={"sink": self._sink, "table": str(table)},
+                sqlstate="0A000",
+            )
+        for field in schema.fields:
+            if field.name not in stored:
+                self._add_column(cursor, mirrored, field)
+        if existing is None:
+            for columns in ([HASH], mirrored.rows.key):
+                self._create_index(cursor, mirrored, columns)
+        return mirrored
+
+    def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
+        """A table that the sink has, or None."""
+        schema = self._stored_schema(cursor, table)
+        return None if schema is None else self._mirrored(table, schema, ())
+
+    def _mirrored(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        rows = JsonRows(self._sink, table, schema, key)
+        return MirroredTable(sql.Identifier(self._options.schema, self._plain_name(table)), schema, rows)
+
+    def _plain_name(self, table: TableName) -> str:
+        namespace = () if table.namespace == ("default",) else table.namespace
+        name = "__".join((*namespace, table.table))
+        if len(name.encode()) > _MAX_NAME_BYTES:
+            # PostgreSQL cuts longer names: two tables could get the same one.
+            raise SinkError(
+                "SINK_OPTION_INVALID",
+                f"Sink {self._sink}: the name {name} has more than {_MAX_NAME_BYTES} bytes",
+                hint="Rename the dataset.",
+                sqlstate="42622",
+            )
+        return name
+
+    def _create(self, cursor: Any, mirrored: MirroredTable) -> None:
+        statement = sql.SQL("CREATE TABLE {} ({} uuid NOT NULL)")
+        cursor.execute(statement.format(mirrored.name, sql.Identifier(HASH)))
+        comment = sql.SQL("COMMENT ON TABLE {} IS {}")
+        cursor.execute(comment.format(mirrored.name, sql.Literal(self._comment)))
+
+    def _create_index(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> None:
+        if columns:
+            listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+            cursor.execute(sql.SQL("CREATE INDEX ON {} ({})").format(mirrored.name, listed))
+
+    def _add_column(self, cursor: Any, mirrored: MirroredTable, field: Any) -> None:
+        column = sql.Identifier(field.name)
+        kind = sql.SQL(_sql_type(field.dataType))
+        cursor.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(mirrored.name, column, kind))
+        text = sql.Literal(json.dumps(field.dataType.jsonValue()))
+        cursor.execute(sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(mirrored.name, column, text))
+
+    def _stored_schema(self, cursor: Any, table: TableName) -> Any | None:
+        """The columns of the lake's table; their Spark types are the comments of PostgreSQL's columns."""
+        plain = self._plain_name(table)
+        cursor.execute(
+            "SELECT c.oid::bigint, coalesce(obj_description(c.oid, 'pg_class'), '') FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+            (self._options.schema, plain),
+        )
+        described = cursor.fetchone()
+        if described is None:
+            return None
+        oid, comment = described
+        if comment != self._comment:
+            raise SinkError(
+                "SINK_NAME_TAKEN",
+                f"Sink {self._sink}: {table} is mirrored as {plain}, and the schema {self._options.schema} "
+                "has something else of this name",
+                hint="Give the sink another schema (option schema), or rename the dataset.",
+                parameters={"sink": self._sink, "table": str(table)},
+                sqlstate="42P07",
+            )
+        cursor.execute(
+            "SELECT attname, col_description(attrelid, attnum) FROM pg_attribute "
+            "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            (oid,),
+        )
+        fields = [
+            {"name": name, "type": json.loads(text), "nullable": True, "metadata": {}}
+            for name, text in cursor.fetchall()
+            if name != HASH and text is not None
+        ]
+        return spark.StructType.fromJson({"type": "struct", "fields": fields})

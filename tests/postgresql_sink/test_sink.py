@@ -1,0 +1,240 @@
+"""The PostgreSQL sink passes the suite of all sinks, and mirrors values, keys and evolving schemas."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from pyspark.sql import types as spark
+
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.sink import Intent, Operation, Sink, TransactionId, TransactionState
+from tautochrone.sinks.postgresql.options import postgresql_options
+from tautochrone.sinks.postgresql.sink import PostgresqlSink
+from tautochrone.testing.postgresql import fresh_database
+from tautochrone.testing.sink_conformance import SinkConformance
+from tautochrone.testing.sqlite_sink import ListRows
+
+ORDERS = TableName("lake", ("default",), "orders")
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+class LostAnswerError(Exception):
+    """The operation was done, and its answer did not arrive."""
+
+
+class FaultySink(PostgresqlSink):
+    """Loses a row or an answer when its bench says so."""
+
+    bench: PostgresqlBench
+
+    def _write_rows(self, copy: Any, rows: Sequence[Sequence[Any]]) -> None:
+        if self.bench.loses_row:
+            self.bench.loses_row, rows = False, rows[:-1]
+        super()._write_rows(copy, rows)
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name not in tuple(Operation):
+            return value
+
+        def operate(*arguments: Any, **named: Any) -> Any:
+            answer = value(*arguments, **named)
+            if self.bench.loses_answer:
+                self.bench.loses_answer = False
+                raise LostAnswerError(name)
+            return answer
+
+        return operate
+
+
+_schemas = iter(range(1_000_000))
+
+
+class PostgresqlBench:
+    """A schema of its own in one database, opened by several sinks as by several processes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.options = postgresql_options(
+            "mirror", {"url": url, "schema": f"test_{next(_schemas)}", "chunk_rows": "1"}
+        )
+        self.loses_row = self.loses_answer = False
+        self.sinks: list[FaultySink] = []
+        self._columns = ["id", "word"]
+
+    def open(self) -> Sink:
+        sink = FaultySink("mirror", self.options)
+        sink.bench = self
+        self.sinks.append(sink)
+        return sink
+
+    def schema(self, *columns: str) -> Any:
+        self._columns = ["id", "word", *columns]
+        texts = [spark.StructField(name, spark.StringType()) for name in ("word", *columns)]
+        return spark.StructType([spark.StructField("id", spark.LongType()), *texts])
+
+    def frame(self, rows: Sequence[tuple[Any, ...]]) -> ListRows:
+        return ListRows(["id", "word"], rows)
+
+    def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
+        namespace = () if table.namespace == ("default",) else table.namespace
+        name = sql.Identifier(self.options.schema, "__".join((*namespace, table.table)))
+        columns = sql.SQL(", ").join(map(sql.Identifier, self._columns))
+        with psycopg.connect(self.url) as connection:
+            return connection.execute(sql.SQL("SELECT {} FROM {}").format(columns, name)).fetchall()
+
+    def break_during(self, operation: Operation) -> type[Exception] | None:
+        # A commit is one transaction, and what is staged ends with the connection.
+        return None
+
+    def lose_answer(self) -> type[Exception]:
+        self.loses_answer = True
+        return LostAnswerError
+
+    def lose_row(self) -> None:
+        self.loses_row = True
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+
+
+@pytest.fixture(scope="module")
+def url() -> str:
+    return fresh_database()
+
+
+@pytest.fixture
+def bench(url: str) -> Iterator[PostgresqlBench]:
+    bench = PostgresqlBench(url)
+    yield bench
+    bench.close()
+
+
+class TestPostgresql(SinkConformance):
+    @pytest.fixture
+    def bench(self, url: str) -> Iterator[PostgresqlBench]:
+        bench = PostgresqlBench(url)
+        yield bench
+        bench.close()
+
+
+def transaction(checkpoint: int, fence: int = 1, attempt: int = 1) -> TransactionId:
+    return TransactionId(
+        incarnation="store-1",
+        sink="mirror",
+        checkpoint=CheckpointNumber(checkpoint),
+        fence=Fence(fence),
+        attempt=attempt,
+    )
+
+
+def prepare(sink: Sink, opened: TransactionId, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    sink.begin(Intent(transaction=opened, versions={}))
+    change = RowChange(added=ListRows(columns, rows), rows=len(rows))
+    sink.prepare(opened, sink.write(opened, ORDERS, change))
+
+
+VALUES: dict[str, tuple[spark.DataType, Any]] = {
+    "flag": (spark.BooleanType(), True),
+    "n": (spark.LongType(), 2**62),
+    "d": (spark.DecimalType(12, 2), Decimal("1.50")),
+    "f": (spark.DoubleType(), math.nan),
+    "g": (spark.FloatType(), 0.1),
+    "text": (spark.StringType(), "a\tb\\N\n'ü"),
+    "b": (spark.BinaryType(), b"\x00\xff"),
+    "day": (spark.DateType(), dt.date(2026, 3, 1)),
+    "t": (spark.TimestampType(), NOON),
+    "l": (spark.TimestampNTZType(), NOON.replace(tzinfo=None)),
+    "a": (spark.ArrayType(spark.DoubleType()), [0.1, None, 1e300]),
+    "m": (spark.MapType(spark.IntegerType(), spark.DateType()), {2: dt.date(2026, 3, 1)}),
+    "s": (spark.StructType([spark.StructField("x", spark.LongType())]), {"x": None}),
+}
+
+
+def test_values_are_audited_by_what_the_columns_hold(bench: PostgresqlBench) -> None:
+    sink: Any = bench.open()
+    sink.fence(Fence(1))
+    schema = spark.StructType([spark.StructField(name, kind) for name, (kind, _) in VALUES.items()])
+    sink.ensure(ORDERS, schema, ["n"], Fence(1))
+    rows = [tuple(value for _, value in VALUES.values()), (None,) * len(VALUES)]
+    prepare(sink, transaction(1), [*VALUES], rows)
+    sink.commit(transaction(1), Fence(1))
+    frame = ListRows([*VALUES], rows)
+    assert sink.audit(ORDERS, CheckpointNumber(1)) == sink.digest(ORDERS, frame)
+    with psycopg.connect(bench.url) as connection:
+        name = sql.Identifier(bench.options.schema, "orders")
+        stored = connection.execute(
+            sql.SQL("SELECT flag, n, d, text, b, day, m FROM {} WHERE n IS NOT NULL").format(name)
+        ).fetchone()
+        assert stored == (
+            *(VALUES[column][1] for column in ("flag", "n", "d", "text", "b", "day")),
+            {"2": "2026-03-01"},
+        )
+        # The hash of the row stays: only its columns tell.
+        connection.execute(sql.SQL("UPDATE {} SET d = 2 WHERE n IS NOT NULL").format(name))
+    assert sink.audit(ORDERS, CheckpointNumber(1)) != sink.digest(ORDERS, frame)
+    differences = sink.differences(ORDERS, CheckpointNumber(1), frame, 10)
+    assert sorted((difference.in_sink, difference.in_lake) for difference in differences) == [(0, 1), (1, 0)]
+
+
+def test_a_lost_connection_aborts_what_was_staged_and_no_commit(bench: PostgresqlBench) -> None:
+    sink: Any = bench.open()
+    sink.fence(Fence(1))
+    sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+    prepare(sink, transaction(1), ["id", "word"], [(1, "one")])
+
+    def end_connections() -> None:
+        with psycopg.connect(bench.url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'tautochrone sink mirror' AND pid != pg_backend_pid()"
+            )
+
+    end_connections()
+    with pytest.raises(SinkError) as lost:
+        sink.commit(transaction(1), Fence(1))
+    assert lost.value.error_class == "SINK_NOT_REACHABLE"
+    assert lost.value.retryable
+    (recovered,) = sink.recover([Intent(transaction=transaction(1), versions={})], Fence(1))
+    assert recovered.state is TransactionState.ABORTED
+    prepare(sink, transaction(1, attempt=2), ["id", "word"], [(1, "one")])
+    sink.commit(transaction(1, attempt=2), Fence(1))
+    end_connections()
+    with pytest.raises(SinkError):
+        sink.published()
+    (recovered,) = sink.recover([Intent(transaction=transaction(1, attempt=2), versions={})], Fence(1))
+    assert recovered.state is TransactionState.COMMITTED
+    assert bench.read(ORDERS) == [(1, "one")]
+
+
+def test_tables_of_others_and_changed_columns_are_refused(bench: PostgresqlBench) -> None:
+    sink = bench.open()
+    sink.fence(Fence(1))
+    with psycopg.connect(bench.url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE TABLE {} (id int)").format(sql.Identifier(bench.options.schema, "orders"))
+        )
+        with pytest.raises(SinkError) as refused:
+            sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        assert refused.value.error_class == "SINK_NAME_TAKEN"
+        connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(bench.options.schema, "orders")))
+    sink.ensure(ORDERS, bench.schema("more"), ["id"], Fence(1))
+    for schema, error_class in (
+        (bench.schema(), "SINK_COLUMNS_CHANGED"),
+        (bench.schema("more", "_taut_x"), "SINK_COLUMN_NAME_RESERVED"),
+    ):
+        with pytest.raises(SinkError) as refused:
+            sink.ensure(ORDERS, schema, [], Fence(1))
+        assert refused.value.error_class == error_class
+    with pytest.raises(SinkError, match="password in its url"):
+        postgresql_options("mirror", {"url": "postgresql://u:secret@h/d"})
