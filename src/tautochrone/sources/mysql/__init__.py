@@ -1,0 +1,16 @@
+"""MariaDB as a change log: its row binlog, decoded and written into one log table. MySQL is refused."""
+
+import importlib.util
+
+from tautochrone.errors import DefinitionError
+
+if importlib.util.find_spec("pymysql") is None:
+    raise DefinitionError(
+        "CAPTURE_DRIVER_MISSING",
+        "Captures of MariaDB need the package pymysql, which is not installed",
+        hint="pip install 'tautochrone[mysql]'",
+    )
+
+from tautochrone.sources.mysql.capture import capture
+
+__all__ = ["capture"]

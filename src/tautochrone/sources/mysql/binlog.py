@@ -1,0 +1,240 @@
+"""Events of the binary log, as the server sends them to a replica that asks for what there is and no more.
+
+The formats are those of "Binary Log Events" in the documentation of MariaDB and MySQL.
+An event's `end` is the offset in its file behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tautochrone.errors import IngestError
+
+__all__ = ["Event", "Kind", "Query", "RowsBody", "TableMap", "dump", "gtid_of", "point_of", "rows_body"]
+
+_COM_BINLOG_DUMP = 0x12
+_NON_BLOCKING = 1
+_HEADER = struct.Struct("<IBIIIH")
+_ARTIFICIAL = 1 << 5
+"""Flag of events that are not in the file: the server made them for this reader."""
+_OFFSET_BITS = 32
+
+
+class Kind:
+    """Numbers of the kinds of events that are read."""
+
+    QUERY = 2
+    ROTATE = 4
+    FORMAT = 15
+    XID = 16
+    TABLE_MAP = 19
+    XA_PREPARE = 38
+    GTID = 162
+    QUERY_COMPRESSED = 165
+    WRITE = frozenset({23, 30, 166, 169})
+    UPDATE = frozenset({24, 31, 167, 170})
+    DELETE = frozenset({25, 32, 168, 171})
+    ROWS = WRITE | UPDATE | DELETE
+    VERSION_2 = frozenset({30, 31, 32, 169, 170, 171})
+    COMPRESSED = frozenset(range(166, 172))
+    IGNORED = frozenset({3, 5, 13, 14, 27, 29, 160, 161, 163})
+    """Ends of files, variables of statements, heartbeats, row queries, checkpoints, lists of GTIDs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: int
+    timestamp: int
+    server: int
+    file: str
+    end: int
+    body: bytes
+
+    @property
+    def point(self) -> int:
+        return point_of(self.file, self.end)
+
+
+def point_of(file: str, offset: int) -> int:
+    """A place in the log as one number.
+
+    >>> point_of("mysql-bin.000002", 4) == (2 << 32) + 4
+    True
+    """
+    return (int(file.rpartition(".")[2]) << _OFFSET_BITS) | offset
+
+
+def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
+    """All events behind a place that the server has now. The connection is of no use afterwards.
+
+    Server number 0 registers no replica, so the reader cannot be mistaken for another one.
+
+    Raises:
+        IngestError: `CHANGE_LOG_EVENT_DAMAGED`; `CHANGE_LOG_TRANSACTION_TOO_LARGE`.
+        pymysql.Error: the server does not have the place, among others.
+    """
+    connection.query("SET @master_binlog_checksum = 'CRC32', @mariadb_slave_capability = 4")
+    arguments = struct.pack("<IHI", offset, _NON_BLOCKING, 0) + file.encode()
+    connection._execute_command(_COM_BINLOG_DUMP, arguments)  # noqa: SLF001
+    has_checksum, end = False, offset
+    while True:
+        packet = connection._read_packet()  # noqa: SLF001
+        if packet.is_eof_packet():
+            return
+        data = packet.get_all_data()[1:]
+        timestamp, kind, server, _size, position, flags = _HEADER.unpack_from(data)
+        if kind == Kind.FORMAT:
+            # One byte says how the events of this file are protected; its own checksum is always there.
+            has_checksum = data[-5] == 1
+        fits = zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "little")
+        # The first rotation has no checksum in any case.
+        if has_checksum and not fits and kind != Kind.ROTATE:
+            raise _damaged(file, position)
+        if fits and (has_checksum or kind == Kind.ROTATE):
+            data = data[:-4]
+        if kind == Kind.ROTATE:
+            named, start = data[27:].decode(), int.from_bytes(data[19:27], "little")
+            if named != file or start > end:
+                file, end = named, start
+            continue
+        if kind == Kind.FORMAT or flags & _ARTIFICIAL or (kind in Kind.IGNORED and not position):
+            continue
+        if position < end:
+            raise IngestError(
+                "CHANGE_LOG_TRANSACTION_TOO_LARGE",
+                f"The binary log {file} is larger than 4 GiB, behind which places in it have no number",
+                hint="copy the database again with --full-refresh-all, and write in smaller transactions",
+            )
+        end = position
+        yield Event(kind, timestamp, server, file, end, data[19:])
+
+
+def _damaged(file: str, position: int) -> IngestError:
+    return IngestError(
+        "CHANGE_LOG_EVENT_DAMAGED",
+        f"The event that ends at {position} of the binary log {file} does not fit its checksum",
+        hint="mariadb-binlog --verify-binlog-checksum shows whether the file is damaged",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    """Which table the row events behind it are about.
+
+    Attributes:
+        types: number of each column's type; enums and sets as such.
+        metadata: of each column, such as its length.
+    """
+
+    table_id: bytes
+    schema: str
+    table: str
+    types: tuple[int, ...]
+    metadata: tuple[tuple[int, ...], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @classmethod
+    def read(cls, body: bytes) -> TableMap:
+        schema, at = _short_text(body, 8)
+        table, at = _short_text(body, at)
+        count, at = _packed(body, at)
+        types = list(body[at : at + count])
+        _length, at = _packed(body, at + count)
+        metadata = []
+        for number, kind in enumerate(types):
+            size = _METADATA_BYTES.get(kind, 0)
+            values = tuple(body[at : at + size])
+            at += size
+            if kind == _STRING and values[0] in (_ENUM, _SET):
+                types[number] = values[0]
+                values = values[1:]
+            elif kind == _STRING:
+                # Lengths over 255 borrow two bits of the type's byte.
+                values = (values[1] | (((values[0] & 0x30) ^ 0x30) << 4),)
+            elif kind == _VARCHAR:
+                values = (values[0] | values[1] << 8,)
+            metadata.append(values)
+        return cls(body[:6], schema, table, tuple(types), tuple(metadata))
+
+
+_VARCHAR, _ENUM, _SET, _STRING = 15, 247, 248, 254
+_METADATA_BYTES = {4: 1, 5: 1, 15: 2, 16: 2, 17: 1, 18: 1, 19: 1, 245: 1, 246: 2, 252: 1, 254: 2, 255: 1}
+_METADATA_BYTES |= {140: 1, 141: 2}  # compressed columns, which are refused
+
+
+@dataclass(frozen=True, slots=True)
+class RowsBody:
+    """
+    Attributes:
+        is_complete: the images have all columns.
+        images: of the rows, one behind the other.
+    """
+
+    is_complete: bool
+    images: bytes
+
+
+def rows_body(kind: int, body: bytes) -> RowsBody:
+    at = 8
+    if kind in Kind.VERSION_2:
+        at += int.from_bytes(body[8:10], "little")
+    count, at = _packed(body, at)
+    width = (count + 7) // 8
+    is_complete = True
+    for _ in range(2 if kind in Kind.UPDATE else 1):
+        present = int.from_bytes(body[at : at + width], "little") & ((1 << count) - 1)
+        is_complete = is_complete and present == (1 << count) - 1
+        at += width
+    images = body[at:]
+    return RowsBody(is_complete, _unpacked(images) if kind in Kind.COMPRESSED else images)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A statement in the log."""
+
+    schema: str
+    text: str
+
+    @classmethod
+    def read(cls, kind: int, body: bytes) -> Query:
+        schema_length, variables = body[8], int.from_bytes(body[11:13], "little")
+        at = 13 + variables
+        schema = body[at : at + schema_length].decode()
+        text = body[at + schema_length + 1 :]
+        if kind == Kind.QUERY_COMPRESSED:
+            text = _unpacked(text)
+        return cls(schema, text.decode(errors="replace"))
+
+
+def gtid_of(body: bytes, server: int) -> tuple[str, str, bool]:
+    """The domain, the GTID, and whether the group is one statement without an end of its own."""
+    sequence, domain, flags = struct.unpack_from("<QIB", body)
+    return str(domain), f"{domain}-{server}-{sequence}", bool(flags & 1)
+
+
+def _unpacked(data: bytes) -> bytes:
+    """MariaDB's `log_bin_compress`: a byte that says how long the length is, the length, zlib."""
+    size = data[0] & 0x07
+    return zlib.decompress(data[1 + size :])
+
+
+def _short_text(body: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + body[at]
+    return body[at + 1 : end].decode(), end + 1
+
+
+def _packed(body: Sequence[int] | bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and the place behind it."""
+    first = body[at]
+    if first < 251:
+        return first, at + 1
+    size = {252: 2, 253: 3, 254: 8}[first]
+    return int.from_bytes(bytes(body[at + 1 : at + 1 + size]), "little"), at + 1 + size

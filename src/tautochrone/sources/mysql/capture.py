@@ -1,0 +1,125 @@
+"""`capture(…)` in a definition file: tables of a MariaDB server become streaming tables of the pipeline.
+
+    from tautochrone.sources import mysql
+
+    mysql.capture("shop", url=spark.conf.get("shop.url"), tables="shop.*")
+
+It defines the log table `shop_log`, and for each table that matches, such as `shop.orders`, the streaming
+table `shop_orders`, which is derived from the log. The server is asked for its tables when definition files
+are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.names import quoted
+from tautochrone.sources.capture.definitions import (
+    check_name,
+    define_log,
+    define_table,
+    matches_any,
+    patterns_of,
+)
+from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
+from tautochrone.sources.mysql.connection import address_of, connect, explained
+from tautochrone.sources.mysql.server import check_server
+from tautochrone.sources.mysql.tables import CapturedTable, captured_tables
+from tautochrone.sources.mysql.types import invalid_value_sql, require_known_types, value_sql
+from tautochrone.sources.registry import register_change_log
+
+__all__ = ["capture"]
+
+FORMAT = "tautochrone_mysql"
+
+_captures: dict[str, Capture] = {}
+"""The captures of this process. A query names its capture, so that it has no password in it."""
+
+
+def capture(
+    name: str,
+    *,
+    url: str,
+    tables: str | Sequence[str],
+    exclude: str | Sequence[str] = (),
+    as_text: str | Sequence[str] = (),
+    new_tables: str = "copy",
+    invalid_values: str = "fail",
+) -> None:
+    """Capture tables of a MariaDB server, each at the same transaction at every checkpoint.
+
+    Args:
+        name: of the capture: lower-case letters, digits, `_`. The log table is `<name>_log`. The table
+            `shop.orders` is `<name>_orders` where all patterns name the same schema, else
+            `<name>_shop_orders`.
+        url: `mysql://user:password@host:3306/`. Give a password by reference, in a Spark setting.
+        tables: patterns `schema.table` with `*`.
+        exclude: patterns of tables that are left out.
+        as_text: patterns `schema.table.column` of columns that become STRING.
+        new_tables: `copy`: a new table that matches is copied by the next run, beside the log of the others;
+            `fail`: it is refused.
+        invalid_values: what happens to zero dates such as `0000-00-00`: `fail`: the table gets no new
+            version; `null`: they are NULL, and counted.
+
+    Raises:
+        DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
+            `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NOT_LOGGED`; `CAPTURED_TYPE_NOT_SUPPORTED`.
+        SettingsError: `CAPTURE_URL_INVALID`.
+        IngestError: the server does not answer, or refuses.
+    """
+    check_name(name)
+    _check_policy(name, "new_tables", new_tables, ("copy", "fail"))
+    _check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
+    address = address_of(url, name)
+    with explained(name):
+        connection = connect(address)
+        try:
+            check_server(connection, name)
+            chosen = captured_tables(connection, patterns_of(tables), patterns_of(exclude), name)
+        finally:
+            connection.close()
+    for table in chosen:
+        require_known_types(table, name)
+    _captures[name] = Capture(name, address, chosen, new_tables == "copy")
+    register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
+    define_log(name, FORMAT, f"The change log of the MariaDB capture {name}")
+    schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}
+    has_one_schema = len(schemas) == 1 and not any("*" in schema for schema in schemas)
+    for table in chosen:
+        prefix = "" if has_one_schema else f"{table.schema}_"
+        _define_table(name, f"{name}_{prefix}{table.table}", table, patterns_of(as_text), invalid_values)
+
+
+def _check_policy(capture: str, argument: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise DefinitionError(
+            "CAPTURE_POLICY_UNKNOWN",
+            f"The capture {capture} has {argument}={value!r}",
+            hint=f"it is {' or '.join(map(repr, known))}",
+        )
+
+
+def _define_table(
+    capture: str, dataset: str, table: CapturedTable, text_patterns: Sequence[str], policy: str
+) -> None:
+    columns, invalid = [], []
+    for column in table.columns:
+        as_text = matches_any(f"{table.name}.{column.name}", text_patterns)
+        is_key = column.name in table.keys
+        # NULL in a key would make one row of several: there an invalid value raises at once.
+        value = value_sql(column, table.name, as_text=as_text, invalid_is_null=not is_key)
+        columns.append(f"{value} AS {quoted(column.name)}")
+        problem = None if as_text or is_key else invalid_value_sql(column)
+        if problem is not None:
+            invalid.append(problem)
+    define_table(
+        dataset,
+        log_table=f"{capture}_log",
+        relation=table.name,
+        keys=table.keys,
+        columns=columns,
+        comment=f"The table {table.name} of the MariaDB capture {capture}",
+        invalid=invalid,
+        invalid_values=policy,
+    )

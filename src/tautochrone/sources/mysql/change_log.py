@@ -1,0 +1,292 @@
+"""MariaDB behind the port `model.source.ChangeLog`.
+
+The server sends its binary log from a place in it, and keeps it for as long as its settings say, whoever has
+read it: there is nothing to acknowledge.
+
+A position's point is a file's number and an offset in it. Its marker has the file, the GTIDs before the
+point, and for each captured table the fingerprint of its columns and the point behind which its rows count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import IngestError
+from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
+from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.capture.copied_rows import completed_rows
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.mysql.binlog import dump, point_of
+from tautochrone.sources.mysql.bulk import chunks_of, copy_chunk, snapshot
+from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
+from tautochrone.sources.mysql.reader import LogReader, table_changed
+from tautochrone.sources.mysql.server import (
+    check_server,
+    examine,
+    gtid_at,
+    ignores_case,
+    log_end,
+    log_name,
+)
+from tautochrone.sources.mysql.tables import CapturedTable, read_tables
+
+__all__ = ["Capture", "MySQLChangeLog"]
+
+T = TypeVar("T")
+IDLE_BYTES = 16 * 1024 * 1024
+"""So far the log may run ahead without changes of captured tables until the table's position follows. Each
+such move is a commit of the log table."""
+_FILE, _GTID = "file", "gtid"
+_OFFSET = 0xFFFFFFFF
+_AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A server and the tables that are taken from it.
+
+    Attributes:
+        follows_tables: a new table is copied; otherwise refused.
+    """
+
+    name: str
+    address: Address
+    tables: tuple[CapturedTable, ...]
+    follows_tables: bool = True
+
+
+class MySQLChangeLog:
+    """One captured server. It connects when it is first asked for something."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._tables = {table.name: table for table in capture.tables}
+        self._connection: Any = None
+        self._is_verified = False
+        self._idle: tuple[int, int] | None = None
+        """A position and how far the log was when there was nothing to take behind it."""
+
+    @property
+    def name(self) -> str:
+        return f"MariaDB capture {self._capture.name}"
+
+    def input_ids(self) -> frozenset[str]:
+        arguments = self._capture.address.arguments
+        return frozenset({f"mariadb {arguments['host']}:{arguments['port']} {self._capture.name}"})
+
+    def rate_limits(self) -> RateLimits:
+        return CHANGE_LOG_LIMITS
+
+    def schema(self) -> StructType:
+        return SPARK_SCHEMA
+
+    def relations(self) -> Sequence[str]:
+        return tuple(self._tables)
+
+    def begin(self, reader: str) -> LogPosition:  # noqa: ARG002
+        """Nothing is kept at the server, so every reader may begin anywhere."""
+        return self._ask(self._begin)
+
+    def _begin(self, connection: Any) -> LogPosition:
+        check_server(connection, self._capture.name)
+        file, offset = _committed_end(connection)
+        gtid = gtid_at(connection, file, offset)
+        if gtid is None:
+            raise self._lost(f"the binary log {file} is gone")
+        tables = self._unchanged_tables(connection)
+        point = point_of(file, offset)
+        return LogPosition(
+            log=log_name(connection),
+            point=point,
+            marker={
+                _FILE: file,
+                _GTID: _gtid_text(gtid),
+                **{table.name: _entry(table, point) for table in tables},
+            },
+            bulk=BulkProgress(pending={table.name: chunks_of(connection, table) for table in tables}),
+        )
+
+    def _unchanged_tables(self, connection: Any) -> list[CapturedTable]:
+        """The captured tables as they are now, with the columns and keys that the definition found.
+
+        Raises:
+            IngestError: `CAPTURED_TABLE_CHANGED`.
+        """
+        existing = read_tables(connection)
+        for name, table in self._tables.items():
+            now = existing.get(name)
+            if now is None or now.fingerprint != table.fingerprint:
+                raise table_changed(name, "dropped" if now is None else "changed")
+        return [existing[name] for name in self._tables]
+
+    def resume(self, position: LogPosition) -> LogPosition:
+        return self._ask(lambda connection: self._resume(connection, position))
+
+    def _resume(self, connection: Any, position: LogPosition) -> LogPosition:
+        """New tables are copied. Rows that the log has of them from before count for no one."""
+        tables = self._unchanged_tables(connection)
+        for table in tables:
+            entry = position.marker.get(table.name)
+            if entry is not None and entry.partition("@")[0] != table.fingerprint:
+                raise table_changed(table.name, "changed")
+        new = [table for table in tables if table.name not in position.marker]
+        if new and not self._capture.follows_tables:
+            raise table_changed(new[0].name, "added")
+        since = point_of(*_committed_end(connection)) if new else 0
+        names = {table.name for table in tables}
+        entries = {table.name: _entry(table, since) for table in new}
+        kept = {name: text for name, text in position.marker.items() if name in {_FILE, _GTID, *names}}
+        bulk = position.bulk
+        return replace(
+            position,
+            marker=kept | entries,
+            bulk=BulkProgress(
+                pending={name: chunks for name, chunks in bulk.pending.items() if name in names}
+                | {table.name: chunks_of(connection, table) for table in new},
+                pass_at={name: point for name, point in bulk.pass_at.items() if name in names},
+            ),
+        )
+
+    def read(self, after: LogPosition, max_events: int) -> LogBatch:
+        return self._ask(lambda connection: self._read(connection, after, max_events))
+
+    def _read(self, connection: Any, after: LogPosition, max_events: int) -> LogBatch:
+        file, offset = log_end(connection)
+        end = point_of(file, offset)
+        nothing = LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
+        if (after.point, end) == self._idle:
+            return nothing
+        self._verify(connection, after, end)
+        if after.point == end:
+            return nothing
+        reader = self._read_log(connection, after, max_events)
+        rows, caught_up = reader.table(), reader.is_at_end
+        # All that the log had when its end was asked for is read, also what is no transaction.
+        if caught_up and reader.point < end <= max(reader.reached, after.point):
+            reader.file, reader.point = file, end
+        if caught_up and not rows.num_rows and not after.bulk.pass_at:
+            is_near = reader.file == after.marker[_FILE] and reader.point - after.point < IDLE_BYTES
+            if is_near:
+                self._idle = (after.point, end)
+                return nothing
+        marker = {**after.marker, _FILE: reader.file, _GTID: _gtid_text(reader.gtid)}
+        return LogBatch(
+            rows=rows,
+            position=replace(after, point=reader.point, marker=marker),
+            caught_up=caught_up,
+            source_ms=None if reader.committed_s is None else reader.committed_s * 1000,
+        )
+
+    def _read_log(self, connection: Any, after: LogPosition, max_events: int) -> LogReader:
+        """By a connection of its own, which the server closes after it."""
+        since = {name: int(after.marker[name].partition("@")[2]) for name in self._tables}
+        reader = LogReader(
+            tables={name: (table, since[name]) for name, table in self._tables.items()},
+            file=after.marker[_FILE],
+            point=after.point,
+            gtid=_gtids(after.marker[_GTID]),
+            ignores_case=ignores_case(connection),
+        )
+        log = connect(self._capture.address)
+        try:
+            reader.read(dump(log, reader.file, after.point & _OFFSET), max_events)
+        finally:
+            log._force_close()  # noqa: SLF001
+        return reader
+
+    def _verify(self, connection: Any, after: LogPosition, end: int) -> None:
+        """Is it the log that the table was filled from, and is everything there that follows?
+
+        Raises:
+            IngestError: `SOURCE_LOG_LOST`; `CAPTURE_SERVER_NOT_USABLE`.
+        """
+        if end < after.point:
+            raise self._lost("the server's log ends before: it was restored, or its log was reset")
+        if self._is_verified:
+            return
+        check_server(connection, self._capture.name)
+        if log_name(connection) != after.log:
+            raise self._lost("this is another server: its server_id differs")
+        file = after.marker[_FILE]
+        # The server reads the file from its beginning for this, so it is asked once for each connection.
+        gtid = gtid_at(connection, file, after.point & _OFFSET)
+        if gtid is None:
+            raise self._lost(f"the server removed the binary log {file}")
+        if gtid != _gtids(after.marker[_GTID]):
+            raise self._lost(
+                f"there are other transactions before {after.point & _OFFSET} of {file} than before: the "
+                f"server was restored, its log was reset, or it is another one"
+            )
+        self._is_verified = True
+
+    def _lost(self, reason: str) -> IngestError:
+        return IngestError(
+            "SOURCE_LOG_LOST",
+            f"{self.name} cannot go on: {reason}",
+            hint=f"{_AGAIN}; binlog_expire_logs_seconds says how long the server keeps its log",
+        )
+
+    def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
+        return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
+
+    def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
+        return completed_rows(relations, position.point)
+
+    def acknowledge(self, position: LogPosition) -> None:
+        """The server forgets by age, not by what was read."""
+
+    def lag(self, position: LogPosition) -> Mapping[str, int]:
+        return self._ask(lambda connection: {"bytes": _behind(connection, position)})
+
+    def examine(self) -> str:
+        return self._ask(
+            lambda connection: examine(connection, self._capture.name, self._unchanged_tables(connection))
+        )
+
+    def close(self) -> None:
+        self._is_verified = False
+        if self._connection is not None:
+            self._connection._force_close()  # noqa: SLF001
+            self._connection = None
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """After an error the connection is not used again."""
+        try:
+            with explained(self._capture.name):
+                if self._connection is None:
+                    self._connection = connect(self._capture.address)
+                return question(self._connection)
+        except Exception:
+            self.close()
+            raise
+
+
+def _committed_end(connection: Any) -> tuple[str, int]:
+    """A place of which everything before is visible to all snapshots from now on."""
+    try:
+        return snapshot(connection)
+    finally:
+        connection.query("ROLLBACK")
+
+
+def _entry(table: CapturedTable, since: int) -> str:
+    return f"{table.fingerprint}@{since}"
+
+
+def _gtid_text(gtids: Mapping[str, str]) -> str:
+    return ",".join(sorted(gtids.values()))
+
+
+def _gtids(text: str) -> dict[str, str]:
+    return {gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid}
+
+
+def _behind(connection: Any, position: LogPosition) -> int:
+    number, offset = position.point >> 32, position.point & _OFFSET
+    sizes = {point_of(row[0], 0) >> 32: int(row[1]) for row in fetch(connection, "SHOW BINARY LOGS")}
+    return sum(size for file, size in sizes.items() if file >= number) - offset

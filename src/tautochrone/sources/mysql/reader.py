@@ -1,0 +1,221 @@
+"""Whole transactions of the binary log, as rows of the log table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, gtid_of, rows_body
+from tautochrone.sources.mysql.rows import RowEvents, log_rows, truncate_row
+from tautochrone.sources.mysql.statements import effects_of, ends_group
+from tautochrone.sources.mysql.tables import CapturedTable
+from tautochrone.sources.mysql.types import BINLOG_TYPES
+
+__all__ = ["LogReader", "table_changed"]
+
+_DECODED_BYTES = 8 * 1024 * 1024
+_AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
+_OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
+
+
+def table_changed(name: str, change: str) -> IngestError:
+    return IngestError(
+        "CAPTURED_TABLE_CHANGED",
+        f"The table {name} was {change} since it is captured",
+        hint=f"the log does not say what its rows are now; {_AGAIN}",
+    )
+
+
+@dataclass(slots=True)
+class _Group:
+    """A transaction that is being read: row events and truncates in their order."""
+
+    is_single: bool
+    changes: list[tuple[int, CapturedTable, TableMap | None, bytes]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Takes events, and holds what whole transactions wrote.
+
+    Args:
+        tables: the captured ones by `schema.table`, and from where on the log has their rows.
+        file, point: where the log is read from, at the end of a transaction.
+        gtid: by domain the last transaction there.
+
+    Attributes:
+        reached: the end of the last event.
+        is_at_end: it took all events.
+        committed_s: when the newest transaction with rows was committed, by the database's clock.
+    """
+
+    tables: Mapping[str, tuple[CapturedTable, int]]
+    file: str
+    point: int
+    gtid: dict[str, str]
+    ignores_case: bool = False
+    reached: int = 0
+    committed_s: int | None = None
+    rows: int = 0
+    is_at_end: bool = False
+    _group: _Group | None = None
+    _domain: tuple[str, str] | None = None
+    _layouts: dict[bytes, tuple[CapturedTable, TableMap] | None] = field(default_factory=dict)
+    _events: dict[tuple[TableMap, str], RowEvents] = field(default_factory=dict)
+    _bytes: int = 0
+    _decoded: list[pa.Table] = field(default_factory=list)
+
+    def read(self, events: Iterable[Event], max_events: int) -> None:
+        """Take events up to the transaction that brings it to `max_events` rows.
+
+        Raises:
+            IngestError: see `_take`.
+        """
+        for event in events:
+            self.reached = max(self.reached, event.point)
+            if self._take(event) and self._is_enough(max_events):
+                return
+        self.is_at_end = True
+
+    def _is_enough(self, max_events: int) -> bool:
+        if self._bytes > _DECODED_BYTES:
+            self._decode()
+        return self.rows + sum(len(events.images) for events in self._events.values()) >= max_events
+
+    def table(self) -> pa.Table:
+        """All rows in the order of the log."""
+        self._decode()
+        if not self._decoded:
+            return ARROW_SCHEMA.empty_table()
+        rows = pa.concat_tables(self._decoded)
+        order = np.lexsort((rows["sequence"].to_numpy(), rows["point"].to_numpy()))
+        return rows.take(pa.array(order)).combine_chunks()
+
+    def _decode(self) -> None:
+        for events in self._events.values():
+            rows = log_rows(events)
+            self.rows += rows.num_rows
+            self._decoded.append(rows)
+        self._events, self._bytes = {}, 0
+
+    def _take(self, event: Event) -> bool:
+        """Answers whether it ended a transaction.
+
+        Raises:
+            IngestError: `CAPTURED_TABLE_CHANGED`; `CAPTURE_SERVER_NOT_USABLE`;
+                `CHANGE_LOG_EVENT_NOT_SUPPORTED`.
+        """
+        kind = event.kind
+        if kind in Kind.ROWS:
+            self._take_rows(event)
+        elif kind == Kind.TABLE_MAP:
+            layout = TableMap.read(event.body)
+            entry = self.tables.get(layout.name)
+            self._layouts[layout.table_id] = None if entry is None else (entry[0], layout)
+        elif kind == Kind.GTID:
+            domain, gtid, is_single = gtid_of(event.body, event.server)
+            self._domain, self._group = (domain, gtid), _Group(is_single)
+        elif kind in (Kind.QUERY, Kind.QUERY_COMPRESSED):
+            return self._take_query(event)
+        elif kind == Kind.XID:
+            self._end(event, is_committed=True)
+            return True
+        elif kind == Kind.XA_PREPARE:
+            if self._group is not None and self._group.changes:
+                raise _not_supported(event, "a transaction that is committed later (XA PREPARE)")
+            self._end(event, is_committed=False)
+            return True
+        elif kind not in Kind.IGNORED:
+            raise _not_supported(event, f"an event of the unknown kind {kind}")
+        return False
+
+    def _take_rows(self, event: Event) -> None:
+        captured = self._layouts.get(event.body[:6])
+        if captured is None:
+            return
+        table, layout = captured
+        if event.point <= self.tables[table.name][1]:
+            return
+        _check_layout(table, layout)
+        body = rows_body(event.kind, event.body)
+        if not body.is_complete:
+            raise IngestError(
+                "CAPTURE_SERVER_NOT_USABLE",
+                f"Rows of {table.name} were logged without some of their columns, by a session with another "
+                f"binlog_row_image",
+                hint=f"SET GLOBAL binlog_row_image = 'FULL', no session may change it; {_AGAIN}",
+            )
+        assert self._group is not None
+        self._group.changes.append((event.kind, table, layout, body.images))
+
+    def _take_query(self, event: Event) -> bool:
+        query = Query.read(event.kind, event.body)
+        group = self._group
+        is_commit = ends_group(query)
+        if is_commit is not None:
+            self._end(event, is_committed=is_commit)
+            return True
+        normal = str.casefold if self.ignores_case else str
+        for effect in effects_of(query, self.tables.keys(), normal):
+            table, since = self.tables[effect.relation]
+            if event.point <= since:
+                continue
+            if effect.kind == "rows" or group is None:
+                raise IngestError(
+                    "CAPTURE_SERVER_NOT_USABLE",
+                    f"The log has a statement instead of its rows, before {event.file} {event.end}",
+                    hint=f"SET GLOBAL binlog_format = 'ROW', no session may change it; {_AGAIN}",
+                )
+            if effect.kind == "change":
+                raise table_changed(effect.relation, "changed by a statement that the log has as text")
+            group.changes.append((Kind.QUERY, table, None, b""))
+        if group is not None and query.text.lstrip().upper().startswith("ROLLBACK TO") and group.changes:
+            raise _not_supported(event, "a part of a transaction that was rolled back (ROLLBACK TO)")
+        if group is not None and group.is_single:
+            self._end(event, is_committed=True)
+            return True
+        return False
+
+    def _end(self, event: Event, *, is_committed: bool) -> None:
+        group, point = self._group, event.point
+        if group is not None and is_committed and group.changes:
+            self.committed_s = event.timestamp
+            for number, (kind, table, layout, images) in enumerate(group.changes):
+                if layout is None:
+                    self._decoded.append(truncate_row(table.name, point, event.timestamp))
+                    self.rows += 1
+                    continue
+                operation = next(name for kinds, name in _OPERATIONS if kind in kinds)
+                events = self._events.setdefault((layout, operation), RowEvents(table, layout, operation))
+                events.images.append(images)
+                events.numbers.append(number)
+                events.points.append(point)
+                events.timestamps.append(event.timestamp)
+                self._bytes += len(images)
+        if self._domain is not None:
+            self.gtid[self._domain[0]] = self._domain[1]
+        self._group = self._domain = None
+        self.point, self.file = point, event.file
+
+
+def _check_layout(table: CapturedTable, layout: TableMap) -> None:
+    """A unique key over long texts adds a hidden column behind the others."""
+    logged = layout.types[: len(table.logged)]
+    fits = len(logged) == len(table.logged) and all(
+        kind in BINLOG_TYPES[column.data_type] for kind, column in zip(logged, table.logged, strict=True)
+    )
+    if not fits:
+        raise table_changed(table.name, "changed")
+
+
+def _not_supported(event: Event, what: str) -> IngestError:
+    return IngestError(
+        "CHANGE_LOG_EVENT_NOT_SUPPORTED",
+        f"The binary log has {what}, before {event.file} {event.end}",
+        hint=f"this is not read from the log; {_AGAIN}",
+    )

@@ -1,0 +1,108 @@
+"""What the server says of itself and of its log, and what `taut doctor` says of a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.mysql.connection import fetch, fetch_one
+from tautochrone.sources.mysql.tables import CapturedTable
+
+__all__ = ["check_server", "examine", "gtid_at", "ignores_case", "log_end", "log_name"]
+
+_QUERY = """
+SELECT VERSION(), @@log_bin, @@binlog_format, @@binlog_row_image, @@server_id, @@lower_case_table_names
+"""
+_MIN_VERSION = (10, 5)
+
+
+def check_server(connection: Any, capture: str) -> None:
+    """
+    Raises:
+        IngestError: `CAPTURE_SERVER_NOT_USABLE`.
+    """
+    version, log_bin, binlog_format, row_image, _server, _case = fetch_one(connection, _QUERY)
+    problem = hint = ""
+    if "mariadb" not in version.lower():
+        problem = f"it is MySQL {version}, which has no position of a snapshot in its log"
+        hint = "captures read MariaDB; read MySQL by Debezium and Kafka: docs/auto-cdc.md"
+    elif tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < _MIN_VERSION:
+        problem, hint = f"it is MariaDB {version}", "captures need MariaDB 10.5 or newer"
+    elif log_bin != "1":
+        problem, hint = "it writes no binary log", "log_bin in the server's configuration, then restart it"
+    elif binlog_format != "ROW":
+        problem = f"its binlog_format is {binlog_format}"
+        hint = "SET GLOBAL binlog_format = 'ROW', and in the configuration; open sessions keep theirs"
+    elif row_image != "FULL":
+        problem = f"its binlog_row_image is {row_image}"
+        hint = "SET GLOBAL binlog_row_image = 'FULL', and in the configuration; open sessions keep theirs"
+    else:
+        _file, _offset, *filters = fetch_one(connection, "SHOW MASTER STATUS")
+        if any(filters):
+            problem = "its binary log leaves out databases (binlog_do_db, binlog_ignore_db)"
+            hint = "remove these settings from the server's configuration"
+    if problem:
+        raise IngestError(
+            "CAPTURE_SERVER_NOT_USABLE",
+            f"The database of the capture {capture} cannot be captured: {problem}",
+            hint=hint,
+            sqlstate="55000",
+        )
+
+
+def log_name(connection: Any) -> str:
+    """Which server's log it is."""
+    (server,) = fetch_one(connection, "SELECT @@server_id")
+    return f"mariadb/{server}"
+
+
+def ignores_case(connection: Any) -> bool:
+    """Whether upper and lower case of tables' names are the same."""
+    (setting,) = fetch_one(connection, "SELECT @@lower_case_table_names")
+    return bool(setting != "0")
+
+
+def log_end(connection: Any) -> tuple[str, int]:
+    """The file that is written to, and its length."""
+    file, offset, *_filters = fetch_one(connection, "SHOW MASTER STATUS")
+    return file, int(offset)
+
+
+def gtid_at(connection: Any, file: str, offset: int) -> dict[str, str] | None:
+    """By domain the last transaction before a place in the log; None: the log does not have the place."""
+    (text,) = fetch_one(connection, f"SELECT BINLOG_GTID_POS(%s, {offset})", [file])
+    if text is None:
+        return None
+    return {gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid}
+
+
+def examine(connection: Any, capture: str, tables: Sequence[CapturedTable]) -> str:
+    """All that a run needs in the database. Nothing is changed.
+
+    Raises:
+        IngestError: what is missing, with the SQL that mends it.
+    """
+    check_server(connection, capture)
+    (user,) = fetch_one(connection, "SELECT CURRENT_USER()")
+    grants = "\n".join(row[0].upper() for row in fetch(connection, "SHOW GRANTS"))
+    everything = "GRANT ALL PRIVILEGES ON *.*" in grants
+    rights = ("REPLICATION SLAVE", "BINLOG MONITOR")
+    missing = [right for right in rights if not everything and right not in grants]
+    name, _, host = user.rpartition("@")
+    if missing:
+        raise IngestError(
+            "CAPTURE_RIGHTS_MISSING",
+            f"The user {user} of the capture {capture} lacks rights",
+            hint=f"GRANT {', '.join(missing)} ON *.* TO '{name}'@'{host}'",
+            sqlstate="42501",
+            parameters={"capture": capture},
+        )
+    for table in tables:
+        fetch(connection, f"SELECT 1 FROM {table.identifier} LIMIT 0")
+    logs = fetch(connection, "SHOW BINARY LOGS")
+    (expiry,) = fetch_one(connection, "SELECT @@expire_logs_days")
+    kept = f"for {float(expiry):g} days" if float(expiry) else "without a bound"
+    size = sum(int(row[1]) for row in logs) / 1_000_000
+    names = ", ".join(table.identifier for table in tables)
+    return f"{len(tables)} tables ({names}); {len(logs)} binary logs of {size:,.1f} MB, kept {kept}"

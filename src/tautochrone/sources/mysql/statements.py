@@ -1,0 +1,102 @@
+"""What a statement in the log does to captured tables. Rows of other statements are in row events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from tautochrone.sources.mysql.binlog import Query
+
+__all__ = ["Effect", "effects_of", "ends_group"]
+
+_COMMENT = re.compile(r"/\*(?!!|M!).*?\*/|--[ \t].*?$|#.*?$", re.DOTALL | re.MULTILINE)
+_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
+_WORD = re.compile(r"`(?:[^`]|``)+`|\"[^\"]+\"|[\w$\u0080-\uffff]+")
+_ROWS = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
+_HARMLESS = re.compile(
+    r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b"
+    r"|(ANALYZE|OPTIMIZE|REPAIR|CHECK|FLUSH|GRANT|REVOKE|SET)\b"
+    r"|(CREATE|ALTER|DROP)\s+(OR\s+REPLACE\s+)?(ALGORITHM\b.*?|DEFINER\b.*?|SQL\b.*?|AGGREGATE\s+)*"
+    r"(VIEW|TRIGGER|PROCEDURE|FUNCTION|EVENT|USER|ROLE|SEQUENCE)\b"
+    r"|(CREATE|DROP)\s+(OR\s+REPLACE\s+)?TEMPORARY\b"
+    r"|CREATE\s+(OR\s+REPLACE\s+)?(DATABASE|SCHEMA)\b"
+    r"|CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\b"
+    r"|ALTER\s+(ONLINE\s+)?TABLE\s+\S+\s+(FORCE|ADD\s+(UNIQUE\s+)?(INDEX|KEY)\b[^()]*\([^()]*\)"
+    r"|DROP\s+(INDEX|KEY)\s+\S+|AUTO_INCREMENT\s*=?\s*\d+)\s*;?\s*$",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """
+    Attributes:
+        kind: `truncate`; `change`: of columns, or of rows that the log does not show; `rows`: the statement
+            stands for the rows that it wrote.
+    """
+
+    kind: str
+    relation: str
+
+
+def ends_group(query: Query) -> bool | None:
+    """Whether a statement commits (True) or rolls back (False) its group; None: neither."""
+    text = query.text.strip().rstrip(";").upper()
+    return {"COMMIT": True, "ROLLBACK": False}.get(text)
+
+
+def effects_of(
+    query: Query, relations: Collection[str], normal: Callable[[str], str] = lambda name: name
+) -> list[Effect]:
+    """On captured tables, by `schema.table`. What is not understood counts as a change.
+
+    Args:
+        normal: makes names comparable, on servers to which upper and lower case are the same.
+
+    >>> effects_of(Query("shop", "TRUNCATE orders"), ["shop.orders"])
+    [Effect(kind='truncate', relation='shop.orders')]
+    >>> effects_of(Query("shop", "ALTER TABLE other ADD c INT"), ["shop.orders"])
+    []
+    """
+    text = _TEXT.sub("''", _COMMENT.sub(" ", query.text)).strip()
+    words = [normal(word.strip('`"').replace("``", "`")) for word in _WORD.findall(text)]
+    first = words[0].upper() if words else ""
+    if first in _ROWS:
+        # Triggers and functions may write tables that the statement does not name.
+        return [Effect("rows", name) for name in relations]
+    named = [name for name in relations if _is_named(name, words, normal(query.schema), normal)]
+    schemas = {normal(name.partition(".")[0]) for name in relations}
+    if len(words) > 1 and first == "DROP" and words[1].upper() in ("DATABASE", "SCHEMA"):
+        return [
+            Effect("change", name)
+            for name in relations
+            if schemas & set(words) and normal(name.partition(".")[0]) in words
+        ]
+    if not named or _HARMLESS.match(text):
+        return []
+    if first == "CREATE" and not _is_created(named, words, normal):
+        # It refers to a captured table only: CREATE TABLE … LIKE, REFERENCES, SELECT.
+        return []
+    kind = "truncate" if first == "TRUNCATE" else "change"
+    return [Effect(kind, name) for name in named]
+
+
+def _is_named(relation: str, words: list[str], schema: str, normal: Callable[[str], str]) -> bool:
+    own_schema, table = map(normal, relation.split(".", 1))
+    for number, word in enumerate(words):
+        if word == table and (schema == own_schema or (number and words[number - 1] == own_schema)):
+            return True
+    return False
+
+
+def _is_created(named: list[str], words: list[str], normal: Callable[[str], str]) -> bool:
+    """Whether CREATE [OR REPLACE] TABLE makes one of the tables itself."""
+    upper = [word.upper() for word in words]
+    if "TABLE" not in upper:
+        return True
+    behind = words[upper.index("TABLE") + 1 :][:2]
+    return any(
+        behind[:1] == [normal(name.split(".", 1)[1])] or behind == list(map(normal, name.split(".", 1)))
+        for name in named
+    )

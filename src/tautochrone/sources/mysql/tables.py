@@ -1,0 +1,201 @@
+"""Which tables of the server are captured, and their columns and keys."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tautochrone.errors import DefinitionError
+from tautochrone.sources.capture.definitions import matches_any
+from tautochrone.sources.mysql.connection import fetch
+
+__all__ = ["CapturedTable", "Column", "captured_tables", "quoted_name", "read_tables"]
+
+_OWN_SCHEMAS = "('mysql', 'information_schema', 'performance_schema', 'sys')"
+_TABLES = f"""
+SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, IFNULL(DATA_LENGTH, 0), IFNULL(TABLE_ROWS, 0)
+FROM information_schema.TABLES
+WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 2
+"""
+_COLUMNS = f"""
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME,
+       IFNULL(CHARACTER_OCTET_LENGTH, 0), IFNULL(NUMERIC_PRECISION, 0), IFNULL(NUMERIC_SCALE, 0),
+       IFNULL(DATETIME_PRECISION, 0), EXTRA LIKE '%GENERATED%'
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 2, ORDINAL_POSITION
+"""
+_KEYS = f"""
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS
+WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 2, SEQ_IN_INDEX
+"""
+_CASCADE = re.compile(
+    r"^\s*CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)",
+    re.MULTILINE,
+)
+"""In what SHOW CREATE TABLE prints. The catalog of foreign keys hides them from users who may only read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """As `information_schema.COLUMNS` has it.
+
+    Attributes:
+        data_type: such as `int`.
+        column_type: such as `int(10) unsigned`.
+        charset: of texts; None for other types.
+        octets: of texts and binaries, at most.
+        fraction: digits of a second's fraction.
+        is_generated: computed from other columns. The log has these too.
+    """
+
+    name: str
+    data_type: str
+    column_type: str
+    charset: str | None = None
+    octets: int = 0
+    precision: int = 0
+    scale: int = 0
+    fraction: int = 0
+    is_generated: bool = False
+
+    @property
+    def is_unsigned(self) -> bool:
+        return "unsigned" in self.column_type
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """
+    Attributes:
+        logged: all columns, as the log has them.
+        engine: of storage.
+        bytes, rows: roughly.
+    """
+
+    schema: str
+    table: str
+    logged: tuple[Column, ...]
+    keys: tuple[str, ...]
+    engine: str = "InnoDB"
+    bytes: int = 0
+    rows: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def identifier(self) -> str:
+        return f"{quoted_name(self.schema)}.{quoted_name(self.table)}"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Those that the lake's table gets: without generated ones."""
+        return tuple(column for column in self.logged if not column.is_generated)
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs when rows in the log before and behind mean different things."""
+        return hashlib.sha256(repr((self.logged, self.keys)).encode()).hexdigest()[:16]
+
+
+def quoted_name(name: str) -> str:
+    """
+    >>> quoted_name("a`b")
+    '`a``b`'
+    """
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def read_tables(connection: Any) -> dict[str, CapturedTable]:
+    """All tables that the user may see, by `schema.table`."""
+    columns: dict[tuple[str, str], list[Column]] = {}
+    for schema, table, name, data_type, column_type, charset, octets, *numbers, generated in fetch(
+        connection, _COLUMNS
+    ):
+        precision, scale, fraction = map(int, numbers)
+        columns.setdefault((schema, table), []).append(
+            Column(
+                name,
+                data_type.lower(),
+                column_type,
+                charset,
+                int(octets),
+                precision,
+                scale,
+                fraction,
+                str(generated) == "1",
+            )
+        )
+    keys: dict[tuple[str, str], list[str]] = {}
+    for schema, table, name in fetch(connection, _KEYS):
+        keys.setdefault((schema, table), []).append(name)
+    tables = {}
+    for schema, table, engine, size, rows in fetch(connection, _TABLES):
+        captured = CapturedTable(
+            schema,
+            table,
+            tuple(columns.get((schema, table), ())),
+            tuple(keys.get((schema, table), ())),
+            engine or "",
+            int(size),
+            int(rows),
+        )
+        tables[captured.name] = captured
+    return tables
+
+
+def captured_tables(
+    connection: Any, patterns: Sequence[str], exclude: Sequence[str], capture: str
+) -> tuple[CapturedTable, ...]:
+    """The tables that a pattern matches, such as `shop.*`, and whose log says everything.
+
+    Raises:
+        DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
+            `CAPTURED_TABLE_NOT_LOGGED`.
+    """
+    tables = read_tables(connection)
+    for pattern in patterns:
+        if not any(matches_any(name, [pattern]) for name in tables):
+            raise DefinitionError(
+                "CAPTURE_WITHOUT_TABLES",
+                f"The capture {capture} names {pattern}, and the database has no such table",
+                hint="a pattern is schema.table, with * for any characters; the user must see the schema",
+            )
+    matching = tuple(
+        table
+        for name, table in tables.items()
+        if matches_any(name, patterns) and not matches_any(name, exclude)
+    )
+    without_key = [table.name for table in matching if not table.keys]
+    if without_key:
+        raise DefinitionError(
+            "CAPTURED_TABLE_WITHOUT_KEY",
+            f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
+            hint="give them a primary key, or leave them out with exclude=[…]",
+        )
+    for table in matching:
+        problem = _not_logged(connection, table)
+        if problem:
+            raise DefinitionError(
+                "CAPTURED_TABLE_NOT_LOGGED",
+                f"The capture {capture} includes {table.name}, whose log is not complete: {problem}",
+                hint="change the table, or leave it out with exclude=[…]",
+            )
+    return matching
+
+
+def _not_logged(connection: Any, table: CapturedTable) -> str:
+    if table.engine != "InnoDB":
+        return f"its engine is {table.engine}, which has no snapshots; ALTER TABLE … ENGINE = InnoDB"
+    _name, definition, *_rest = fetch(connection, f"SHOW CREATE TABLE {table.identifier}")[0]
+    cascades = _CASCADE.findall(definition)
+    if cascades:
+        return (
+            f"the foreign keys {', '.join(cascades)} change its rows by CASCADE or SET NULL, and the "
+            f"server does not log these changes; use RESTRICT"
+        )
+    return ""

@@ -1,0 +1,214 @@
+"""MariaDB's types in the lake: the Spark type of a column, and the SQL that reads its text.
+
+| MariaDB | Spark |
+|---|---|
+| tinyint, smallint, mediumint and int, bigint | TINYINT, SMALLINT, INT, BIGINT |
+| the same unsigned | SMALLINT, INT, BIGINT, DECIMAL(20, 0) |
+| year; bit(1); bit(n) | SMALLINT; BOOLEAN; DECIMAL(20, 0) |
+| float, double | FLOAT, DOUBLE |
+| decimal(p, s) with p ≤ 38 | DECIMAL(p, s) |
+| date, datetime, timestamp | DATE, TIMESTAMP_NTZ, TIMESTAMP |
+| binary, varbinary, blobs, geometry | BINARY |
+| char, varchar, texts, json, enum, set, time, decimals of more digits | STRING |
+
+A zero date such as `0000-00-00` or `2026-02-00` is invalid: the type does not have it. `as_text` takes the
+column as STRING instead.
+"""
+
+from __future__ import annotations
+
+from tautochrone.errors import DefinitionError
+from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
+
+__all__ = [
+    "BINARIES",
+    "BINLOG_TYPES",
+    "CHARSETS",
+    "copy_sql",
+    "invalid_value_sql",
+    "lake_type",
+    "require_known_types",
+    "value_sql",
+]
+
+_BINARY_STRINGS = ("binary", "varbinary")
+_BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
+_GEOMETRIES = (
+    "geometry",
+    "point",
+    "linestring",
+    "polygon",
+    "multipoint",
+    "multilinestring",
+    "multipolygon",
+    "geometrycollection",
+)
+BINARIES = frozenset((*_BINARY_STRINGS, *_BLOBS, *_GEOMETRIES))
+_BLOB_TEXTS = ("tinytext", "text", "mediumtext", "longtext")
+_TEXTS = ("char", "varchar", *_BLOB_TEXTS, "enum", "set")
+_SIGNED = {
+    "tinyint": ("TINYINT", "SMALLINT"),
+    "smallint": ("SMALLINT", "INT"),
+    "mediumint": ("INT", "INT"),
+    "int": ("INT", "BIGINT"),
+    "bigint": ("BIGINT", "DECIMAL(20, 0)"),
+}
+_OTHERS = {
+    "year": "SMALLINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "datetime": "TIMESTAMP_NTZ",
+    "timestamp": "TIMESTAMP",
+    "time": "STRING",
+}
+_MAX_PRECISION = 38
+BINLOG_TYPES: dict[str, tuple[int, ...]] = {
+    "tinyint": (1,),
+    "smallint": (2,),
+    "mediumint": (9,),
+    "int": (3,),
+    "bigint": (8,),
+    "float": (4,),
+    "double": (5,),
+    "decimal": (246,),
+    "year": (13,),
+    "bit": (16,),
+    "date": (10,),
+    "time": (19,),
+    "datetime": (18,),
+    "timestamp": (17,),
+    "char": (254,),
+    "varchar": (15,),
+    "binary": (254,),
+    "varbinary": (15,),
+    "enum": (247,),
+    "set": (248,),
+    **dict.fromkeys((*_BLOB_TEXTS, *_BLOBS), (252,)),
+    **dict.fromkeys(_GEOMETRIES, (252, 255)),
+}
+"""By `DATA_TYPE`: the number of the type in the log's table maps."""
+CHARSETS = {
+    "utf8mb4": None,
+    "utf8mb3": None,
+    "utf8": None,
+    "ascii": None,
+    "latin1": "cp1252",
+    "latin2": "iso8859-2",
+    "latin5": "iso8859-9",
+    "latin7": "iso8859-13",
+    "greek": "iso8859-7",
+    "hebrew": "iso8859-8",
+    "cp1250": "cp1250",
+    "cp1251": "cp1251",
+    "cp1256": "cp1256",
+    "cp1257": "cp1257",
+    "cp850": "cp850",
+    "cp852": "cp852",
+    "cp866": "cp866",
+    "koi8r": "koi8-r",
+    "koi8u": "koi8-u",
+    "ucs2": "utf-16-be",
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+    "gbk": "gbk",
+    "gb2312": "gb2312",
+    "big5": "big5",
+    "sjis": "shift_jis",
+    "cp932": "cp932",
+    "ujis": "euc_jp",
+    "euckr": "euc_kr",
+}
+"""Python's codec of a character set; None: its bytes are UTF-8."""
+
+
+def lake_type(column: Column) -> str:
+    """
+    >>> lake_type(Column("n", "int", "int(10) unsigned"))
+    'BIGINT'
+    """
+    kind = column.data_type
+    if kind in _SIGNED:
+        return _SIGNED[kind][column.is_unsigned]
+    if kind == "bit":
+        return "BOOLEAN" if column.precision == 1 else "DECIMAL(20, 0)"
+    if kind == "decimal" and column.precision <= _MAX_PRECISION:
+        return f"DECIMAL({column.precision}, {column.scale})"
+    if kind in BINARIES:
+        return "BINARY"
+    return _OTHERS.get(kind, "STRING")
+
+
+def require_known_types(table: CapturedTable, capture: str) -> None:
+    """
+    Raises:
+        DefinitionError: `CAPTURED_TYPE_NOT_SUPPORTED`.
+    """
+    for column in table.logged:
+        problem = ""
+        if column.data_type not in BINLOG_TYPES or "/*" in column.column_type:
+            problem = f"type {column.column_type}"
+        elif column.data_type in _TEXTS and column.charset not in CHARSETS:
+            problem = f"character set {column.charset}"
+        if problem:
+            raise DefinitionError(
+                "CAPTURED_TYPE_NOT_SUPPORTED",
+                f"The capture {capture} includes {table.name}, and the {problem} of its column {column.name} "
+                f"is not read from the log",
+                hint="leave the table out with exclude=[…]",
+            )
+
+
+def copy_sql(column: Column) -> str:
+    """SQL in the database that prints a value as the log's decoder does."""
+    name = quoted_name(column.name)
+    if column.data_type in BINARIES:
+        return f"HEX({name})"
+    if column.data_type in ("bit", "year"):
+        return f"{name} + 0"
+    if column.data_type == "float":
+        return f"CAST({name} AS DOUBLE)"
+    if column.data_type == "timestamp":
+        return f"CONCAT({name}, '+00:00')"
+    return name
+
+
+def value_sql(column: Column, table: str, *, as_text: bool, invalid_is_null: bool = False) -> str:
+    """SQL over a row of the log table. A value that the type does not have raises, or is NULL.
+
+    >>> print(value_sql(Column("id", "int", "int(11)"), "shop.t", as_text=True))
+    columns['id']
+    """
+    text, data_type = _text_of(column), lake_type(column)
+    if as_text or data_type == "STRING":
+        return text
+    if data_type == "BOOLEAN":
+        return f"{text} = '1'"
+    if data_type == "BINARY":
+        return f"unhex({text})"
+    value = f"try_cast({text} AS {data_type})"
+    if invalid_is_null:
+        return value
+    problem = _literal(f"{table} has a value in {column.name} that {data_type} does not have: ")
+    raised = f"raise_error(concat({problem}, {text}))"
+    return f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {raised}) END"
+
+
+def invalid_value_sql(column: Column) -> str | None:
+    """SQL over a row of the log table: `column = value` of a value that the type does not have, else NULL.
+    None: there are no such values."""
+    text, data_type = _text_of(column), lake_type(column)
+    if data_type in ("STRING", "BOOLEAN", "BINARY"):
+        return None
+    is_invalid = f"{text} IS NOT NULL AND try_cast({text} AS {data_type}) IS NULL"
+    return f"CASE WHEN {is_invalid} THEN concat({_literal(f'{column.name} = ')}, {text}) END"
+
+
+def _text_of(column: Column) -> str:
+    return f"columns[{_literal(column.name)}]"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

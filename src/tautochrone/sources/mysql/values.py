@@ -1,0 +1,257 @@
+"""Values of row images as text, one numpy or Arrow step per column.
+
+The formats are those of "Row event values" in the documentation of replication: big-endian times with a sign
+bit, decimals in groups of nine digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, text_column
+from tautochrone.sources.mysql.tables import Column
+from tautochrone.sources.mysql.types import BINARIES, CHARSETS
+
+__all__ = ["PADDING", "Cells", "decimal_bytes", "text_of"]
+
+PADDING = 80
+"""Bytes behind the images, so that reads of fixed size stay inside of the buffer: NULLs have no bytes."""
+_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+"""How many bytes a group of so many digits has."""
+_INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+_HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.uint8).reshape(256, 2)
+_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+_LABEL = re.compile(r"'((?:[^']|'')*)'")
+
+
+class Cells:
+    """The values of one column: where each is in the buffer.
+
+    Attributes:
+        metadata: of the column, from the table map.
+    """
+
+    def __init__(
+        self, buffer: Bytes, metadata: Sequence[int], starts: Integers, lengths: Integers, is_null: Flags
+    ) -> None:
+        self.buffer, self.metadata = buffer, metadata
+        self.starts, self.lengths, self.is_null = starts, lengths, is_null
+
+    def little(self, size: int) -> Any:
+        value = np.zeros(len(self.starts), np.uint64)
+        for byte in range(size):
+            value |= self.buffer[self.starts + byte].astype(np.uint64) << np.uint64(8 * byte)
+        return value
+
+    def big(self, size: int, skip: int = 0) -> Integers:
+        value = np.zeros(len(self.starts), np.int64)
+        for byte in range(skip, skip + size):
+            value = (value << 8) | self.buffer[self.starts + byte]
+        return value
+
+    def matrix(self, size: int) -> Bytes:
+        bytes_of_values: Bytes = np.ascontiguousarray(self.buffer[self.starts[:, None] + np.arange(size)])
+        return bytes_of_values
+
+
+def text_of(column: Column, cells: Cells) -> pa.Array:
+    """A column of strings, as the server prints the values; binaries in hexadecimal digits."""
+    kind = column.data_type
+    if kind in BINARIES:
+        return _hexadecimal(cells, column.octets if kind == "binary" else 0)
+    if kind in _TEXTS:
+        return _characters(column, cells)
+    if kind in _INTEGERS:
+        return _nulled(_integers(cells, _INTEGERS[kind], column.is_unsigned), cells)
+    if kind in ("enum", "set"):
+        return _nulled(_labels(column, cells), cells)
+    return _nulled(_OTHERS[kind](cells), cells)
+
+
+def _integers(cells: Cells, size: int, is_unsigned: bool) -> pa.Array:
+    values = cells.little(size)
+    if is_unsigned:
+        return pa.array(values).cast(pa.string())
+    shift = 64 - 8 * size
+    return pa.array((values << np.uint64(shift)).view(np.int64) >> shift).cast(pa.string())
+
+
+def _float(cells: Cells) -> pa.Array:
+    return _floats(cells, cells.matrix(4).view("<f4"))
+
+
+def _double(cells: Cells) -> pa.Array:
+    return _floats(cells, cells.matrix(8).view("<f8"))
+
+
+def _floats(cells: Cells, values: Any) -> pa.Array:
+    with np.errstate(invalid="ignore"):
+        return pa.array(np.where(cells.is_null, 0.0, values[:, 0].astype(np.float64))).cast(pa.string())
+
+
+def _bits(cells: Cells) -> pa.Array:
+    bits, whole = cells.metadata
+    value = np.zeros(len(cells.starts), np.uint64)
+    for byte in range(whole + (bits > 0)):
+        value = (value << np.uint64(8)) | cells.buffer[cells.starts + byte].astype(np.uint64)
+    return pa.array(value).cast(pa.string())
+
+
+def _year(cells: Cells) -> pa.Array:
+    years = cells.big(1)
+    return pa.array(np.where(years == 0, 0, years + 1900)).cast(pa.string())
+
+
+def _nulled(values: pa.Array, cells: Cells) -> pa.Array:
+    return pc.if_else(pa.array(cells.is_null), pa.scalar(None, pa.string()), values)
+
+
+def _digits(values: Integers, width: int) -> pa.Array:
+    return pc.utf8_lpad(pa.array(values).cast(pa.string()), width, "0")
+
+
+def _join(*parts: pa.Array | str) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _fraction(values: Integers, digits: int) -> list[pa.Array | str]:
+    """`values` count the digits of whole bytes: two of them for one byte."""
+    if not digits:
+        return []
+    return [".", _digits(values // 10 ** (digits % 2), digits)]
+
+
+def _date(cells: Cells) -> pa.Array:
+    value = cells.little(3).astype(np.int64)
+    return _join(_digits(value >> 9, 4), "-", _digits((value >> 5) & 15, 2), "-", _digits(value & 31, 2))
+
+
+def _time(cells: Cells) -> pa.Array:
+    digits = cells.metadata[0]
+    bits = 8 * ((digits + 1) // 2)
+    value = cells.big(3 + bits // 8) - (0x800000 << bits)
+    sign = pc.if_else(pa.array(value < 0), "-", "")
+    size = np.abs(value)
+    seconds, fraction = size >> bits, size & ((1 << bits) - 1)
+    hours, minutes = (seconds >> 12) & 1023, (seconds >> 6) & 63
+    clock = (_digits(hours, 2), ":", _digits(minutes, 2), ":", _digits(seconds & 63, 2))
+    # `utf8_lpad` leaves three digits of hours as they are.
+    return _join(sign, *clock, *_fraction(fraction, digits))
+
+
+def _datetime(cells: Cells) -> pa.Array:
+    digits = cells.metadata[0]
+    value = cells.big(5) - 0x8000000000
+    days, clock = value >> 17, value & 0x1FFFF
+    months = days >> 5
+    return _join(
+        _digits(months // 13, 4),
+        "-",
+        _digits(months % 13, 2),
+        "-",
+        _digits(days & 31, 2),
+        " ",
+        _digits(clock >> 12, 2),
+        ":",
+        _digits((clock >> 6) & 63, 2),
+        ":",
+        _digits(clock & 63, 2),
+        *_fraction(cells.big((digits + 1) // 2, 5), digits),
+    )
+
+
+def _timestamp(cells: Cells) -> pa.Array:
+    digits = cells.metadata[0]
+    seconds = cells.big(4)
+    clock = pa.array(np.where(cells.is_null, 0, seconds)).cast(pa.timestamp("s")).cast(pa.string())
+    fraction = cells.big((digits + 1) // 2, 4)
+    clock = pc.if_else(pa.array((seconds == 0) & (fraction == 0)), "0000-00-00 00:00:00", clock)
+    return _join(clock, *_fraction(fraction, digits), "+00:00")
+
+
+def decimal_bytes(precision: int, scale: int) -> int:
+    groups = [(precision - scale), scale]
+    return sum(digits // 9 * 4 + _DECIMAL_BYTES[digits % 9] for digits in groups)
+
+
+def _decimal(cells: Cells) -> pa.Array:
+    precision, scale = cells.metadata
+    data = cells.matrix(decimal_bytes(precision, scale))
+    is_negative = (data[:, 0] & 0x80) == 0
+    # The bytes of negative numbers are inverted, and the first bit of all.
+    data = data ^ np.where(is_negative, 0xFF, 0).astype(np.uint8)[:, None]
+    data[:, 0] ^= 0x80
+    before, rest = _groups(precision - scale, leading=True), _groups(scale, leading=False)
+    texts, at = [], 0
+    for digits in (*before, *rest):
+        value = np.zeros(len(data), np.int64)
+        for byte in range(at, at + _DECIMAL_BYTES[digits]):
+            value = (value << 8) | data[:, byte]
+        at += _DECIMAL_BYTES[digits]
+        # What a NULL has in its place may be longer.
+        texts.append(_digits(np.where(cells.is_null, 0, value), digits))
+    whole = pc.utf8_ltrim(_join(*texts[: len(before)]), "0") if before else pa.array([""] * len(data))
+    whole = pc.if_else(pc.equal(whole, ""), "0", whole)
+    fraction = [".", *texts[len(before) :]] if scale else []
+    return _join(pc.if_else(pa.array(is_negative), "-", ""), whole, *fraction)
+
+
+def _groups(digits: int, *, leading: bool) -> list[int]:
+    whole, part = [9] * (digits // 9), [digits % 9] if digits % 9 else []
+    return part + whole if leading else whole + part
+
+
+def _labels(column: Column, cells: Cells) -> pa.Array:
+    labels = [label.replace("''", "'") for label in _LABEL.findall(column.column_type)]
+    numbers, where = np.unique(cells.little(cells.metadata[0]), return_inverse=True)
+    if column.data_type == "enum":
+        # Number 0 stands for a value that was none of the labels.
+        texts = [labels[number - 1] if 0 < number <= len(labels) else "" for number in numbers.tolist()]
+    else:
+        texts = [
+            ",".join(label for bit, label in enumerate(labels) if number >> bit & 1)
+            for number in numbers.tolist()
+        ]
+    return pa.array(texts, pa.string()).take(pa.array(where))
+
+
+def _characters(column: Column, cells: Cells) -> pa.Array:
+    lengths = np.where(cells.is_null, 0, cells.lengths)
+    codec = CHARSETS[column.charset or "utf8mb4"]
+    if codec is None:
+        return text_column(cells.buffer, cells.starts, lengths, cells.is_null)
+    pieces = zip(cells.starts.tolist(), lengths.tolist(), cells.is_null.tolist(), strict=True)
+    texts = [
+        None if null else bytes(cells.buffer[start : start + length]).decode(codec)
+        for start, length, null in pieces
+    ]
+    return pa.array(texts, pa.string())
+
+
+def _hexadecimal(cells: Cells, octets: int) -> pa.Array:
+    lengths = np.where(cells.is_null, 0, cells.lengths)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    source = np.repeat(cells.starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    text = _HEX[cells.buffer[source]].reshape(-1)
+    column = text_column(text, offsets[:-1] * 2, lengths * 2, cells.is_null)
+    # The log leaves out the zeros at the end of BINARY(n).
+    return pc.utf8_rpad(column, 2 * octets, "0") if octets else column
+
+
+_OTHERS: dict[str, Callable[[Cells], pa.Array]] = {
+    "float": _float,
+    "double": _double,
+    "decimal": _decimal,
+    "bit": _bits,
+    "year": _year,
+    "date": _date,
+    "time": _time,
+    "datetime": _datetime,
+    "timestamp": _timestamp,
+}

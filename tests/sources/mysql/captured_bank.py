@@ -1,0 +1,173 @@
+"""The bank in MariaDB that a pipeline captures; every checkpoint must be as with PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pyspark.sql import SparkSession
+from tests.sources.bank import Bank
+from tests.sources.postgresql.captured_bank import CapturedBank, State
+
+from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
+from tautochrone.testing import mariadb
+from tautochrone.testing.toy_database import ToyDatabase
+
+from .conftest import Schema
+
+__all__ = ["MariaBank"]
+
+_TABLES = {"accounts": ("id", "balance", "note"), "savings": ("id", "balance")}
+_PYTHON = """
+from pyspark.sql import SparkSession
+
+from tautochrone.sources import mysql
+
+mysql.capture("bank", url=SparkSession.active().conf.get("bank.url"), tables="{schema}.*")
+"""
+_TOTAL = """
+CREATE MATERIALIZED VIEW total AS
+SELECT sum(balance) AS total FROM
+(SELECT balance FROM bank_accounts UNION ALL SELECT CAST(balance AS INT) FROM bank_savings);
+"""
+
+
+@dataclass
+class MariaBank(CapturedBank):
+    """
+    Attributes:
+        schema: of the database.
+        captured: its tables, for a reader of the whole history.
+        first: where the history begins.
+    """
+
+    schema: str = ""
+    captured: Capture | None = None
+    first: LogPosition | None = None
+
+    @classmethod
+    def create(cls, spark: SparkSession, folder: Path, schema: Schema) -> MariaBank:
+        schema.run(
+            "CREATE TABLE accounts (id INT PRIMARY KEY, balance INT NOT NULL, note TEXT)",
+            "CREATE TABLE savings (id BIGINT PRIMARY KEY, balance DECIMAL(10, 0) NOT NULL)",
+        )
+        capture = schema.capture()
+        log = MySQLChangeLog(capture)
+        first = log.begin("audit")
+        log.close()
+        for table, step in (("accounts", 11), ("savings", 13)):
+            rows = ", ".join(f"({number * step % 100}, 100)" for number in range(10))
+            schema.run(f"INSERT INTO {table} (id, balance) VALUES {rows}")
+        toy = Bank.make(spark, folder)
+        bank = cls(toy.spark, folder, ToyDatabase(folder / "unused.db"), url=mariadb.server_url())
+        bank.schema, bank.captured, bank.first = schema.name, capture, first
+        (folder / "transformations" / "bank.py").write_text(_PYTHON.format(schema=schema.name))
+        (folder / "transformations" / "total.sql").write_text(_TOTAL)
+        bank.set("")
+        return bank
+
+    def work(self, transactions: int = 3) -> None:
+        with mariadb.open_connection(database=self.schema) as connection:
+            for _ in range(transactions):
+                self._transfer_between(connection)
+
+    @contextmanager
+    def load(self, writers: int = 2) -> Iterator[None]:
+        """Transfers by concurrent connections all the time."""
+        ended = threading.Event()
+
+        def write() -> None:
+            try:
+                with mariadb.open_connection(database=self.schema) as connection:
+                    while not ended.wait(0.01):
+                        self._transfer_between(connection)
+            except BaseException as error:
+                self.failures.append(error)
+
+        threads = [threading.Thread(target=write) for _ in range(writers)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+        assert not self.failures
+
+    def _transfer_between(self, connection: Any) -> None:
+        """Between the two tables; accounts are opened and closed, savings get other keys."""
+        giver, taker, amount = self.pick.randrange(100), self.pick.randrange(100), self.pick.randint(1, 9)
+        kind = self.pick.random()
+        cursor = connection.cursor()
+        try:
+            cursor.execute("START TRANSACTION")
+            if kind < 0.1:
+                cursor.execute("UPDATE savings SET id = %s ORDER BY id LIMIT 1", (taker,))
+                cursor.execute("COMMIT")
+                return
+            if kind < 0.3:
+                cursor.execute("SELECT id, balance FROM accounts ORDER BY id DESC LIMIT 1 FOR UPDATE")
+                row = cursor.fetchone()
+                if row is not None:
+                    giver, amount = row
+                    cursor.execute("DELETE FROM accounts WHERE id = %s", (giver,))
+                changed = row is not None
+            else:
+                statement = "UPDATE accounts SET balance = balance - %s WHERE id = %s"
+                changed = bool(cursor.execute(statement, (amount, giver)))
+            table = "savings" if kind < 0.8 else "accounts"
+            if changed:
+                cursor.execute(
+                    f"INSERT INTO {table} (id, balance) VALUES (%s, %s) "
+                    f"ON DUPLICATE KEY UPDATE balance = balance + %s",
+                    (taker, amount, amount),
+                )
+            cursor.execute("ROLLBACK" if self.pick.random() < 0.1 else "COMMIT")
+        except (pymysql.err.IntegrityError, pymysql.err.OperationalError):
+            cursor.execute("ROLLBACK")
+
+    def states(self) -> list[State]:  # type: ignore[override]
+        """All states that the database ever had, in the order in which transactions were committed."""
+        assert self.captured is not None
+        assert self.first is not None
+        log = MySQLChangeLog(self.captured)
+        events = log.read(self.first, 1_000_000).rows.to_pylist()
+        log.close()
+        states: list[State] = [{table: {} for table in _TABLES}]
+        point = 0
+        for event in events:
+            if event["point"] != point:
+                states.append({table: dict(rows) for table, rows in states[-1].items()})
+                point = event["point"]
+            table = event["relation"].partition(".")[2]
+            rows = states[-1][table]
+            if event["operation"] == "truncate":
+                rows.clear()
+                continue
+            columns = dict(event["columns"])
+            rows.pop(columns["id"], None)
+            if event["operation"] != "delete":
+                rows[columns["id"]] = tuple(columns[name] for name in _TABLES[table])
+        return states
+
+    def now(self) -> State:
+        state: State = {}
+        with mariadb.open_connection(database=self.schema) as connection:
+            for table, names in _TABLES.items():
+                cursor = connection.cursor()
+                cursor.execute(f"SELECT {', '.join(names)} FROM {table}")
+                state[table] = {
+                    str(row[0]): tuple(None if value is None else str(value) for value in row)
+                    for row in cursor.fetchall()
+                }
+        return state
+
+    def require_acknowledged_is_durable(self) -> None:
+        """Nothing is acknowledged."""

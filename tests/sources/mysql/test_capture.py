@@ -1,0 +1,69 @@
+"""A MariaDB database is captured: at every checkpoint the tables are a state that it had."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.crash.faults import Strike
+from tests.sources.postgresql.test_capture import IN_THE_BULK, IN_THE_TAIL
+
+from tautochrone.model.effects import Step
+from tautochrone.testing import mariadb
+
+from .captured_bank import MariaBank
+from .conftest import Schema
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def bank(spark: SparkSession, tmp_path: Path, schema: Schema) -> Iterator[MariaBank]:
+    # Crashes are meant: neither side shall write a stack for each.
+    py4j = logging.getLogger("py4j.clientserver")
+    spark.sparkContext.setLogLevel("OFF")
+    py4j.disabled = True
+    yield MariaBank.create(spark, tmp_path / "bank", schema)
+    py4j.disabled = False
+    spark.sparkContext.setLogLevel("ERROR")
+
+
+def test_tables_are_states_of_the_database(bank: MariaBank, schema: Schema) -> None:
+    with bank.load():
+        bank.run(Strike(Step.SOURCE_ACKNOWLEDGE, "before", "crash"))
+        bank.run().require_completed()
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+    schema.run(
+        "TRUNCATE TABLE accounts",
+        "TRUNCATE savings",
+        "INSERT INTO accounts VALUES (1, 2000, REPEAT('z', 4000))",
+        "UPDATE accounts SET balance = 1999",
+        "UPDATE accounts SET balance = 2000",
+    )
+    bank.run().require_completed()
+    bank.check()
+    attempt = bank.run()
+    attempt.require_completed()
+    assert not attempt.named("checkpoint"), "there was no news"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes(bank: MariaBank, when: str) -> None:
+    """At every durable step, while the database is written to; the server is restarted in the middle."""
+    with bank.load():
+        for step in IN_THE_BULK:
+            bank.run(Strike(step, when, "crash"))
+    bank.run().require_completed()
+    mariadb.restart_server()
+    with bank.load():
+        for step in IN_THE_TAIL:
+            bank.run(Strike(step, when, "crash"))
+    bank.work()
+    bank.run().require_completed()
+    bank.check()

@@ -1,0 +1,265 @@
+"""The binary log of a real server as a change log: whole transactions, losses, what it refuses."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tautochrone.errors import DefinitionError, IngestError, SourceUnreachableError
+from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
+from tautochrone.sources.mysql.connection import address_of
+from tautochrone.sources.mysql.statements import Effect, Query, effects_of
+from tautochrone.testing import mariadb
+
+from .conftest import Schema
+
+_TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(20))"
+
+
+def events(rows: Any) -> list[tuple[str, str, str | None]]:
+    return [
+        (row["operation"], dict(row["columns"] or {}).get("id", ""), dict(row["columns"] or {}).get("a"))
+        for row in rows.to_pylist()
+    ]
+
+
+def test_batches_end_at_the_end_of_a_transaction(schema: Schema) -> None:
+    schema.run(_TABLE, "CREATE TABLE other (id INT PRIMARY KEY)")
+    log = schema.change_log()
+    first = log.begin("reader")
+    schema.run(
+        "START TRANSACTION",
+        "INSERT INTO t VALUES (1, 'a'), (2, NULL)",
+        "UPDATE t SET id = id + 10 ORDER BY id DESC",
+        "INSERT INTO other VALUES (1)",
+        "COMMIT",
+        "START TRANSACTION",
+        "INSERT INTO t VALUES (3, 'x')",
+        "ROLLBACK",
+        "START TRANSACTION",
+        "UPDATE t SET a = 'b' WHERE id = 11",
+        "SAVEPOINT s",
+        "INSERT INTO t VALUES (5, 'y')",
+        "ROLLBACK TO s",
+        "DELETE FROM t WHERE id = 12",
+        "COMMIT",
+        "FLUSH BINARY LOGS",
+        "TRUNCATE TABLE t",
+        "INSERT INTO t VALUES (7, 'é')",
+    )
+    batch = log.read(first, 1)
+    of_table = [row for row in batch.rows.to_pylist() if row["relation"].endswith(".t")]
+    assert [(row["operation"], dict(row["columns"])["id"]) for row in of_table] == [
+        ("insert", "1"),
+        ("insert", "2"),
+        ("delete", "2"),
+        ("insert", "12"),
+        ("delete", "1"),
+        ("insert", "11"),
+    ]
+    assert len(batch.rows) == 7
+    assert {row["point"] for row in batch.rows.to_pylist()} == {batch.position.point}
+    assert not batch.caught_up
+    rest = log.read(batch.position, 100)
+    assert events(rest.rows) == [
+        ("update", "11", "b"),
+        ("delete", "12", None),
+        ("truncate", "", None),
+        ("insert", "7", "é"),
+    ]
+    assert rest.caught_up
+    assert rest.source_ms
+    assert log.lag(rest.position) == {"bytes": 0}
+    assert log.read(rest.position, 100).rows.num_rows == 0
+    whole = MySQLChangeLog(schema.capture())
+    repeated = whole.read(first, 100)
+    assert repeated.rows.equals(
+        type(batch.rows).from_batches([*batch.rows.to_batches(), *rest.rows.to_batches()])
+    )
+    assert repeated.position == rest.position
+    for reader in (log, whole):
+        reader.close()
+
+
+def test_a_copy_is_published_behind_the_place_after_it(schema: Schema) -> None:
+    schema.run(_TABLE, "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    log = schema.change_log()
+    position = log.begin("reader")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    rows, pass_at = log.read_chunk(*chunk)
+    assert events(rows) == [("copy", "1", "a"), ("copy", "2", "b")]
+    bulk = position.bulk.copied(*chunk, pass_at)
+    # A new file of the log has no transaction, but it moves the place.
+    schema.run("FLUSH BINARY LOGS")
+    again, pass_at = log.read_chunk(*chunk)
+    assert again.num_rows == 2
+    bulk = bulk.at(0)
+    waiting = LogPosition(
+        log=position.log,
+        point=position.point,
+        marker=position.marker,
+        bulk=type(bulk)(pass_at={f"{schema.name}.t": pass_at}),
+    )
+    batch = log.read(waiting, 10)
+    assert not waiting.bulk.at(batch.position.point).waiting
+    log.close()
+
+
+def test_the_log_goes_on_behind_a_restart(schema: Schema) -> None:
+    schema.run(_TABLE)
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run("INSERT INTO t VALUES (1, 'a')")
+    mariadb.restart_server()
+    with mariadb.open_connection(database=schema.name) as connection:
+        connection.cursor().execute("INSERT INTO t VALUES (2, 'b')")
+    with pytest.raises(SourceUnreachableError) as raised:
+        log.read(position, 100)
+    assert raised.value.error_class == "CAPTURE_DATABASE_NOT_REACHABLE"
+    assert events(log.read(position, 100).rows) == [("insert", "1", "a"), ("insert", "2", "b")]
+    log.close()
+
+
+def test_a_log_that_is_gone_or_another_one_is_refused(schema: Schema) -> None:
+    schema.run(_TABLE)
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run("INSERT INTO t VALUES (1, 'a')", "FLUSH BINARY LOGS", "INSERT INTO t VALUES (2, 'a')")
+    newer = log.read(position, 100).position
+    other = LogPosition(log=newer.log, point=newer.point, marker={**newer.marker, "gtid": "0-7-1"})
+    elsewhere = LogPosition(log="mariadb/8", point=newer.point, marker=newer.marker)
+    for position_of_other, reason in ((other, "other transactions before"), (elsewhere, "another server")):
+        require_lost(log, position_of_other, reason)
+    log.read(newer, 100)
+    log.close()
+    deadline = time.monotonic() + 30
+    # The server removes a file once nothing needs it for its own recovery.
+    while position.marker["file"] in {row[0] for row in schema.rows("SHOW BINARY LOGS")}:
+        assert time.monotonic() < deadline
+        schema.run("FLUSH BINARY LOGS")
+        (newest,) = {row[0] for row in schema.rows("SHOW MASTER STATUS")}
+        schema.run(f"PURGE BINARY LOGS TO '{newest}'")
+    require_lost(log, position, "removed the binary log")
+
+
+def require_lost(log: MySQLChangeLog, position: LogPosition, reason: str) -> None:
+    log.close()
+    with pytest.raises(IngestError, match=reason) as raised:
+        log.read(position, 100)
+    assert raised.value.error_class == "SOURCE_LOG_LOST"
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "error_class"),
+    [
+        ("ALTER TABLE t ADD COLUMN b INT", "CAPTURED_TABLE_CHANGED"),
+        ("ALTER TABLE t RENAME COLUMN a TO c", "CAPTURED_TABLE_CHANGED"),
+        ("RENAME TABLE t TO u", "CAPTURED_TABLE_CHANGED"),
+        ("DROP TABLE t", "CAPTURED_TABLE_CHANGED"),
+        ("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, a VARCHAR(20))", "CAPTURED_TABLE_CHANGED"),
+        (
+            "SET SESSION binlog_format = 'STATEMENT'; INSERT INTO t VALUES (9, 'x')",
+            "CAPTURE_SERVER_NOT_USABLE",
+        ),
+        ("SET SESSION binlog_row_image = 'MINIMAL'; UPDATE t SET a = 'y'", "CAPTURE_SERVER_NOT_USABLE"),
+        (
+            "XA START 'x'; INSERT INTO t VALUES (8, 'x'); XA END 'x'; XA PREPARE 'x'; XA COMMIT 'x'",
+            "CHANGE_LOG_EVENT_NOT_SUPPORTED",
+        ),
+    ],
+)
+def test_changes_that_the_log_does_not_show_are_refused(
+    schema: Schema, statement: str, error_class: str
+) -> None:
+    schema.run(_TABLE, "INSERT INTO t VALUES (1, 'a')")
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run("ALTER TABLE t ADD INDEX (a)", "CREATE TABLE lookalike LIKE t", *statement.split(";"))
+    with pytest.raises(IngestError) as raised:
+        log.read(position, 100)
+    assert raised.value.error_class == error_class
+    log.close()
+
+
+def test_a_table_that_comes_later_is_copied(schema: Schema) -> None:
+    schema.run(_TABLE)
+    log = schema.change_log()
+    position = log.begin("reader")
+    log.close()
+    schema.run(
+        "CREATE TABLE later (id INT PRIMARY KEY)",
+        "INSERT INTO later VALUES (1)",
+        "ALTER TABLE later ADD COLUMN a VARCHAR(9)",
+        "INSERT INTO t VALUES (5, 'x')",
+    )
+    log = schema.change_log()
+    resumed = log.resume(position)
+    assert set(resumed.bulk.pending) == {f"{schema.name}.later", f"{schema.name}.t"}
+    schema.run("INSERT INTO later VALUES (2, 'b')")
+    assert events(log.read(resumed, 100).rows) == [("insert", "5", "x"), ("insert", "2", "b")]
+    assert events(log.read_chunk(f"{schema.name}.later", "{}")[0]) == [
+        ("copy", "1", None),
+        ("copy", "2", "b"),
+    ]
+    log.close()
+
+
+def test_tables_whose_log_is_not_complete_are_refused(schema: Schema) -> None:
+    schema.run("CREATE TABLE p (id INT PRIMARY KEY) ENGINE = MyISAM")
+    with pytest.raises(DefinitionError, match="its engine is MyISAM"):
+        schema.capture()
+    schema.run(
+        "ALTER TABLE p ENGINE = InnoDB",
+        "CREATE TABLE c (id INT PRIMARY KEY, p INT REFERENCES p (id) ON DELETE CASCADE)",
+    )
+    with pytest.raises(DefinitionError, match="CASCADE") as raised:
+        schema.capture()
+    assert raised.value.error_class == "CAPTURED_TABLE_NOT_LOGGED"
+    schema.run("DROP TABLE c", "CREATE TABLE k (a INT)")
+    with pytest.raises(DefinitionError) as raised:
+        schema.capture()
+    assert raised.value.error_class == "CAPTURED_TABLE_WITHOUT_KEY"
+
+
+def test_doctor_names_the_missing_right(schema: Schema) -> None:
+    schema.run(_TABLE)
+    assert "1 tables" in schema.change_log().examine()
+    schema.run("CREATE OR REPLACE USER weak IDENTIFIED BY 'x'", f"GRANT SELECT ON {schema.name}.* TO weak")
+    url = mariadb.server_url().replace("capture:se%3Acret%2F1", "weak:x")
+    log = MySQLChangeLog(Capture("test", address_of(url, "test"), schema.capture().tables))
+    with pytest.raises(IngestError) as raised:
+        log.begin("reader")
+    assert raised.value.error_class == "CAPTURE_RIGHTS_MISSING"
+    with pytest.raises(IngestError) as raised:
+        log.examine()
+    assert raised.value.error_class == "CAPTURE_RIGHTS_MISSING"
+    wrong = address_of(url.replace("weak:x", "weak:y"), "test")
+    with pytest.raises(SourceUnreachableError):
+        MySQLChangeLog(Capture("test", wrong, ())).examine()
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("/* by hand */ TRUNCATE `shop`.`orders`", ["truncate"]),
+        ("ALTER TABLE orders DROP PARTITION p1", ["change"]),
+        ("ALTER TABLE orders ADD INDEX (a)", []),
+        ("ALTER TABLE orders ADD INDEX (a), DROP COLUMN b", ["change"]),
+        ("CREATE TABLE other (id INT, FOREIGN KEY (id) REFERENCES orders (id))", []),
+        ("CREATE TABLE orders (id INT)", ["change"]),
+        ("DROP TABLE other, orders", ["change"]),
+        ("DROP TABLE elsewhere.orders2", []),
+        ("DROP DATABASE shop", ["change"]),
+        ("DROP DATABASE elsewhere", []),
+        ("COMMENT ON x IS 'orders'", []),
+        ("CREATE DEFINER=`root`@`%` TRIGGER x BEFORE INSERT ON orders FOR EACH ROW SET @a = 1", []),
+        ("INSERT INTO elsewhere.log SELECT 1", ["rows"]),
+    ],
+)
+def test_effects_of_statements(text: str, kinds: list[str]) -> None:
+    assert effects_of(Query("shop", text), ["shop.orders"]) == [Effect(kind, "shop.orders") for kind in kinds]

@@ -1,0 +1,141 @@
+"""Values of MariaDB's types: the same text from a copy and from the log, and what Spark reads from it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.mysql.types import (
+    invalid_value_sql,
+    lake_type,
+    require_known_types,
+    value_sql,
+)
+
+from .conftest import Schema
+
+_DDL = """
+CREATE TABLE v (
+    id INT PRIMARY KEY, i1 TINYINT, u1 TINYINT UNSIGNED, i2 SMALLINT, u2 SMALLINT UNSIGNED,
+    i3 MEDIUMINT, u3 MEDIUMINT UNSIGNED, u4 INT UNSIGNED, i8 BIGINT, u8 BIGINT UNSIGNED,
+    f FLOAT, d DOUBLE, n DECIMAL(12, 3), s DECIMAL(4, 4), w DECIMAL(65, 30), n9 DECIMAL(9, 0),
+    day DATE, t TIME, t6 TIME(6), t1 TIME(1), dt DATETIME, dt6 DATETIME(6), dt3 DATETIME(3),
+    ts TIMESTAMP NULL, ts6 TIMESTAMP(6) NULL, ts1 TIMESTAMP(1) NULL, y YEAR,
+    c CHAR(5), vc VARCHAR(9), big VARCHAR(300), l1 VARCHAR(9) CHARACTER SET latin1,
+    cy TEXT CHARACTER SET cp1251, u16 VARCHAR(9) CHARACTER SET utf16, lc CHAR(200) CHARACTER SET utf8mb4,
+    tt TINYTEXT, lt LONGTEXT, j JSON, b BINARY(4), vb VARBINARY(9), bl BLOB, mb MEDIUMBLOB, g GEOMETRY,
+    e ENUM('one', 'it''s', 'drei,4'), m SET('a', 'b''', 'c'), b1 BIT(1), b12 BIT(12), b64 BIT(64),
+    gv INT AS (i1 + 1) VIRTUAL, gs INT AS (i1 + 2) STORED, `Odd "'` TEXT, UNIQUE (lt)
+)
+"""
+_ROWS = [
+    "(1, 127, 255, 32767, 65535, 8388607, 16777215, 4294967295, 9223372036854775807, 18446744073709551615, "
+    "0.1, 1.7976931348623157e308, 123456789.125, 0.9999, "
+    "12345678901234567890123456789012345.123456789012345678901234567891, 999999999, "
+    "'9999-12-31', '838:59:59', '-838:59:58.999999', '-00:00:00.1', '9999-12-31 23:59:59', "
+    "'2024-02-29 23:59:59.999999', '1000-01-01 00:00:00.001', '2038-01-19 03:14:07', "
+    "'2024-06-01 00:30:00.000001', '1970-01-01 00:00:00.5', 2155, 'ab', 'é€', REPEAT('y', 299), 'é€', "
+    "'Привет', '😀a', REPEAT('ü', 200), 'tiny', REPEAT('z', 70000), '{\"a\": 1}', 'ab', X'00FF00', "
+    "X'DEADBEEF00', REPEAT('b', 70000), ST_GeomFromText('POINT(1 2)'), 'it''s', 'a,c', 1, 4095, "
+    "18446744073709551615, DEFAULT, DEFAULT, 'tab\t''quote\\\\')",
+    "(3, -128, 0, -32768, 0, -8388608, 0, 0, -9223372036854775808, 0, -0.1, -1e-300, -123456789.125, "
+    "-0.0001, -0.5, -1, '0000-00-00', '00:00:00', '-00:00:01.000001', '12:00:00.9', '0000-00-00 00:00:00', "
+    "'1000-01-01 00:00:00', '2026-02-00 00:00:00', '0000-00-00 00:00:00', '1970-01-01 00:00:01', "
+    "'2001-09-09 01:46:40', 0, '', '', '', '', '', '', '', '', '', '[]', '', '', '', '', NULL, '', '', 0, "
+    "0, 0, DEFAULT, DEFAULT, '')",
+]
+
+
+def prepare(schema: Schema) -> None:
+    schema.run("SET SESSION sql_mode = '', time_zone = '+00:00'", _DDL)
+
+
+def insert(schema: Schema) -> None:
+    schema.run(*(f"INSERT INTO v VALUES {row}" for row in _ROWS), "INSERT INTO v (id) VALUES (2)")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_copy_and_log_have_the_same_text(schema: Schema, compressed: bool) -> None:
+    prepare(schema)
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run(f"SET GLOBAL log_bin_compress = {compressed}, GLOBAL log_bin_compress_min_len = 10")
+    insert(schema)
+    schema.run("SET GLOBAL log_bin_compress = 0")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    copied = {dict(row)["id"]: dict(row) for row in log.read_chunk(*chunk)[0]["columns"].to_pylist()}
+    logged = {dict(row)["id"]: dict(row) for row in log.read(position, 100).rows["columns"].to_pylist()}
+    log.close()
+    assert len(copied) == 3
+    assert not {"gv", "gs"} & set(copied["1"])
+    for key, row in copied.items():
+        for name, value in row.items():
+            if name in ("f", "d") and value is not None:
+                assert float(logged[key][name] or "") == float(value), name
+            else:
+                assert logged[key][name] == value, (key, name)
+
+
+@pytest.mark.spark
+def test_spark_reads_the_values(spark: SparkSession, schema: Schema) -> None:
+    prepare(schema)
+    insert(schema)
+    log = schema.change_log()
+    (table,) = schema.capture().tables
+    rows = log.read_chunk(table.name, "{}")[0]
+    log.close()
+    values = [
+        f"{value_sql(column, table.name, as_text=False, invalid_is_null=True)} AS `{column.name}`"
+        for column in table.columns
+    ]
+    problems = ", ".join(filter(None, map(invalid_value_sql, table.columns)))
+    frame = spark.createDataFrame(rows, SPARK_SCHEMA).selectExpr(
+        *values, f"array_compact(array({problems})) AS problems"
+    )
+    for column, data_type in zip(table.columns, frame.schema.fields, strict=False):
+        assert data_type.dataType.simpleString().upper() == lake_type(column).replace(", ", ","), column
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    first, empty, last = frame.orderBy("id").collect()
+    assert spark.createDataFrame(rows, SPARK_SCHEMA).count() == 3
+    spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
+    assert (first.i1, first.u1, first.u4, first.i8) == (127, 255, 2**32 - 1, 2**63 - 1)
+    assert first.u8 == Decimal(2**64 - 1)
+    assert (first.n, last.n, last.s) == (
+        Decimal("123456789.125"),
+        Decimal("-123456789.125"),
+        Decimal("-1e-4"),
+    )
+    assert first.w == "12345678901234567890123456789012345.123456789012345678901234567891"
+    assert first.d == 1.7976931348623157e308
+    assert first.f == pytest.approx(0.1)
+    assert first.day == dt.date(9999, 12, 31)
+    assert first.dt6.isoformat() == "2024-02-29T23:59:59.999999"
+    assert (first.t, first.t6, first.t1) == ("838:59:59", "-838:59:58.999999", "-00:00:00.1")
+    assert (first.vc, first.l1, first.cy, first.u16) == ("é€", "é€", "Привет", "😀a")
+    assert (first.b, first.vb) == (b"ab\0\0", b"\0\xff\0")
+    assert (first.e, first.m, first.b1, first.b12) == ("it's", "a,c", True, 4095)
+    assert first.y == 2155
+    assert first["Odd \"'"] == "tab\t'quote\\"
+    assert first.problems == []
+    assert [value for value in empty.asDict().values() if value is not None] == [2, []]
+    assert (last.day, last.ts) == (None, None)
+    assert sorted(last.problems) == [
+        "day = 0000-00-00",
+        "dt = 0000-00-00 00:00:00",
+        "dt3 = 2026-02-00 00:00:00.000",
+        "ts = 0000-00-00 00:00:00+00:00",
+    ]
+
+
+def test_unknown_types_are_refused(schema: Schema) -> None:
+    schema.run("CREATE TABLE v (id INT PRIMARY KEY, u UUID)")
+    with pytest.raises(DefinitionError, match="type uuid of its column u") as raised:
+        require_known_types(schema.capture().tables[0], "test")
+    assert raised.value.error_class == "CAPTURED_TYPE_NOT_SUPPORTED"
