@@ -2,7 +2,7 @@
 
 start:   1. the table says where it stands; without a position the source begins to keep its log
          2. what the table holds is acknowledged again: the last owner may have died before it did
-round:   3. read whole transactions up to a bound, and the next chunk of the bulk, if there is one
+round:   3. read whole transactions up to a bound, and the next chunks of the bulk, if there are any
          4. stage their rows   5. one commit: rows and position   6. report it   7. acknowledge
 
 A crash behind 1 leaves a log that is kept for nobody, and the next start continues it. Behind 4 the rows are
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError, TautochroneError
@@ -32,7 +32,7 @@ from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
-from tautochrone.model.source import ChangeLog, SourceRows
+from tautochrone.model.source import BulkOnExecutors, ChangeLog, SourceRows
 from tautochrone.model.source_position import LogPosition
 
 __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
@@ -158,13 +158,10 @@ class LogFlow:
         return hashlib.sha256(named.encode()).hexdigest()
 
     def _round(self, position: LogPosition) -> tuple[LogPosition, bool]:
-        """One chunk of the bulk, if any is left, then one batch of the log. Answers the new position,
+        """Chunks of the bulk, if any are left, then one batch of the log. Answers the new position,
         and whether nothing was left to do."""
-        chunk = position.bulk.next_chunk()
-        if chunk is not None:
-            rows, pass_at = self.log.read_chunk(*chunk)
-            bulk = position.bulk.copied(*chunk, pass_at).at(position.point)
-            position = self._commit(rows, position, replace(position, bulk=bulk))
+        if position.bulk.pending:
+            position = self._copy(position)
         batch = self.log.read(position, self.max_events)
         bulk = position.bulk.at(batch.position.point)
         reached = replace(batch.position, bulk=bulk)
@@ -173,24 +170,48 @@ class LogFlow:
         self._acknowledge(position)
         return position, batch.caught_up and not position.bulk.pending
 
+    def _copy(self, position: LogPosition) -> LogPosition:
+        """The next chunks of the bulk: several by executors, or one by the driver."""
+        rows, staged = None, None
+        if isinstance(self.log, BulkOnExecutors) and self.log.chunks_at_once:
+            chunks = position.bulk.next_chunks(self.log.chunks_at_once)
+            staged, pass_at = self.log.copy_chunks(self._session, chunks, self._stage_frame)
+        else:
+            chunks = position.bulk.next_chunks(1)
+            rows, pass_at = self.log.read_chunk(*chunks[0])
+        bulk = position.bulk
+        for relation, chunk in chunks:
+            bulk = bulk.copied(relation, chunk, pass_at)
+        return self._commit(rows, position, replace(position, bulk=bulk.at(position.point)), staged=staged)
+
     def _commit(
-        self, rows: SourceRows, before: LogPosition, position: LogPosition, source_ms: int | None = None
+        self,
+        rows: SourceRows | None,
+        before: LogPosition,
+        position: LogPosition,
+        *,
+        source_ms: int | None = None,
+        staged: Staged | None = None,
     ) -> LogPosition:
+        """`rows`, and what is `staged` already, with their position."""
         completed = sorted(before.bulk.waiting - position.bulk.waiting)
         if completed:
             # Without rows the table would get no version that says so.
-            rows = pa.concat_tables([rows, self.log.completed_rows(completed, position)])
+            marks = self.log.completed_rows(completed, position)
+            rows = marks if rows is None else pa.concat_tables([rows, marks])
         # Asked before the commit: a source that does not answer then must not hide what was committed.
         lag = dict(self.log.lag(position))
-        self.committer.submit(self.name, self._stage(rows), position)
+        parts = [*([] if staged is None else [staged]), *([] if rows is None else [self._stage(rows)])]
+        batch = parts[0] if len(parts) == 1 else _together(*parts)
+        self.committer.submit(self.name, batch, position)
         self.position = position
-        self.rows += rows.num_rows
+        self.rows += batch.rows
         self.emit(
             "batch",
             flow=self.name,
             dataset=str(self.table),
             batch=position.point,
-            rows=rows.num_rows,
+            rows=batch.rows,
             source_ms=source_ms,
             chunks_left=sum(map(len, position.bulk.pending.values())),
             waiting=sorted(position.bulk.waiting),
@@ -205,7 +226,10 @@ class LogFlow:
         if not rows.num_rows:
             return Staged(table=table.name, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
         assert self._session is not None
-        frame = self._session.createDataFrame(rows, schema=self.log.schema())
+        return self._stage_frame(self._session.createDataFrame(rows, schema=self.log.schema()))
+
+    def _stage_frame(self, frame: DataFrame) -> Staged:
+        table = self.committer.table
         return table.stage(table.fork(), align(frame, self.schema, self.name))
 
     def _acknowledge(self, position: LogPosition) -> None:
@@ -237,6 +261,16 @@ class LogFlow:
             f"Flow {self.name} was read by Spark before, and reads the change log {self.log.name} now",
             hint=f"start over with --full-refresh {self.table}",
         )
+
+
+def _together(first: Staged, second: Staged) -> Staged:
+    """Two parts of one batch."""
+    return replace(
+        first,
+        files=(*first.files, *second.files),
+        rows=first.rows + second.rows,
+        at_ms=min(first.at_ms, second.at_ms),
+    )
 
 
 def _seconds(processing_time: object) -> float:

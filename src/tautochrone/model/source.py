@@ -10,14 +10,15 @@ its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tautochrone.model.source_position import LogPosition
 
 __all__ = [
     "CHANGE_LOG_LIMITS",
+    "BulkOnExecutors",
     "ChangeLog",
     "LogBatch",
     "RateLimits",
@@ -26,6 +27,7 @@ __all__ = [
     "Unsupported",
 ]
 
+T = TypeVar("T")
 SourceRows = Any
 """A pyarrow Table. The model must not import Arrow, so the port cannot name the type."""
 
@@ -159,3 +161,26 @@ class ChangeLog(Source, Protocol):
 
     def close(self) -> None:
         """Let go of connections; repeatable."""
+
+
+@runtime_checkable
+class BulkOnExecutors(Protocol):
+    """A change log whose chunks Spark's executors can read, instead of `ChangeLog.read_chunk`."""
+
+    @property
+    def chunks_at_once(self) -> int:
+        """How many chunks are copied together, each by a task and a connection of its own; 0: none, the
+        driver reads them."""
+
+    def copy_chunks(
+        self, session: Any, chunks: Sequence[tuple[str, str]], stage: Callable[[Any], T]
+    ) -> tuple[T, int]:
+        """Copy chunks, each a relation and one of its chunks.
+
+        Args:
+            session: a SparkSession.
+            stage: gets a DataFrame of rows as `ChangeLog.read_chunk` answers them, and writes it.
+
+        Returns:
+            What `stage` answered, and a point read after that, as `ChangeLog.read_chunk` does.
+        """

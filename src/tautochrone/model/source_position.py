@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 __all__ = ["BulkProgress", "LogPosition", "SourcePosition", "SparkPosition"]
@@ -67,6 +68,15 @@ class BulkProgress:
     def next_chunk(self) -> tuple[str, str] | None:
         """A relation and its chunk that is to be copied next; None: all are."""
         return next(((relation, chunks[0]) for relation, chunks in sorted(self.pending.items())), None)
+
+    def next_chunks(self, limit: int) -> tuple[tuple[str, str], ...]:
+        """So many of the relations and chunks that are to be copied next.
+
+        >>> BulkProgress(pending={"b": ("1",), "a": ("1", "2")}).next_chunks(2)
+        (('a', '1'), ('a', '2'))
+        """
+        chunks = ((relation, chunk) for relation, chunks in sorted(self.pending.items()) for chunk in chunks)
+        return tuple(islice(chunks, limit))
 
     def copied(self, relation: str, chunk: str, pass_at: int) -> BulkProgress:
         """After a chunk was copied, behind which the log must pass the point `pass_at`."""

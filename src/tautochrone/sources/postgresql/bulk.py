@@ -7,27 +7,29 @@ a missing bound is open. A table without a key is one chunk: no other way has ea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from pyarrow import csv
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.copied_rows import copied_rows
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql.connection import lsn_number
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
 
-__all__ = ["chunks_of", "copy_chunk"]
+__all__ = ["chunks_of", "copy_chunk", "log_end", "read_chunk"]
 
 CHUNK_BYTES = 16 * 1024 * 1024
-"""About so much of a table, as stored, is copied at once: a chunk is held in memory as text."""
+"""About so much of a table, as stored, is copied by one statement."""
+_BATCH_BYTES = 4 * 1024 * 1024
+"""So much text is held in memory at once, or one row."""
 _SAMPLED_PER_CHUNK = 20
 MAX_BYTES_WITHOUT_KEY = 1024 * 1024 * 1024
-_ROWS_PER_FETCH = 20_000
 
 
 def chunks_of(connection: psycopg.Connection, table: CapturedTable) -> tuple[str, ...]:
@@ -75,40 +77,59 @@ def _sampled_bounds(connection: psycopg.Connection, table: CapturedTable, count:
 
 def copy_chunk(connection: psycopg.Connection, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
     """The rows of a chunk, and the end of the log after they were read."""
-    if not table.keys:
-        return _copy_at_once(connection, table)
-    bounds = json.loads(chunk)
-    point = _log_end(connection)
-    query = _select_rows(table, bounds)
-    rows = connection.execute(query).fetchall()
-    return _copied_rows(table, rows, point), _log_end(connection)
+    point = log_end(connection)
+    rows = pa.Table.from_batches(read_chunk(connection, table, chunk, point), ARROW_SCHEMA)
+    return rows, log_end(connection)
 
 
-def _select_rows(table: CapturedTable, bounds: dict[str, Sequence[str]]) -> sql.Composed:
-    return sql.SQL("SELECT pg_current_snapshot()::text, {columns} FROM {table} WHERE {range}").format(
-        columns=sql.SQL(", ").join(_text(sql.Identifier(column.name)) for column in table.columns),
-        table=table.identifier,
-        range=sql.SQL(" AND ").join(_conditions(table, bounds)),
-    )
-
-
-def _copied_rows(table: CapturedTable, rows: Sequence[tuple[str | None, ...]], point: int) -> pa.Table:
-    return copied_rows(table.name, [column.name for column in table.columns], rows, point)
-
-
-def _copy_at_once(connection: psycopg.Connection, table: CapturedTable) -> tuple[pa.Table, int]:
-    """All rows, and the snapshot as a row of its own: there may be no others."""
-    point = _log_end(connection)
+def read_chunk(
+    connection: psycopg.Connection, table: CapturedTable, chunk: str, point: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a chunk as rows of the log table, which say that the log was at `point`."""
+    if table.keys:
+        yield from _selected_rows(connection, table, chunk, point)
+        return
+    # All rows at once, and the snapshot as a row of its own: there may be no others.
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         (snapshot,) = one_row(connection, "SELECT pg_current_snapshot()::text")
         marker = {"point": point, "sequence": 0, "relation": table.name, "operation": "copied"}
-        parts = [pa.Table.from_pylist([marker | {"snapshot": snapshot}], ARROW_SCHEMA)]
-        with connection.cursor(name="tautochrone_copy") as cursor:
-            cursor.execute(_select_rows(table, {}))
-            while rows := cursor.fetchmany(_ROWS_PER_FETCH):
-                parts.append(_copied_rows(table, rows, point))
-    return pa.concat_tables(parts), _log_end(connection)
+        yield from pa.Table.from_pylist([marker | {"snapshot": snapshot}], ARROW_SCHEMA).to_batches()
+        yield from _selected_rows(connection, table, chunk, point)
+
+
+def _selected_rows(
+    connection: psycopg.Connection, table: CapturedTable, chunk: str, point: int
+) -> Iterator[pa.RecordBatch]:
+    """By one statement.
+
+    COPY prints values by their types' output functions, as the log does; a cast to text differs for some. As
+    CSV it tells NULL from an empty text, and Arrow reads it.
+    """
+    query = sql.SQL(
+        "COPY (SELECT pg_current_snapshot(), {columns} FROM {table} WHERE {range}) TO STDOUT (FORMAT csv)"
+    ).format(
+        columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        table=table.identifier,
+        range=sql.SQL(" AND ").join(_conditions(table, json.loads(chunk))),
+    )
+    with connection.cursor() as cursor, cursor.copy(query) as copy:
+        for lines in _joined(copy):
+            yield from _log_rows(table, lines, point).to_batches()
+
+
+def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+    """Rows that are read together; the server sends each by itself."""
+    parts: list[bytes | bytearray | memoryview] = []
+    size = 0
+    for line in lines:
+        parts.append(line)
+        size += len(line)
+        if size >= _BATCH_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
 
 
 def _conditions(table: CapturedTable, bounds: dict[str, Sequence[str]]) -> Iterator[sql.Composable]:
@@ -132,6 +153,48 @@ def _text(column: sql.Composable) -> sql.Composable:
     return sql.SQL("CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END").format(column)
 
 
-def _log_end(connection: psycopg.Connection) -> int:
+def log_end(connection: psycopg.Connection) -> int:
+    """Where the log ends, written to disk or not."""
     (text,) = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
     return lsn_number(str(text))
+
+
+def _log_rows(table: CapturedTable, lines: bytes, point: int) -> pa.Table:
+    """Copied rows as rows of the log table."""
+    width = len(table.columns)
+    fields = [str(number) for number in range(width + 1)]
+    rows = csv.read_csv(
+        pa.BufferReader(lines),
+        # A row must be in one block.
+        csv.ReadOptions(use_threads=False, block_size=len(lines) + 1, column_names=fields),
+        csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        csv.ConvertOptions(
+            column_types=dict.fromkeys(fields, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    count = rows.num_rows
+    texts = [rows[field].combine_chunks() for field in fields]
+    # Column by column they came; a map has the values of its row.
+    order = np.arange(count)[:, None] + count * np.arange(width)
+    values = pa.concat_arrays(texts[1:]).take(pa.array(order.ravel()))
+    names = pa.array([column.name for column in table.columns], pa.string())
+    columns = pa.MapArray.from_arrays(
+        pa.array(np.arange(count + 1, dtype=np.int32) * width),
+        names.take(pa.array(np.tile(np.arange(width), count))),
+        values,
+    )
+    constant = {"point": point, "sequence": 0, "relation": table.name, "operation": "copy"}
+    return pa.table(
+        [
+            columns
+            if field.name == "columns"
+            else texts[0]
+            if field.name == "snapshot"
+            else pa.repeat(pa.scalar(constant.get(field.name), field.type), count)
+            for field in ARROW_SCHEMA
+        ],
+        ARROW_SCHEMA,
+    )

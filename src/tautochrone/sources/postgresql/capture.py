@@ -50,6 +50,7 @@ def capture(
     publication: str | None = None,
     schema_changes: str = "evolve",
     invalid_values: str = "fail",
+    copy_tasks: int = 8,
 ) -> None:
     """Capture tables of a PostgreSQL database, each at the same transaction at every checkpoint.
 
@@ -68,6 +69,8 @@ def capture(
         invalid_values: values that a Spark type does not have, such as `infinity` as a date: `fail`: the
             table keeps its version; `null`: they become NULL, and the refresh says how many. In a key they
             always fail.
+        copy_tasks: so many tasks of Spark read the first copy at once, each by a connection of its own. 0:
+            the driver reads it, for executors that have no way to the database.
 
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
@@ -99,7 +102,9 @@ def capture(
         existing = read_tables(connection, publication)
         chosen = captured_tables(existing, patterns_of(tables), patterns_of(exclude), name)
         columns = [with_built_in_types(connection, table.columns) for table in chosen]
-    _captures[name] = Capture(name, url, chosen, slot, publication, schema_changes == "evolve")
+    _captures[name] = Capture(
+        name, url, chosen, slot, publication, schema_changes == "evolve", max(0, copy_tasks)
+    )
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}")
     for table, columns_of_table in zip(chosen, columns, strict=True):

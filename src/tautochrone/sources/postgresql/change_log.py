@@ -15,7 +15,8 @@ began.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +24,9 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
@@ -30,8 +34,9 @@ from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk
+from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk, log_end
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
+from tautochrone.sources.postgresql.copy_job import rows_of_chunks
 from tautochrone.sources.postgresql.examine import examine
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
@@ -66,14 +71,16 @@ class Capture:
         slot: with what the name of the replication slot begins.
         publication: name of the publication.
         follows_columns: a table that gets other columns, or a new table, is copied; otherwise refused.
+        copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
     """
 
     name: str
-    url: str
+    url: str = field(repr=False)
     tables: tuple[CapturedTable, ...]
     slot: str
     publication: str
     follows_columns: bool = True
+    copy_tasks: int = 8
 
 
 class PostgreSQLChangeLog:
@@ -298,6 +305,42 @@ class PostgreSQLChangeLog:
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
         return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
 
+    @property
+    def chunks_at_once(self) -> int:
+        return self._capture.copy_tasks
+
+    def copy_chunks(
+        self, session: SparkSession, chunks: Sequence[tuple[str, str]], stage: Callable[[DataFrame], T]
+    ) -> tuple[T, int]:
+        """See `BulkOnExecutors`.
+
+        Raises:
+            IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
+        """
+        tables = [(self._tables[relation], chunk) for relation, chunk in chunks]
+        point = self._ask(log_end)
+        frame = rows_of_chunks(session, self._capture.name, self._capture.url, tables, point)
+        try:
+            staged = stage(frame)
+        except (PySparkException, Py4JError) as error:
+            # The error of a task is only a text here: first look for what the driver can see itself.
+            self._ask(lambda connection: self._check_readable(connection, {name for name, _ in chunks}))
+            raise IngestError(
+                "CAPTURE_COPY_FAILED",
+                f"A task of Spark could not copy rows of the capture {self._capture.name}: "
+                f"{_last_line(error)}",
+                hint="executors need Python with tautochrone[postgres], and a way to the database; with "
+                "capture(…, copy_tasks=0) the driver copies",
+                retryable=True,
+            ) from error
+        return staged, self._ask(log_end)
+
+    def _check_readable(self, connection: psycopg.Connection, relations: AbstractSet[str]) -> None:
+        """Raises what is wrong with the database, its tables or rights."""
+        for table in self._unchanged_tables(connection):
+            if table.name in relations:
+                connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table.identifier))
+
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         return completed_rows(relations, position.point)
 
@@ -361,6 +404,12 @@ def _table_changed(name: str, change: str) -> IngestError:
         f"The table {name} was {change} since it is captured",
         hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
     )
+
+
+def _last_line(error: Exception) -> str:
+    """What a Python task failed with stands below its traceback."""
+    lines = [line for line in str(error).split("\n\tat ", 1)[0].splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _with_long_xids(connection: psycopg.Connection, rows: pa.Table) -> pa.Table:
