@@ -197,6 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sinks = command("sinks", "the sinks: what they show, how far they are behind", reads=True, spark=False)
     sinks.add_argument("--forget", metavar="NAME", help="drop what the store knows of a sink")
+    command("sources", "captured databases: how far they are, and the log that is kept for them", reads=True)
     transactions = commands.add_parser(
         "transactions", help="transactions that programs drive: list, show, settle"
     )
@@ -324,6 +325,7 @@ COMMANDS = {
     "jobs": ("topology", "jobs"),
     "pins": ("topology", "pins"),
     "sinks": ("sinks", "sinks"),
+    "sources": ("sources", "sources"),
     "token": ("topology", "token"),
     "transactions": ("transactions", "transactions"),
     "maintain": ("maintain", "maintain"),

@@ -9,6 +9,10 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.app.captures import capture_statuses
+from tautochrone.app.locate import Options
+from tautochrone.app.open import Project
+from tautochrone.cli.sources import source_line
 from tautochrone.model.keyed_apply import column_list, keyed_apply_of
 from tautochrone.testing.harness import Pipeline
 
@@ -82,3 +86,23 @@ def test_invalid_values_fail_or_become_null(captured: Captured) -> None:
     assert "NULL for a value that the type" in happened.refresh("db_t")["reason"]
     assert "day = 0044-03-15 BC" in happened.refresh("db_t")["reason"]
     assert pipeline.query(rows)[0] == (1, "x", None, None)
+    require_source_status(captured)
+
+
+def require_source_status(captured: Captured) -> None:
+    """The capture follows the log, and another lake's slot is listed with the SQL that drops it."""
+    database, pipeline = captured.database, captured.pipeline
+    orphan = f"tautochrone_db_{database.info.dbname[-8:]}"
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [orphan])
+    options = Options(spec=str(pipeline.folder / "spark-pipeline.yml"))
+    with Project(options, lambda _event, **_fields: None, base=pipeline.session) as project:
+        (status,) = capture_statuses(project)
+    line = source_line(status)
+    assert (line["phase"], line["relations"], line["waiting"], line["chunks_left"]) == ("following", 2, [], 0)
+    assert line["error"] is None
+    assert line["lag"]["bytes"] >= 0
+    own = {entry["name"]: entry["is_own"] for entry in line["kept"]}
+    assert own.pop(orphan) is False
+    assert list(own.values()) == [True]
+    drops = {entry["name"]: entry["drop"] for entry in line["kept"]}
+    database.execute(drops[orphan])

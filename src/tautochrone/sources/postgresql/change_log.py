@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
+from tautochrone.model.kept_log import KeptLog
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.copied_rows import completed_rows
@@ -48,6 +49,7 @@ from tautochrone.sources.postgresql.server import (
     create_slot,
     one_row,
     server_state,
+    slots_of,
 )
 from tautochrone.sources.postgresql.tables import CapturedTable, read_tables
 
@@ -370,6 +372,11 @@ class PostgreSQLChangeLog:
                 self._unchanged_tables(connection),
             )
         )
+
+    def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
+        """The replication slots of this capture."""
+        own = None if position is None else slot_of(position)
+        return self._ask(lambda connection: slots_of(connection, self._capture.slot, own))
 
     def close(self) -> None:
         if self._connection is not None:

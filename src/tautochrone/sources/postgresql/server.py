@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from tautochrone.errors import IngestError
+from tautochrone.model.kept_log import KeptLog
 from tautochrone.sources.postgresql.connection import lsn_number, lsn_text
 from tautochrone.sources.postgresql.tables import CapturedTable
 
@@ -23,6 +24,7 @@ __all__ = [
     "create_slot",
     "one_row",
     "server_state",
+    "slots_of",
 ]
 
 
@@ -90,6 +92,31 @@ def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
         confirmed=None if confirmed is None else lsn_number(confirmed),
         is_lost=wal_status == "lost",
     )
+
+
+def slots_of(connection: psycopg.Connection, prefix: str, own: str | None) -> list[KeptLog]:
+    """The slots of a capture, in all lakes: their names begin alike."""
+    rows = connection.execute(
+        "SELECT slot_name, (pg_current_wal_flush_lsn() - confirmed_flush_lsn)::bigint, "
+        "(pg_current_wal_lsn() - restart_lsn)::bigint, coalesce(wal_status = 'lost', false), "
+        # This column came with PostgreSQL 17.
+        "to_jsonb(s) ->> 'inactive_since' "
+        "FROM pg_replication_slots s WHERE database = current_database() "
+        "AND (slot_name = %s OR starts_with(slot_name, %s)) ORDER BY slot_name",
+        (prefix, f"{prefix}_"),
+    ).fetchall()
+    return [
+        KeptLog(
+            name=name,
+            is_own=name == own,
+            distance_bytes=distance,
+            kept_bytes=kept,
+            is_lost=is_lost,
+            last_read=inactive_since,
+            drop=f"SELECT pg_drop_replication_slot('{name}')",
+        )
+        for name, distance, kept, is_lost, inactive_since in rows
+    ]
 
 
 def check_server(connection: psycopg.Connection, capture: str) -> None:

@@ -1,0 +1,71 @@
+"""`taut sources`: how far captures of databases are, and what the databases keep for them."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tautochrone.cli.options import options_of
+from tautochrone.cli.output import json_line, table
+from tautochrone.cli.stdout import answer
+
+if TYPE_CHECKING:
+    from tautochrone.app.captures import CaptureStatus
+
+__all__ = ["source_line", "sources"]
+
+
+def sources(arguments: argparse.Namespace) -> int:
+    """Each capture: phase, progress, lag, and the log that its database keeps."""
+    from tautochrone.app.captures import capture_statuses
+    from tautochrone.app.open import Project
+
+    def log_event(event: str, /, **fields: Any) -> None:
+        logging.getLogger(__name__).debug("%s %s", event, fields)
+
+    with Project(options_of(arguments), log_event, short_lived=True) as project:
+        lines = [source_line(status) for status in capture_statuses(project)]
+    if arguments.json:
+        for line in lines:
+            json_line(line)
+        return 0
+    columns = ("source", "table", "phase", "relations", "waiting", "chunks_left", "lag", "error")
+    table(columns, [[_cell(line[column]) for column in columns] for line in lines])
+    kept = [{"source": line["source"], **entry} for line in lines for entry in line["kept"]]
+    if kept:
+        answer().write("\n")
+        shown = ("source", "name", "is_own", "distance_bytes", "kept_bytes", "is_lost", "last_read")
+        table(shown, [[_cell(entry[column]) for column in shown] for entry in kept])
+    others = [entry["drop"] for entry in kept if not entry["is_own"]]
+    if others:
+        answer().write(
+            "\nOf other lakes, or of none. What nobody reads any more fills the database's disk:\n"
+        )
+        answer().write("".join(f"  {drop};\n" for drop in others))
+    return 0
+
+
+def source_line(status: CaptureStatus) -> dict[str, Any]:
+    """A capture as an object of JSON."""
+    return {
+        "source": status.source,
+        "table": str(status.table),
+        "phase": status.phase,
+        "relations": status.relations,
+        "waiting": list(status.waiting),
+        "chunks_left": status.chunks_left,
+        "lag": dict(status.lag),
+        "kept": [asdict(entry) for entry in status.kept],
+        "error": None if status.error is None else f"[{status.error.error_class}] {status.error.message}",
+        "hint": None if status.error is None else status.error.hint,
+    }
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{number:,} {unit}" for unit, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return value

@@ -1,0 +1,42 @@
+"""What a database keeps of its log for those who read it, such as PostgreSQL's replication slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from tautochrone.model.source_position import LogPosition
+
+__all__ = ["KeepsLogs", "KeptLog"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLog:
+    """Log that a database keeps for one reader of a capture.
+
+    Attributes:
+        name: such as that of a replication slot.
+        is_own: it belongs to the position that was asked for; others are of other lakes, or of none.
+        distance_bytes: how far the log is ahead of what was acknowledged.
+        kept_bytes: how much of it is on the database's disk; None where it does not say.
+        is_lost: the database removed log that the reader needs.
+        last_read: since when nobody reads it; None: somebody does, or the database does not say.
+        drop: SQL that gives it up.
+    """
+
+    name: str
+    is_own: bool
+    distance_bytes: int | None
+    kept_bytes: int | None
+    is_lost: bool
+    last_read: str | None
+    drop: str
+
+
+@runtime_checkable
+class KeepsLogs(Protocol):
+    """A change log whose database keeps log for each reader."""
+
+    def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
+        """All that is kept for readers of this capture; `position` is that of this lake's table."""
