@@ -1,0 +1,149 @@
+"""A bank is mirrored in three systems: the sum of all balances is 0 in each of them, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+from tests.kafkasink.benches import committed_messages, newest_values
+
+from tautochrone.model.effects import Step
+from tautochrone.runtime.delivery.audit import verify_sink
+from tautochrone.runtime.job.effects import FAULT_VARIABLE
+from tautochrone.runtime.job.sinks import declared_sinks
+from tautochrone.sinks import open_sink
+from tautochrone.testing.crash import fault
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.kafka import KafkaBroker
+from tautochrone.testing.postgresql import fresh_database
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.crash]
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+
+@dp.table
+def entries():
+    return spark.readStream.schema("account INT, amount DECIMAL(12, 2)").json("@IN@")
+
+@dp.materialized_view(table_properties={"tautochrone.sinks": "columns, feed, reports"})
+def accounts():
+    return spark.sql("SELECT account, sum(amount) AS balance FROM entries GROUP BY account")
+
+dp.create_sink("columns", "clickhouse", {"url": "clickhouse://embedded/@OUT@", "database": "bank"})
+dp.create_sink("feed", "kafka-transactional", {"kafka.bootstrap.servers": "@BROKER@", "key": "account"})
+dp.create_sink("reports", "postgresql", {"url": "@URL@", "schema": "bank", "key": "account"})
+"""
+
+
+class Bank:
+    """The project, its entries, and its three mirrors."""
+
+    def __init__(self, folder: Path, spark: SparkSession, broker: KafkaBroker) -> None:
+        self._folder = folder
+        self._broker = broker
+        self._url = fresh_database()
+        self._files = 0
+        (folder / "in").mkdir()
+        self.pipeline = Pipeline(folder / "project", spark)
+        text = DEFINITIONS.replace("@IN@", f"{folder}/in").replace("@OUT@", f"{folder}/clickhouse")
+        text = text.replace("@BROKER@", broker.bootstrap).replace("@URL@", self._url)
+        self.pipeline.write("definitions/bank.py", text)
+
+    def transfer(self) -> None:
+        """Some money goes from each of three accounts to another one, in one file."""
+        self._files += 1
+        lines = []
+        for index in range(3):
+            amount = f"{self._files}.{index}5"
+            giver, taker = index, (index + self._files) % 7
+            lines += [{"account": giver, "amount": f"-{amount}"}, {"account": taker, "amount": amount}]
+        text = "\n".join(map(json.dumps, lines))
+        (self._folder / f"in/{self._files}.json").write_text(text)
+
+    def kill(self, step: Step, moment: str) -> None:
+        killed = subprocess.run(
+            [sys.executable, "-m", "tautochrone.cli.main", "run"],
+            cwd=self.pipeline.folder,
+            env={**os.environ, FAULT_VARIABLE: fault(step, moment, "kill")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    def balances(self) -> dict[str, dict[int, Decimal]]:
+        """By system the balance of each account, as a reader sees it now."""
+        options = {"url": f"clickhouse://embedded/{self._folder}/clickhouse", "database": "bank"}
+        with contextlib.closing(open_sink("columns", "clickhouse", options)) as opened:
+            sink: Any = opened
+            columns = sink._engine.rows("SELECT account, toString(balance) FROM bank.accounts")
+        feed = newest_values(committed_messages(self._broker.bootstrap, "feed.accounts"))
+        with psycopg.connect(self._url) as connection:
+            reports = connection.execute("SELECT account, balance FROM bank.accounts").fetchall()
+        return {
+            "clickhouse": {int(account): Decimal(balance) for account, balance in columns},
+            "kafka": {row["account"]: Decimal(row["balance"]) for row in feed.values()},
+            "postgresql": dict(reports),
+        }
+
+    def check_sums(self) -> None:
+        """What readers see is some checkpoint: the sum of each is 0."""
+        for system, balances in self.balances().items():
+            assert balances, system
+            assert sum(balances.values()) == 0, system
+
+    def check_same(self) -> None:
+        """All systems show the lake."""
+        lake = dict(self.pipeline.query("SELECT account, balance FROM accounts"))
+        assert sum(lake.values()) == 0
+        for system, balances in self.balances().items():
+            assert balances == lake, system
+
+    def check_verified(self) -> None:
+        job = self.pipeline.job
+        for declaration in declared_sinks(job.topology, job.settings.sinks):
+            verdicts = list(verify_sink(job.base, job.store, job.lake, declaration, (), None))
+            assert [verdict.equal for verdict in verdicts] == [True], declaration.name
+
+
+@pytest.fixture
+def bank(tmp_path: Path, spark: SparkSession, broker: KafkaBroker) -> Iterator[Bank]:
+    bank = Bank(tmp_path, spark, broker)
+    yield bank
+    bank.pipeline.close()
+
+
+def test_the_sum_of_all_balances_is_zero_in_every_system(bank: Bank) -> None:
+    bank.transfer()
+    happened = bank.pipeline.run()
+    assert happened.state == "COMPLETED", happened.of("sink_failed")
+    bank.check_same()
+    for step, moment in (
+        (Step.SINK_WRITE, "after"),
+        (Step.SINK_PREPARE, "after"),
+        (Step.SINK_COMMIT, "before"),
+        (Step.SINK_COMMIT, "after"),
+    ):
+        bank.transfer()
+        bank.kill(step, moment)
+        bank.check_sums()
+        happened = bank.pipeline.run()
+        assert happened.state == "COMPLETED", happened.of("sink_failed")
+        bank.check_same()
+    bank.check_verified()
