@@ -188,6 +188,7 @@ FRAMES = """
         "filled": NUMBERS.persist().na.fill(7),
         "described": ORDERS.describe("id").where("summary = 'max'").select("id"),
         "broadcast": ORDERS.join(F.broadcast(ZIPPED), "id").select("name"),
+        "broadcast_by_keyword": ORDERS.join(F.broadcast(df=ZIPPED), "id").select("name"),
         "by_sql": BY_SQL,
         "same_plan": SAME.where(SAME.id > 1).where(ORDERS.id < 3),
         "joined": ORDERS.join(ZIPPED, ORDERS.id == ZIPPED.id).select(ORDERS["*"], ZIPPED[1], ZIPPED.id),
@@ -227,6 +228,7 @@ def test_frames_of_the_import_keep_their_arguments_and_columns(project: ProjectM
         assert rows("filled") == [(0, 7), (1, 7)]
         assert rows("described") == [("2",)]
         assert rows("broadcast") == [("one",)]
+        assert rows("broadcast_by_keyword") == [("one",)]
         assert rows("by_sql") == [(2,)]
         assert rows("by_sql_in_query") == [(1.0,)]
         assert rows("same_plan") == [(2, 50)]

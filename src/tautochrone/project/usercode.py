@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -147,9 +148,17 @@ def _patched(rules_to_apply: list[Rule]) -> Iterator[None]:
     inside = False
 
     def wrap(original: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
+        first_parameter = next(iter(inspect.signature(original).parameters), "")
+
         @functools.wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal inside
+            if not args and first_parameter in kwargs:
+                # A function of a module, such as broadcast(df=…).
+                args = (kwargs.pop(first_parameter),)
+            if not args:
+                return original(**kwargs)
+            self, args = args[0], args[1:]
             # PySpark itself uses these methods: sql("{df}", df=…) makes temporary views.
             if inside or threading.get_ident() != owner:
                 return original(self, *args, **kwargs)
