@@ -97,9 +97,12 @@ def rules(
         result.append(Rule(SparkSession, "range", _recorded("range")))
         result.append(Rule(UserDefinedFunction, "__call__", _called))
         result.append(Rule(functions, "broadcast", _broadcast))
+        auto_loader = {(owner, method): apply for owner, method, apply in METHODS}
         for reader, reads in _READERS.items():
-            result += [Rule(reader, method, _remembered(method)) for method in _OPTIONS]
-            result += [Rule(reader, method, _recorded(method)) for method in reads]
+            for method in _OPTIONS:
+                result.append(Rule(reader, method, _remembered(method, auto_loader.get((reader, method)))))
+            for method in reads:
+                result.append(Rule(reader, method, _recorded(method, auto_loader.get((reader, method)))))
     result.append(Rule(SparkSession, "createDataFrame", _with_floats))
     result.append(Rule(SparkSession, "sql", _sql(rewrite)))
     result += [
@@ -151,10 +154,18 @@ def _sql(rewrite: Callable[[str], str]) -> Apply:
     return apply
 
 
-def _recorded(method: str) -> Apply:
+def _recorded(method: str, auto_loader: Apply | None = None) -> Apply:
+    """Record a call during an import.
+
+    Args:
+        auto_loader: what Auto Loader does instead of the method, when the file asks for columns at once.
+    """
+
     def apply(original: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if evaluation_session() is None:
             return recorded_call(owner, method, args, kwargs)
+        if auto_loader is not None:
+            return auto_loader(original, owner, args, kwargs)
         return original(owner, *args, **kwargs)
 
     return apply
@@ -175,8 +186,10 @@ def _called(original: Callable[..., Any], udf: Any, args: tuple[Any, ...], kwarg
     return original(udf, *args, **kwargs)
 
 
-def _remembered(method: str) -> Apply:
+def _remembered(method: str, auto_loader: Apply | None) -> Apply:
     def apply(original: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if evaluation_session() is not None and auto_loader is not None:
+            return auto_loader(original, owner, args, kwargs)
         remember_option(owner, method, args, kwargs)
         return original(owner, *args, **kwargs)
 
