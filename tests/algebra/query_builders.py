@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count as numbers
 from typing import Any
 
@@ -19,6 +20,7 @@ from tautochrone.algebra.nodes import (
     JoinKey,
     JoinKind,
     Node,
+    RunningTotals,
     Scan,
     TopK,
     Window,
@@ -119,6 +121,29 @@ def row_number(child: Node, partition: str, order: str, number: str = "row_numbe
 
     columns = (*child.columns, ColumnId(number))
     return Window(columns=columns, child=child, handle=numbered, partition=columns_of(partition))
+
+
+def continued_row_number(child: Node, order: str) -> Window:
+    """ROW_NUMBER by a column without partitions, which goes on from the number of earlier rows."""
+    window = row_number(child, "", order)
+    total = ColumnId("rows_before")
+    return replace(
+        window,
+        running=RunningTotals(
+            key=ColumnId(order),
+            order=order_of(columns_of(order)),
+            handle=row_number(child, "", order, "later_number").handle,
+            partial=(ColumnId("later_number"),),
+            totals=lambda rows: {total: len(rows)},
+            total=(total,),
+            results=(
+                Expression(
+                    lambda row: row[ColumnId("later_number")] + row[total],
+                    frozenset((ColumnId("later_number"), total)),
+                ),
+            ),
+        ),
+    )
 
 
 def first(child: Node, order: str, limit: int, offset: int = 0) -> TopK:

@@ -22,6 +22,7 @@ from tautochrone.algebra.nodes import (
     Node,
     Project,
     Rename,
+    RunningTotals,
     ScalarFilter,
     Scan,
     Select,
@@ -297,19 +298,40 @@ class RandomQueries(RandomExpressions):
 
     def window(self, budget: int) -> Node:
         child = self.query(budget)
-        partition = tuple(self.choices.sample(self.columns_of_type(child, INT, FLAG), 0, 2))
-        order, number = order_of(child.columns), self.number(child.columns)
+        keys = self.columns_of_type(child, INT, FLAG)
+        partition = tuple(self.choices.sample(keys, 0, 2))
+        first = tuple(self.choices.sample(keys, 0, 1))
+        order, number = order_of((*first, *child.columns)), self.number(child.columns)
         row_number, running_sum = self.column(INT), self.column(INT)
 
-        def windowed(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
-            output, total = [], 0
-            for index, row in enumerate(sorted(rows, key=order)):
-                total += number.handle(row) or 0
-                output.append({**row, row_number: index + 1, running_sum: total})
-            return output
+        def windowed_as(*outputs: ColumnId) -> Callable[[Sequence[Row]], list[dict[ColumnId, Any]]]:
+            def windowed(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
+                output, total = [], 0
+                for index, row in enumerate(sorted(rows, key=order)):
+                    total += number.handle(row) or 0
+                    output.append({**row, **dict(zip(outputs, (index + 1, total), strict=True))})
+                return output
 
+            return windowed
+
+        running = None
+        if first and not partition:
+            partial, totals = (self.column(INT), self.column(INT)), (self.column(INT), self.column(INT))
+            running = RunningTotals(
+                key=first[0],
+                order=order_of(first),
+                handle=windowed_as(*partial),
+                partial=partial,
+                totals=lambda rows: {
+                    totals[0]: len(rows),
+                    totals[1]: sum(number.handle(row) or 0 for row in rows),
+                },
+                total=totals,
+                results=tuple(map(_sum_of, partial, totals)),
+            )
         columns = (*child.columns, row_number, running_sum)
-        return Window(columns=columns, child=child, handle=windowed, partition=partition)
+        handle = windowed_as(row_number, running_sum)
+        return Window(columns=columns, child=child, handle=handle, partition=partition, running=running)
 
     def top_k(self, budget: int, limit: int | None = None) -> Node:
         child = self.query(budget)
@@ -328,3 +350,7 @@ class RandomQueries(RandomExpressions):
 
 def _constant(value: int) -> Expression:
     return Expression(lambda row: value, frozenset(), f"{value}")
+
+
+def _sum_of(left: ColumnId, right: ColumnId) -> Expression:
+    return Expression(lambda row: row[left] + row[right], frozenset((left, right)))

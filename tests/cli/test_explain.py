@@ -26,7 +26,7 @@ CREATE MATERIALIZED VIEW dice TBLPROPERTIES ('tautochrone.refresh-policy' = 'inc
 AS SELECT k, rand() AS r FROM orders;
 
 CREATE MATERIALIZED VIEW ranked TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict')
-AS SELECT k, row_number() OVER (ORDER BY k) AS r FROM orders;
+AS SELECT k, lead(k) OVER (ORDER BY k) AS r FROM orders;
 
 CREATE MATERIALIZED VIEW whole TBLPROPERTIES ('tautochrone.refresh-policy' = 'full')
 AS SELECT k FROM orders

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from .constructs import CONSTRUCTS
@@ -66,7 +68,7 @@ def test_reason_names_the_node_that_decides_the_mode(testbed: ViewTestbed) -> No
     )
     testbed.view(
         "placed",
-        "SELECT id, row_number() OVER (ORDER BY x, id) AS place FROM src.t",
+        "SELECT id, lead(id) OVER (ORDER BY x, id) AS following FROM src.t",
         "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')",
     )
     testbed.checkpoint()
@@ -76,6 +78,56 @@ def test_reason_names_the_node_that_decides_the_mode(testbed: ViewTestbed) -> No
     assert refresh["reason_code"] == "NODE_NEEDS_MODE"
     assert refresh["reason_params"]["node"] == "window"
     assert refresh["reason"].startswith("window needs diff: ")
+
+
+_INCREMENTAL = "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')"
+RUNNING_ORDERS = ("x, id", "x DESC, id", "x NULLS LAST, id", "d DESC NULLS FIRST, id", "s, id")
+RUNNING_FUNCTIONS = (
+    "row_number()",
+    "count(x)",
+    "count(*)",
+    "sum(x)",
+    "sum(amount)",
+    "min(s)",
+    "max(amount)",
+    "min(d)",
+)
+
+
+@pytest.mark.parametrize(
+    ("orders", "changes"), [(RUNNING_ORDERS[2:4], 3), pytest.param(RUNNING_ORDERS, 5, marks=pytest.mark.slow)]
+)
+def test_running_windows_without_partitions_follow_changes(
+    testbed: ViewTestbed, orders: Sequence[str], changes: int
+) -> None:
+    """Changes at the first rows of the order, in the middle and at its end, with NULLs and ties."""
+    testbed.sql(
+        "CREATE NAMESPACE lake.src",
+        "CREATE TABLE lake.src.t USING iceberg TBLPROPERTIES ('format-version' = '3') AS SELECT id, "
+        "CAST(CASE WHEN id % 11 <> 0 THEN id % 19 END AS INT) AS x, concat('s', id % 23) AS s, "
+        "CAST(if(id % 7 = 0, NULL, id * 1.25) AS DECIMAL(12,2)) AS amount, "
+        "date_add(DATE'2026-01-01', CAST(id % 40 AS INT)) AS d FROM range(300)",
+    )
+    views = []
+    for number, order in enumerate(orders):
+        peers = order.partition(",")[0]
+        functions = [f"{call} OVER (ORDER BY {order})" for call in RUNNING_FUNCTIONS]
+        functions += [f"rank() OVER (ORDER BY {peers})", f"sum(x) OVER (ORDER BY {peers})"]
+        columns = ", ".join(f"{function} AS f{index}" for index, function in enumerate(functions))
+        views.append(f"running_{number}")
+        testbed.view(views[-1], f"SELECT id, {columns} FROM src.t", _INCREMENTAL)
+    testbed.checkpoint()
+    statements = (
+        "INSERT INTO lake.src.t VALUES (300, 99, 'z', 7.5, DATE'2027-01-01'), (301, 99, NULL, NULL, NULL)",
+        "DELETE FROM lake.src.t WHERE id IN (150, 18)",
+        "INSERT INTO lake.src.t VALUES (302, NULL, NULL, 1, NULL), (303, -5, '', -1, DATE'1990-01-01')",
+        "UPDATE lake.src.t SET amount = amount + 1 WHERE id IN (17, 299)",
+        "DELETE FROM lake.src.t WHERE x IS NULL OR id >= 300",
+    )
+    for statement in statements[:changes]:
+        testbed.sql(statement)
+        outcome = testbed.checkpoint()
+        assert {outcome.refresh(view)["mode"] for view in views} == {"incremental"}
 
 
 def test_windows_without_partitions_over_few_rows_are_incremental(testbed: ViewTestbed) -> None:

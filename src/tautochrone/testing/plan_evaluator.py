@@ -35,6 +35,7 @@ from tautochrone.algebra.nodes import (
     MultiKeySemiJoin,
     Node,
     NullExtend,
+    OrderedFrom,
     PartialAggregate,
     PredicateChange,
     Rename,
@@ -42,6 +43,7 @@ from tautochrone.algebra.nodes import (
     ScanAtCut,
     Select,
     StateScan,
+    Totals,
     WithWeight,
 )
 from tautochrone.algebra.row_wise import row_wise_parts
@@ -53,6 +55,7 @@ from tautochrone.testing.plan_evaluator_nodes import (
     merge_groups,
     merge_top_k,
     multi_key_semi_join,
+    ordered_from,
     partial_aggregate,
     predicate_change,
 )
@@ -215,5 +218,7 @@ _FUNCTIONS: dict[type[Node], Callable[..., list[OutputRow]]] = {
     MergeGroups: merge_groups,
     FinalAggregate: final_aggregate,
     PredicateChange: predicate_change,
+    OrderedFrom: ordered_from,
+    Totals: lambda plan, rows: [plan.handle(rows)],
     MergeTopK: merge_top_k,
 }

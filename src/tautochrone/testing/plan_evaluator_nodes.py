@@ -21,6 +21,7 @@ from tautochrone.algebra.nodes import (
     MergeGroups,
     MergeTopK,
     MultiKeySemiJoin,
+    OrderedFrom,
     PartialAggregate,
     PredicateChange,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "merge_top_k",
     "multi_key_semi_join",
     "net_weights",
+    "ordered_from",
     "partial_aggregate",
     "predicate_change",
     "row_counts",
@@ -108,6 +110,13 @@ def multi_key_semi_join(plan: MultiKeySemiJoin, rows: Bag, *keys: Bag) -> list[O
             if key in key_set and (null_safe or None not in key):
                 selected.add(number)
     return [dict(row) for number, row in enumerate(rows) if number in selected]
+
+
+def ordered_from(plan: OrderedFrom, rows: Bag, bound: Bag) -> list[OutputRow]:
+    """Rows from the bound on, or those before it."""
+    (bound_row,) = bound
+    first = plan.order({plan.key: bound_row[plan.bound_key]})
+    return [dict(row) for row in rows if (plan.order(row) < first) is plan.before]
 
 
 def predicate_change(plan: PredicateChange, rows: Bag, *scalars: Bag) -> list[OutputRow]:

@@ -27,6 +27,7 @@ from tautochrone.algebra.nodes import (
     MultiKeySemiJoin,
     Node,
     NullExtend,
+    OrderedFrom,
     PartialAggregate,
     PredicateChange,
     Project,
@@ -34,6 +35,7 @@ from tautochrone.algebra.nodes import (
     ScalarFilter,
     Select,
     TopK,
+    Totals,
     Union,
     Window,
     WithWeight,
@@ -224,6 +226,17 @@ def _predicate_change(node: PredicateChange) -> None:
     _gives(node, node.child.columns, [WEIGHT])
 
 
+def _ordered_from(node: OrderedFrom) -> None:
+    _reads_bag(node, node.child)
+    _reads(node, [node.key], node.child.columns)
+    _reads(node, [node.bound_key], node.bound.columns)
+    _gives(node, node.child.columns)
+
+
+def _totals(node: Totals) -> None:
+    _reads_bag(node, node.child)
+
+
 def _merge_top_k(node: MergeTopK) -> None:
     _reads(node, node.top_k.state_columns, node.stored.columns)
     _reads_zset(node, node.change)
@@ -255,5 +268,7 @@ _CHECKS: dict[type[Node], Callable[..., None]] = {
     ChangedGroups: _changed_groups,
     FlagFilter: _flag_filter,
     PredicateChange: _predicate_change,
+    OrderedFrom: _ordered_from,
+    Totals: _totals,
     MergeTopK: _merge_top_k,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tautochrone.algebra.nodes.base import ColumnId, Expression, LeafRows, Materialized, Node, Unary
 from tautochrone.algebra.nodes.query import Aggregate, TopK
@@ -18,9 +19,11 @@ __all__ = [
     "MergeTopK",
     "MultiKeySemiJoin",
     "NullExtend",
+    "OrderedFrom",
     "PartialAggregate",
     "PredicateChange",
     "StateScan",
+    "Totals",
     "WithWeight",
 ]
 
@@ -162,6 +165,46 @@ class FlagFilter(Unary):
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
         return {column: column for column in self.columns}
+
+
+# -- rows by order ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OrderedFrom(Unary):
+    """Rows of the child from a bound on in the order by one column; when `before`, those before the bound.
+
+    Attributes:
+        order: the engine's order by `key`, NULL included, as a `TopK` has one.
+        bound: one row, whose column `bound_key` is the value to begin with.
+    """
+
+    key: ColumnId
+    order: Any
+    bound: Materialized
+    bound_key: ColumnId
+    before: bool = False
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child, self.bound)
+
+    def describe(self) -> str:
+        return f"{self.key} {'before' if self.before else 'from'} {self.bound_key}"
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Totals(Unary):
+    """One row: the engine's aggregate functions `handle` over all rows of the child."""
+
+    handle: Any
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - whatever the child has
+        return 1
 
 
 # -- states ----------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ __all__ = [
     "JoinKind",
     "Project",
     "Rename",
+    "RunningTotals",
     "ScalarFilter",
     "Select",
     "TopK",
@@ -328,11 +329,39 @@ class Aggregate(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RunningTotals:
+    """What window functions over all earlier rows need to go on behind rows that are not read again.
+
+    Attributes:
+        key: the first column of the window's order.
+        order: the engine's order by that column alone, as a `TopK` has one.
+        handle: the window functions, their results in the columns `partial`.
+        partial: what the functions give over the rows from some value of `key` on.
+        totals: what the rows before that value add up to: the engine's aggregate functions.
+        total: the columns of `totals`.
+        results: per function its result over all rows, from `partial` and `total`.
+    """
+
+    key: ColumnId
+    order: Any
+    handle: Any
+    partial: tuple[ColumnId, ...]
+    totals: Any
+    total: tuple[ColumnId, ...]
+    results: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Window(Unary):
-    """The child's columns and window functions over partitions."""
+    """The child's columns and window functions over partitions.
+
+    `running` is there if there are no partitions and each function depends on the rows up to the current one
+    in a way that can be added up: `row_number()`, `rank()`, running sums, counts and extrema.
+    """
 
     handle: Any
     partition: tuple[ColumnId, ...]
+    running: RunningTotals | None = None
 
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:

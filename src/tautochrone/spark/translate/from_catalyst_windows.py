@@ -14,6 +14,7 @@ from tautochrone.spark.analysis.nondeterminism import (
 )
 from tautochrone.spark.analysis.row_bound import most_rows
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
+from tautochrone.spark.translate.running_totals import running_totals
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.from_catalyst import Translator
@@ -86,7 +87,9 @@ def translate_window(translator: Translator, plan: JavaObject, first_rows: int |
             catalyst.seq(functions), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
         )
         outputs = tuple(translator.register(entry.toAttribute()) for entry in functions)
-        child = Window(columns=(*child.columns, *outputs), child=child, handle=handle, partition=keys)
+        running = None if partition else running_totals(translator, child, functions, sort)
+        columns = (*child.columns, *outputs)
+        child = Window(columns=columns, child=child, handle=handle, partition=keys, running=running)
     if results:
         computed = {catalyst.column_id(entry.toAttribute()): entry for entry in results}
         return translator.project(

@@ -36,6 +36,7 @@ from tautochrone.algebra.nodes import (
     MultiKeySemiJoin,
     Node,
     NullExtend,
+    OrderedFrom,
     PartialAggregate,
     PredicateChange,
     Project,
@@ -45,6 +46,7 @@ from tautochrone.algebra.nodes import (
     Select,
     StateScan,
     TopK,
+    Totals,
     Union,
     Window,
     WithWeight,
@@ -52,6 +54,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.key_conditions import KeyConditions
+from tautochrone.spark.translate.running_totals import lower_ordered_from, lower_totals
 from tautochrone.spark.translate.to_catalyst_aggregates import AggregateLowering
 from tautochrone.spark.translate.to_catalyst_semi_joins import (
     lower_key_semi_join,
@@ -162,6 +165,8 @@ class Lowering:
             KeySemiJoin: lambda node: lower_key_semi_join(self, node),
             MultiKeySemiJoin: lambda node: lower_multi_key_semi_join(self, node),
             FlagFilter: self._flag_filter,
+            OrderedFrom: lambda node: lower_ordered_from(self, node),
+            Totals: lambda node: lower_totals(self, node),
             TopK: aggregates.top_k,
             Aggregate: aggregates.aggregate,
             PartialAggregate: aggregates.partial_aggregate,
