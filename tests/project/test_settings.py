@@ -78,11 +78,13 @@ def test_every_variable_sets_its_setting(tmp_path: Path, setting: Any) -> None:
         "Boolean": "false",
         "Choice": "full",
         "Text": "seven",
+        "NameList": "seven,eight",
     }
-    text = {"lake.durability": "power_loss", "lake.other_formats": "fail"}.get(
+    text = {"lake.durability": "power_loss", "lake.other_formats": "fail", "lake.other_catalogs": "fail"}.get(
         setting.key, texts[type(setting.kind).__name__]
     )
-    seen = {"meta.token": "***"}.get(setting.key, text)  # masked because of its name
+    # A token is masked because of its name; several names are a list.
+    seen = {"meta.token": "***", "lake.mapped_catalogs": "['seven', 'eight']"}.get(setting.key, text)
     assert shown(tmp_path, **{setting.variable: text})[setting.key] == (seen, setting.variable)
     flag = Given(f"--set {setting.key}", text, key=setting.key)
     assert shown(tmp_path, flags=[flag])[setting.key] == (seen, flag.flag)
