@@ -71,9 +71,16 @@ def test_reason_names_the_node_that_decides_the_mode(testbed: ViewTestbed) -> No
         "SELECT id, lead(id) OVER (ORDER BY x, id) AS following FROM src.t",
         "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')",
     )
+    testbed.view(
+        "rounded",
+        "SELECT id, sum(CAST(x + 0.0000000001BD AS DECIMAL(30,10))) OVER (ORDER BY x, id) AS y FROM src.t",
+        "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')",
+    )
     testbed.checkpoint()
     testbed.sql("INSERT INTO lake.src.t VALUES (50, 3)")
-    refresh = testbed.checkpoint(allowed={"placed"}).refresh("placed")
+    happened = testbed.checkpoint(allowed={"placed", "rounded"})
+    assert happened.refresh("rounded")["mode"] == "diff", "two such sums cannot be added without rounding"
+    refresh = happened.refresh("placed")
     assert refresh["mode"] == "diff"
     assert refresh["reason_code"] == "NODE_NEEDS_MODE"
     assert refresh["reason_params"]["node"] == "window"

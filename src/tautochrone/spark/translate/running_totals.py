@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import Expression, Node, OrderedFrom, RunningTotals, Totals
-from tautochrone.spark.jvm.catalyst import Catalyst, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, decimal_digits, kind
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.from_catalyst import Translator
@@ -92,8 +92,10 @@ def _total_function(catalyst: Catalyst, window: JavaObject) -> JavaObject | None
         return call
     if kind(function) not in ("Sum", "Min", "Max") or str(function.prettyName()).startswith("try_"):
         return None
-    types = _EXACT if kind(function) == "Sum" else _ORDERED
-    return call if _is_one_of(function.dataType(), types) else None
+    if kind(function) != "Sum":
+        return call if _is_one_of(function.dataType(), _ORDERED) else None
+    is_exact = _is_one_of(function.dataType(), _EXACT) and not _rounds(function.dataType())
+    return call if is_exact else None
 
 
 def _result(catalyst: Catalyst, window: JavaObject, partial: JavaObject, total: JavaObject) -> JavaObject:
@@ -114,6 +116,12 @@ def _result(catalyst: Catalyst, window: JavaObject, partial: JavaObject, total: 
 def _under_new_column(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
     column, expr_id = catalyst.new_expr_id()
     return catalyst.alias(expression, str(column), expr_id)
+
+
+def _rounds(data_type: JavaObject) -> bool:
+    """Whether the addition of two such sums would round: at precision 38 Spark drops a digit of the scale."""
+    precision, scale = decimal_digits(str(data_type.catalogString())) or (0, 0)
+    return precision == 38 and scale > 6
 
 
 def _is_one_of(data_type: JavaObject, types: tuple[str, ...]) -> bool:
