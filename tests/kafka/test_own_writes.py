@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tautochrone.testing.harness import Pipeline
@@ -21,7 +23,10 @@ def test_read_your_writes_of_a_producer(
     """A batch that took a part of the topic is not taken for one that took all."""
     subscribed = f'.option("subscribe", "{topic.name}")'
     pipeline.write("definitions/events.py", events(broker, subscribed + limit, ROWS) + TOTALS)
-    with pipeline.running():
+    with pipeline.running() as happened:
+        # A query names tables of the pipeline only when the run registered them.
+        while not happened.of("takeover"):
+            time.sleep(0.05)
         for _ in range(3):
             topic.produce(17)
             token = pipeline.reader.write_token()

@@ -12,6 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.runtime.loop.takeover import take_over
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
@@ -109,3 +110,19 @@ def test_read_with_a_token_shows_the_write(world: World) -> None:
     token = world.pipeline.reader.write_token()
     world.pipeline.run()
     assert world.pipeline.query("SELECT 1 FROM events WHERE id = 1000", after=token) == [(1,)]
+
+
+def test_table_created_while_a_query_is_planned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first run creates the tables between the look into the store and the planning of the query."""
+    reader = world.pipeline.reader
+    session_at = reader._session
+    with world.pipeline.opened() as (job, _):
+
+        def session_after_takeover(read_point: str, pin: str | None, **options: bool) -> SparkSession:
+            take_over(job)
+            return session_at(read_point, pin, **options)
+
+        monkeypatch.setattr(reader, "_session", session_after_takeover)
+        with pytest.raises(CheckpointUnavailableError) as caught:
+            reader.sql("SELECT count(*) FROM events")
+    assert caught.value.error_class == "CHECKPOINT_NOT_FOUND"

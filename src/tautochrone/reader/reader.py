@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from threading import RLock
 from uuid import uuid4
@@ -141,24 +141,34 @@ class Reader(Closeable):
         after_ms = token_time_ms(after)
         names = self._tables(query, tuple(self._database.split(".")), frozenset())
         table_names = {name.table for name in names}
-        pipeline_tables = [name for name in names if self._store.reads.knows(name)]
-        if pipeline_tables or checkpoint is not None:
-            pinned = partial(
-                self._pinned_session,
-                Consistency(consistency),
-                pipeline_tables,
-                checkpoint,
-                only_named=only_named,
-                after_ms=after_ms,
-            )
-            session = wait_for(pinned, after, wait_ms)
-        else:
-            session = self._session(_EXTERNAL_TABLES, None)
-        show_meta_tables(session, self._store, table_names, Consistency(consistency), checkpoint)
-        try:
-            return session.sql(query)
-        except Exception as error:
-            raise query_error(error, query) from None
+        pipeline_tables = self._known(names)
+        while True:
+            if pipeline_tables or checkpoint is not None:
+                pinned = partial(
+                    self._pinned_session,
+                    Consistency(consistency),
+                    list(pipeline_tables),
+                    checkpoint,
+                    only_named=only_named,
+                    after_ms=after_ms,
+                )
+                session = wait_for(pinned, after, wait_ms)
+            else:
+                session = self._session(_EXTERNAL_TABLES, None)
+            show_meta_tables(session, self._store, table_names, Consistency(consistency), checkpoint)
+            answer: DataFrame | Exception
+            try:
+                answer = session.sql(query)
+            except Exception as error:
+                answer = error
+            # A first run may have created a table meanwhile, whose rows no checkpoint shows yet.
+            created = self._known(names - pipeline_tables)
+            if not created:
+                break
+            pipeline_tables |= created
+        if isinstance(answer, Exception):
+            raise query_error(answer, query) from None
+        return answer
 
     def versions(
         self,
@@ -234,6 +244,10 @@ class Reader(Closeable):
             text, namespace = sql_of_view(view[1])
             tables |= self._tables(text, namespace or name.namespace, seen | {name})
         return frozenset(tables)
+
+    def _known(self, names: Iterable[TableName]) -> frozenset[TableName]:
+        """The tables that jobs of the store write or read."""
+        return frozenset(name for name in names if self._store.reads.knows(name))
 
     def _require_open(self) -> None:
         if self._closed:
