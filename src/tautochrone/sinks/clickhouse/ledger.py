@@ -21,11 +21,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tautochrone.errors import SinkError, SinkFencedError
+from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, Published, TransactionId, TransactionState
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
+from tautochrone.sinks.common.steps import require_fence
 
 __all__ = ["Content", "Entry", "Ledger"]
 
@@ -105,13 +106,7 @@ class Ledger:
         Raises:
             SinkFencedError
         """
-        highest = self.highest_fence()
-        if fence < highest:
-            raise SinkFencedError(
-                "SINK_FENCED",
-                f"Sink {self._name} is delivered to by a newer owner: fence {fence} is below {highest}",
-                parameters={"sink": self._name, "fence": str(fence), "highest": str(highest)},
-            )
+        require_fence(self._name, fence, self.highest_fence())
 
     def raise_to(self, fence: Fence) -> None:
         self.require(fence)

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from tautochrone.errors import SinkError
+from tautochrone.sinks.common.options import (
+    invalid_option,
+    positive_number,
+    refuse_password,
+    require_known,
+    require_option,
+)
 
 __all__ = ["ClickHouseOptions", "clickhouse_options"]
 
@@ -49,34 +55,19 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         >>> clickhouse_options("mirror", {"url": "clickhouse://reports@ch.example:8123/shop"}).database
         'shop'
     """
-    if "url" not in options:
-        raise SinkError(
-            "SINK_OPTION_MISSING",
-            f"Sink {name}: clickhouse needs the option url",
-            hint="clickhouse://user@host:8123/database, clickhouses://… with TLS, or "
-            "clickhouse://embedded/folder",
-        )
-    for option in options:
-        if option not in _NAMES and not option.startswith(_TABLE_PREFIXES):
-            raise _invalid(name, f"has no option {option}", "Options: " + ", ".join(sorted(_NAMES)))
-    url = urlsplit(options["url"])
+    hint = "clickhouse://user@host:8123/database, clickhouses://… with TLS, or clickhouse://embedded/folder"
+    url = urlsplit(require_option(name, "clickhouse", options, "url", hint))
+    require_known(name, options, _NAMES, _TABLE_PREFIXES)
     if url.scheme not in ("clickhouse", "clickhouses") or not url.hostname:
-        raise _invalid(
+        raise invalid_option(
             name, f"cannot read the url {url.scheme}://…", "Write clickhouse://user@host:8123/database."
         )
-    if url.password is not None:
-        raise _invalid(
-            name,
-            "has a password in its url",
-            f'Write [sinks.{name}.options] password = {{ env = "…" }} in tautochrone.toml.',
-        )
-    chunk_rows = options.get("chunk_rows", "100000")
-    if not chunk_rows.isdigit() or int(chunk_rows) == 0:
-        raise _invalid(name, f"has chunk_rows = {chunk_rows}", "Write a number of rows, 1 or more.")
+    refuse_password(name, url.password)
     is_embedded = url.hostname == _EMBEDDED_HOST and url.port is None
     path = unquote(url.path)
     if is_embedded and not path.strip("/"):
-        raise _invalid(name, "names no folder", "Write clickhouse://embedded/folder; //folder is absolute.")
+        hint = "Write clickhouse://embedded/folder; //folder is absolute."
+        raise invalid_option(name, "names no folder", hint)
     return ClickHouseOptions(
         # One slash ends the host, so an absolute path has two.
         folder=path[1:] if is_embedded else "",
@@ -86,7 +77,7 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         user=options.get("user") or unquote(url.username or "default"),
         password=options.get("password", ""),
         database=options.get("database") or ("" if is_embedded else path.strip("/")) or "lake",
-        chunk_rows=int(chunk_rows),
+        chunk_rows=positive_number(name, options, "chunk_rows", 100_000, " of rows"),
         order_by=_by_table(options, "order_by."),
         partition_by=_by_table(options, "partition_by."),
     )
@@ -94,7 +85,3 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
 
 def _by_table(options: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
-
-
-def _invalid(name: str, problem: str, hint: str) -> SinkError:
-    return SinkError("SINK_OPTION_INVALID", f"Sink {name} {problem}", hint=hint, sqlstate="22023")

@@ -31,7 +31,6 @@ from tautochrone.model.sink import (
     RowDifference,
     TransactionId,
     TransactionState,
-    next_state,
 )
 from tautochrone.sinks.clickhouse.audit import row_differences
 from tautochrone.sinks.clickhouse.engines import Engine
@@ -40,6 +39,7 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import batches, digests
 from tautochrone.sinks.clickhouse.sql import text_sql
 from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.common.steps import TransactionSteps, same_content, signed_frames
 
 __all__ = ["ClickHouseSink"]
 
@@ -48,7 +48,7 @@ _QUIET_S = 60.0
 """How long a statement of which the answer was lost may still run."""
 
 
-class ClickHouseSink:
+class ClickHouseSink(TransactionSteps):
     """See the module docstring."""
 
     def __init__(self, name: str, engine: Engine, options: ClickHouseOptions) -> None:
@@ -86,10 +86,7 @@ class ClickHouseSink:
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
-        rows = [
-            (frame, sign) for frame, sign in ((change.removed, -1), (change.added, 1)) if frame is not None
-        ]
-        return self._stage(transaction, table, rows, change.rows)
+        return self._stage(transaction, table, signed_frames(change), change.rows)
 
     def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
         return self._stage(transaction, table, [(rows, 1)], None)
@@ -209,9 +206,11 @@ class ClickHouseSink:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
+    def _require(self, fence: Fence) -> None:
         self._ledger.require(fence)
-        return next_state(operation, self._ledger.state(transaction), transaction)
+
+    def _state(self, transaction: TransactionId) -> TransactionState:
+        return self._ledger.state(transaction)
 
     def _stage(
         self,
@@ -237,23 +236,14 @@ class ClickHouseSink:
 
     def _require_chunks(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         """Compare what is staged with what was sent."""
-        sent: dict[str, dict[int, Digest]] = {}
-        for chunk in chunks:
-            sent.setdefault(str(chunk.table), {})[chunk.number] = chunk.digest
+        arrived: dict[tuple[TableName, int], Digest] = {}
         stagings = self._tables.staged(transaction)
         intent = self._ledger.entry(transaction).intent
         for table in {*intent.versions, *(chunk.table for chunk in chunks)}:
             staging = next((name for name in stagings if name in self._names(transaction, table)), None)
-            arrived = {} if staging is None else self._tables.chunk_digests(staging, table)
-            expected = sent.get(str(table), {})
-            for number in sorted(expected.keys() | arrived.keys()):
-                if expected.get(number) != arrived.get(number):
-                    raise SinkContentError(
-                        "SINK_CONTENT_DIFFERS",
-                        f"Sink {self.name}, chunk {number} of {table}: sent {expected.get(number)}, "
-                        f"arrived {arrived.get(number)}",
-                        parameters={"sink": self.name, "table": str(table)},
-                    )
+            digests_by_chunk = {} if staging is None else self._tables.chunk_digests(staging, table)
+            arrived |= {(table, number): digest for number, digest in digests_by_chunk.items()}
+        same_content(self.name, chunks, arrived)
 
     def _names(self, transaction: TransactionId, table: TableName) -> list[str]:
         """What the staging table of a table may be called: after the writer's fence or a newer owner's."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.options import invalid_option, positive_number, require_known, require_option
 
 __all__ = ["KafkaOptions", "Mode", "kafka_options"]
 
@@ -72,46 +72,24 @@ def kafka_options(name: str, options: Mapping[str, str]) -> KafkaOptions:
         >>> kafka_options("mirror", options).control_topic
         'mirror.taut-control'
     """
-    if f"{_PREFIX}bootstrap.servers" not in options:
-        raise SinkError(
-            "SINK_OPTION_MISSING",
-            f"Sink {name}: kafka-transactional needs the option kafka.bootstrap.servers",
-            hint="Write host:port of one or more brokers, with commas between.",
-        )
-    client: dict[str, str] = {}
-    for option, value in options.items():
-        if option.startswith(_PREFIX):
-            client[option.removeprefix(_PREFIX)] = value
-        elif option not in _NAMES:
-            raise _invalid(
-                name,
-                f"has no option {option}",
-                f"Options: {', '.join(sorted(_NAMES))}; properties of Kafka's client begin with kafka.",
-            )
+    hint = "Write host:port of one or more brokers, with commas between."
+    require_option(name, "kafka-transactional", options, f"{_PREFIX}bootstrap.servers", hint)
+    require_known(name, options, _NAMES, (_PREFIX,), "; properties of Kafka's client begin with kafka.")
+    client = {
+        option.removeprefix(_PREFIX): value for option, value in options.items() if option.startswith(_PREFIX)
+    }
     for property_name in sorted(_OWN_PROPERTIES & client.keys()):
-        raise _invalid(name, f"cannot take kafka.{property_name}", "Leave it out: the sink sets it itself.")
+        hint = "Leave it out: the sink sets it itself."
+        raise invalid_option(name, f"cannot take kafka.{property_name}", hint)
     mode = options.get("mode", Mode.UPSERT)
     if mode not in tuple(Mode):
-        raise _invalid(name, f"has mode = {mode}", "Write upsert or changelog.")
+        raise invalid_option(name, f"has mode = {mode}", "Write upsert or changelog.")
     return KafkaOptions(
         client=client,
         topic=options.get("topic", "{sink}.{table}").replace("{sink}", name),
         control_topic=options.get("control_topic", "{sink}.taut-control").replace("{sink}", name),
         mode=Mode(mode),
-        partitions=_number(name, options, "partitions", 1),
-        replication_factor=_number(name, options, "replication_factor", -1),
-        chunk_rows=_number(name, options, "chunk_rows", 100_000),
+        partitions=positive_number(name, options, "partitions", 1),
+        replication_factor=positive_number(name, options, "replication_factor", -1),
+        chunk_rows=positive_number(name, options, "chunk_rows", 100_000),
     )
-
-
-def _number(name: str, options: Mapping[str, str], option: str, default: int) -> int:
-    text = options.get(option)
-    if text is None:
-        return default
-    if not text.isdigit() or int(text) == 0:
-        raise _invalid(name, f"has {option} = {text}", "Write a number, 1 or more.")
-    return int(text)
-
-
-def _invalid(name: str, problem: str, hint: str) -> SinkError:
-    return SinkError("SINK_OPTION_INVALID", f"Sink {name} {problem}", hint=hint, sqlstate="22023")

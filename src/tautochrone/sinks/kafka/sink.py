@@ -35,7 +35,14 @@ from tautochrone.model.sink import (
     RowDifference,
     TransactionId,
     TransactionState,
-    next_state,
+)
+from tautochrone.sinks.common.steps import (
+    TransactionSteps,
+    differing_rows,
+    require_fence,
+    require_visible,
+    same_content,
+    total_digest,
 )
 from tautochrone.sinks.json_rows import comparable, row_number, to_text
 from tautochrone.sinks.kafka.client import Client, Session, SessionLostError, new_producer
@@ -69,7 +76,7 @@ class _Staged:
         self.spools.clear()
 
 
-class KafkaSink:
+class KafkaSink(TransactionSteps):
     """See the module docstring."""
 
     def __init__(
@@ -118,14 +125,11 @@ class KafkaSink:
 
     def _require(self, fence: Fence) -> None:
         self._control.refresh()
-        highest = self._control.fence
-        if fence < highest:
+        try:
+            require_fence(self.name, fence, self._control.fence)
+        except SinkFencedError:
             self._drop_session()
-            raise SinkFencedError(
-                "SINK_FENCED",
-                f"Sink {self.name} is delivered to by a newer owner: fence {fence} is below {highest}",
-                parameters={"sink": self.name, "fence": str(fence), "highest": str(highest)},
-            )
+            raise
 
     def _session_for(self, fence: Fence) -> Session:
         self.fence(fence)
@@ -221,16 +225,11 @@ class KafkaSink:
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
         arrived = self._send(transaction, transaction.fence)
-        sent = {(chunk.table, chunk.number): chunk.digest for chunk in chunks}
-        for key in sorted(sent.keys() | arrived.keys()):
-            if sent.get(key) != arrived.get(key):
-                self._abort_open()
-                raise SinkContentError(
-                    "SINK_CONTENT_DIFFERS",
-                    f"Sink {self.name}, chunk {key[1]} of {key[0]}: sent {sent.get(key)}, "
-                    f"arrived {arrived.get(key)}",
-                    parameters={"sink": self.name, "table": str(key[0])},
-                )
+        try:
+            same_content(self.name, chunks, arrived)
+        except SinkContentError:
+            self._abort_open()
+            raise
         self._states[transaction] = state
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
@@ -264,29 +263,23 @@ class KafkaSink:
             else:
                 self.abort(transaction, fence)
         self._topics.require_no_other_writer()
-        return [
-            Recovered(
-                intent.transaction,
-                _S.COMMITTED if self._state(intent.transaction) is _S.COMMITTED else _S.ABORTED,
-            )
-            for intent in intents
-        ]
+        return self._recovered(intents)
 
     # -- audit ------------------------------------------------------------------------------------
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
         self._control.refresh()
         encoded = self._topics.encoder(table).rows(rows, self._options.chunk_rows)
-        return _digest((row_number(comparable(row)), 1) for row in encoded)
+        return total_digest((row_number(comparable(row)), 1) for row in encoded)
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
         publication = self._publication_of(checkpoint)
         if table not in self._control.claims:
             return {}
         if self._claim(table).mode == Mode.UPSERT:
-            return _digest((number, 1) for number in self._topics.keys(table, publication).values())
+            return total_digest((number, 1) for number in self._topics.keys(table, publication).values())
         changes = self._topics.changes(table, publication)
-        return _digest((row_number(comparable(row)), sign) for row, sign in changes)
+        return total_digest((row_number(comparable(row)), sign) for row, sign in changes)
 
     def differences(
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
@@ -294,10 +287,7 @@ class KafkaSink:
         in_sink, _ = self._topics.rows(table, self._publication_of(checkpoint))
         encoded = self._topics.encoder(table).rows(rows, self._options.chunk_rows)
         in_lake = Counter(comparable(row) for row in encoded)
-        texts = sorted(text for text in in_sink.keys() | in_lake.keys() if in_sink[text] != in_lake[text])
-        return [
-            RowDifference(row=text, in_sink=in_sink[text], in_lake=in_lake[text]) for text in texts[:limit]
-        ]
+        return differing_rows(in_sink, in_lake, limit)
 
     def close(self) -> None:
         self._drop_session()
@@ -307,10 +297,6 @@ class KafkaSink:
         self._client.close()
 
     # -- inside -----------------------------------------------------------------------------------
-
-    def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
-        self._require(fence)
-        return next_state(operation, self._state(transaction), transaction)
 
     def _state(self, transaction: TransactionId) -> TransactionState:
         state = self._states.get(transaction)
@@ -328,9 +314,8 @@ class KafkaSink:
     def _publication_of(self, checkpoint: CheckpointNumber) -> int:
         self._control.refresh()
         pointer = self._control.pointer
-        if pointer is None or pointer.transaction.checkpoint != checkpoint:
-            visible = "nothing" if pointer is None else f"checkpoint {pointer.transaction.checkpoint}"
-            raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {self.name} shows {visible}, not {checkpoint}")
+        require_visible(self.name, None if pointer is None else pointer.transaction.checkpoint, checkpoint)
+        assert pointer is not None
         return pointer.publication
 
     def _claim(self, table: TableName) -> Claim:
@@ -401,11 +386,3 @@ class KafkaSink:
                 session.abort()
             except (SinkError, SessionLostError):
                 self._drop_session()
-
-
-def _digest(numbers: Iterator[tuple[int, int]]) -> dict[str, Digest]:
-    count = total = 0
-    for number, sign in numbers:
-        count += sign
-        total += number * sign
-    return {"": Digest(count, f"{total % 2**64:016x}")} if count or total % 2**64 else {}

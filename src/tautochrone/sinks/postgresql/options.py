@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from tautochrone.errors import SinkError
+from tautochrone.sinks.common.options import (
+    invalid_option,
+    positive_number,
+    refuse_password,
+    require_known,
+    require_option,
+)
 
 __all__ = ["PostgresqlOptions", "postgresql_options"]
 
@@ -39,37 +45,18 @@ def postgresql_options(name: str, options: Mapping[str, str]) -> PostgresqlOptio
         >>> postgresql_options("mirror", {"url": "postgresql://reports@db.example/shop"}).schema
         'lake'
     """
-    if "url" not in options:
-        raise SinkError(
-            "SINK_OPTION_MISSING",
-            f"Sink {name}: postgresql needs the option url",
-            hint="postgresql://user@host:5432/database?sslmode=verify-full",
-        )
-    for option in options:
-        if option not in _NAMES:
-            raise _invalid(name, f"has no option {option}", "Options: " + ", ".join(sorted(_NAMES)))
-    url = urlsplit(options["url"])
+    hint = "postgresql://user@host:5432/database?sslmode=verify-full"
+    url = urlsplit(require_option(name, "postgresql", options, "url", hint))
+    require_known(name, options, _NAMES)
     if url.scheme not in ("postgresql", "postgres"):
-        raise _invalid(
+        raise invalid_option(
             name, f"cannot read the url {url.scheme}://…", "Write postgresql://user@host/database."
         )
-    if url.password:
-        raise _invalid(
-            name,
-            "has a password in its url",
-            f'Write [sinks.{name}.options] password = {{ env = "…" }} in tautochrone.toml.',
-        )
-    chunk_rows = options.get("chunk_rows", "100000")
-    if not chunk_rows.isdigit() or int(chunk_rows) == 0:
-        raise _invalid(name, f"has chunk_rows = {chunk_rows}", "Write a number of rows, 1 or more.")
+    refuse_password(name, url.password or None)
     return PostgresqlOptions(
         url=options["url"],
         user=options.get("user", ""),
         password=options.get("password", ""),
         schema=options.get("schema", "lake"),
-        chunk_rows=int(chunk_rows),
+        chunk_rows=positive_number(name, options, "chunk_rows", 100_000, " of rows"),
     )
-
-
-def _invalid(name: str, problem: str, hint: str) -> SinkError:
-    return SinkError("SINK_OPTION_INVALID", f"Sink {name} {problem}", hint=hint, sqlstate="22023")

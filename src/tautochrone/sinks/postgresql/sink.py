@@ -20,7 +20,7 @@ from typing import Any
 
 from psycopg import sql
 
-from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
+from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import (
@@ -34,7 +34,15 @@ from tautochrone.model.sink import (
     RowDifference,
     TransactionId,
     TransactionState,
-    next_state,
+)
+from tautochrone.sinks.common.steps import (
+    TransactionSteps,
+    differing_rows,
+    require_fence,
+    require_visible,
+    same_content,
+    signed_frames,
+    total_digest,
 )
 from tautochrone.sinks.json_rows import comparable, row_number
 from tautochrone.sinks.postgresql.database import Database
@@ -47,7 +55,7 @@ _S = TransactionState
 _OPEN = (_S.INITIALIZED, _S.PREPARED)
 
 
-class PostgresqlSink:
+class PostgresqlSink(TransactionSteps):
     """See the module docstring."""
 
     def __init__(self, name: str, options: PostgresqlOptions) -> None:
@@ -114,31 +122,21 @@ class PostgresqlSink:
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
-        signed_rows = [
-            (frame, sign) for frame, sign in ((change.removed, -1), (change.added, 1)) if frame is not None
-        ]
-        return self._stage(transaction, table, signed_rows, None if change.carried else change.rows)
+        known_rows = None if change.carried else change.rows
+        return self._stage(transaction, table, signed_frames(change), known_rows)
 
     def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
         return self._stage(transaction, table, [(rows, 1)], None)
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
-        sent = {(chunk.table, chunk.number): chunk.digest for chunk in chunks}
         with self._database.transaction() as cursor:
             arrived = {
                 (table, int(number)): Digest(int(rows), str(total))
                 for table, staging in self._staged[transaction].items()
                 for number, rows, total in self._digests(cursor, staging)
             }
-        for key in sorted(sent.keys() | arrived.keys()):
-            if sent.get(key) != arrived.get(key):
-                raise SinkContentError(
-                    "SINK_CONTENT_DIFFERS",
-                    f"Sink {self.name}, chunk {key[1]} of {key[0]}: sent {sent.get(key)}, "
-                    f"arrived {arrived.get(key)}",
-                    parameters={"sink": self.name, "table": str(key[0])},
-                )
+        same_content(self.name, chunks, arrived)
         self._states[transaction] = state
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
@@ -164,37 +162,24 @@ class PostgresqlSink:
         self._drop(transaction)
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
-        with self._database.transaction() as cursor:
-            self._lock(cursor, fence)
+        self._require(fence)
         for transaction in [key for key in self._states if self._state(key) in _OPEN]:
             self.abort(transaction, fence)
-        return [
-            Recovered(
-                intent.transaction,
-                _S.COMMITTED if self._state(intent.transaction) is _S.COMMITTED else _S.ABORTED,
-            )
-            for intent in intents
-        ]
+        return self._recovered(intents)
 
     # -- audit ------------------------------------------------------------------------------------
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
-        return _digest(self._lake_texts(table, rows))
+        return total_digest((row_number(text), 1) for text in self._lake_texts(table, rows))
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
-        return _digest(self._sink_texts(table, checkpoint))
+        return total_digest((row_number(text), 1) for text in self._sink_texts(table, checkpoint))
 
     def differences(
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
-        in_sink, in_lake = (
-            Counter(self._sink_texts(table, checkpoint)),
-            Counter(self._lake_texts(table, rows)),
-        )
-        texts = sorted(text for text in in_sink.keys() | in_lake.keys() if in_sink[text] != in_lake[text])
-        return [
-            RowDifference(row=text, in_sink=in_sink[text], in_lake=in_lake[text]) for text in texts[:limit]
-        ]
+        in_sink = Counter(self._sink_texts(table, checkpoint))
+        return differing_rows(in_sink, Counter(self._lake_texts(table, rows)), limit)
 
     def close(self) -> None:
         self._database.close()
@@ -213,18 +198,12 @@ class PostgresqlSink:
     def _lock(self, cursor: Any, fence: Fence) -> Published | None:
         """Refuse a lower fence; until the end of the transaction nobody can raise it."""
         highest, published = self._read(cursor, "FOR UPDATE")
-        if fence < highest:
-            raise SinkFencedError(
-                "SINK_FENCED",
-                f"Sink {self.name} is delivered to by a newer owner: fence {fence} is below {highest}",
-                parameters={"sink": self.name, "fence": str(fence), "highest": str(highest)},
-            )
+        require_fence(self.name, fence, highest)
         return published
 
-    def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
+    def _require(self, fence: Fence) -> None:
         with self._database.transaction() as cursor:
             self._lock(cursor, fence)
-        return next_state(operation, self._state(transaction), transaction)
 
     def _state(self, transaction: TransactionId) -> TransactionState:
         published = self.published()
@@ -381,9 +360,7 @@ class PostgresqlSink:
         """The rows of a table, read from its columns, at the checkpoint that the same snapshot shows."""
         with self._database.transaction("REPEATABLE READ") as cursor:
             _, published = self._read(cursor)
-            if published is None or published.checkpoint != checkpoint:
-                visible = "nothing" if published is None else f"checkpoint {published.checkpoint}"
-                raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {self.name} shows {visible}, not {checkpoint}")
+            require_visible(self.name, None if published is None else published.checkpoint, checkpoint)
             mirrored = self._tables.load(cursor, table)
             if mirrored is None:
                 return
@@ -393,11 +370,3 @@ class PostgresqlSink:
                 rows.execute(sql.SQL("SELECT {} FROM {}").format(columns, mirrored.name))
                 for row in mirrored.read(rows):
                     yield comparable(row)
-
-
-def _digest(texts: Iterator[str]) -> dict[str, Digest]:
-    count = total = 0
-    for text in texts:
-        count += 1
-        total += row_number(text)
-    return {"": Digest(count, f"{total % 2**64:016x}")} if count else {}

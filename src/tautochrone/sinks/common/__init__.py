@@ -1,0 +1,1 @@
+"""What several adapters of sinks use."""
