@@ -77,6 +77,15 @@ def test_policies_and_what_strict_will_refuse(taut: Taut) -> None:
     assert err.count("warning: [REFRESH_NOT_INCREMENTAL]") == 2
 
 
+def test_persisted_views_are_listed(taut: Taut) -> None:
+    (taut.folder / "d/b.sql").write_text("CREATE VIEW renamed AS SELECT k AS kind FROM orders;\n")
+    out, _ = taut("--json")
+    view = json.loads(out.splitlines()[-1])
+    assert (view["dataset"], view["kind"], view["policy"]) == ("lake.default.renamed", "view", None)
+    assert view["reads"] == ["lake.default.orders"]
+    assert view["location"].endswith("d/b.sql:1")
+
+
 def test_the_projects_policy_is_the_default(taut: Taut) -> None:
     (taut.folder / "tautochrone.toml").write_text('[refresh]\npolicy = "incremental_strict"\n')
     out, _ = taut("--json")

@@ -45,6 +45,7 @@ def init(arguments: argparse.Namespace) -> int:
 def dry_run(arguments: argparse.Namespace) -> int:
     """Resolve the whole graph, show it, write nothing."""
     from tautochrone.app.open import Project
+    from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.shared_sources import shared_sources
 
     with Project(options_of(arguments), line_events, short_lived=True) as project:
@@ -52,7 +53,10 @@ def dry_run(arguments: argparse.Namespace) -> int:
         default = project.settings.refresh_policy
         if arguments.explain is not None:
             return _explain(graph, default, arguments.explain, as_json=arguments.json)
-        entries = [_entry(graph, name, default) for name in graph.order]
+        views = [
+            name for name, dataset in graph.definitions.datasets.items() if dataset.kind is DatasetKind.VIEW
+        ]
+        entries = [_entry(graph, name, default) for name in (*graph.order, *sorted(views))]
         entries += [_sink_entry(graph, name) for name in sorted(graph.definitions.sinks)]
         shared = shared_sources(graph)
     for entry in entries:

@@ -275,4 +275,7 @@ class CoordinatorLoop(Closeable):
             except TautochroneError as error:
                 # A busy or unreachable store: the next sweep tries again.
                 _log.warning("transactions were not swept: [%s] %s", error.error_class, error.message)
+            except Exception:
+                # Without this thread no transaction would ever time out or be tried again.
+                _log.exception("transactions were not swept")
             self._stopped.wait(self._interval_s)

@@ -6,6 +6,7 @@ Every value has its origin. What is not declared is refused, never ignored.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -156,7 +157,10 @@ def _value(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> 
         parsed = setting.kind.parse(value)
     except ValueError as error:
         raise _invalid(setting, path, value, origin) from error
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    # As `tautochrone.toml` writes it.
+    text = (
+        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, bool | list) else str(value)
+    )
     return Value(path=path, value=parsed, text=shown(path[-1], text), origin=origin)
 
 

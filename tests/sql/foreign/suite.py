@@ -35,6 +35,8 @@ SOURCES = {
     "duckdb": Source("duckdb/duckdb", "duckdb", "test/sql"),
     "risingwave": Source("risingwavelabs/risingwave", "risingwave", "e2e_test"),
     "datafusion": Source("apache/datafusion", "postgres", "datafusion/sqllogictest/test_files"),
+    "glaredb": Source("GlareDB/glaredb", "postgres", "slt"),
+    "risinglight": Source("risinglightdb/risinglight", "postgres", "tests/sql"),
     "materialize": Source("MaterializeInc/materialize", "materialize", "test/sqllogictest"),
 }
 
