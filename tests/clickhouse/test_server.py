@@ -16,7 +16,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, Sink, TransactionId, TransactionState
+from tautochrone.model.sink import Intent, Sink, SinkMaintenance, TransactionId, TransactionState
 from tautochrone.sinks import open_sink
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -59,8 +59,8 @@ class Mirror:
     def __init__(self, server: Server, database: str) -> None:
         self.server, self.database = server, database
 
-    def open(self, fence: int) -> Sink:
-        options = {f"partition_by.{name.table}": "part" for name in TABLES}
+    def open(self, fence: int, **options: str) -> Sink:
+        options |= {f"partition_by.{name.table}": "part" for name in TABLES}
         url = f"clickhouse://127.0.0.1:{self.server.port}/{self.database}"
         sink = open_sink("mirror", "clickhouse", {"url": url, "chunk_rows": "2", **options})
         sink.fence(Fence(fence))
@@ -68,11 +68,21 @@ class Mirror:
             sink.ensure(name, SCHEMA, (), Fence(fence))
         return sink
 
-    def stage(self, sink: Sink, checkpoint: int, fence: int, rows: Sequence[tuple[Any, ...]]) -> Intent:
+    def stage(
+        self,
+        sink: Sink,
+        checkpoint: int,
+        fence: int,
+        rows: Sequence[tuple[Any, ...]],
+        *,
+        replaces: bool = False,
+    ) -> Intent:
         transaction = TransactionId(
             incarnation="store", sink="mirror", checkpoint=CheckpointNumber(checkpoint), fence=Fence(fence)
         )
-        intent = Intent(transaction=transaction, versions={name: Version(str(checkpoint)) for name in TABLES})
+        versions = {name: Version(str(checkpoint)) for name in TABLES}
+        replaced = tuple(TABLES) if replaces else ()
+        intent = Intent(transaction=transaction, versions=versions, replaced=replaced)
         sink.begin(intent)
         change = RowChange(added=ListRows(SCHEMA.names, rows), rows=len(rows))
         chunks = [chunk for name in TABLES for chunk in sink.write(transaction, name, change)]
@@ -142,6 +152,38 @@ def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str)
         mirror.check(again, 2, [*FIRST, *SECOND])
     again.close()
     sink.close()
+
+
+@pytest.mark.slow
+def test_a_folding_that_comes_late_finds_no_table(mirror: Mirror) -> None:
+    sink = mirror.open(1, keep_checkpoints="2", keep_minutes="0")
+    assert isinstance(sink, SinkMaintenance)
+    for number in range(1, 4):
+        transaction = mirror.stage(sink, number, 1, FIRST, replaces=True).transaction
+        sink.commit(transaction, Fence(1))
+    late = mirror.server.folder.with_suffix(".late")
+    late.touch()
+    mirror.server.plan("late", "REPLACE PARTITION")
+    errors: list[Exception] = []
+
+    def zombie() -> None:
+        try:
+            sink.maintain(Fence(1))
+        except SinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=zombie)
+    thread.start()
+    while mirror.server.is_planned():
+        thread.join(0.01)
+    owner = mirror.open(2)
+    owner.recover([], Fence(2))
+    mirror.deliver(owner, 4, 2, SECOND)
+    late.unlink()
+    thread.join(30)
+    assert len(errors) == 1
+    assert "UNKNOWN_TABLE" in str(errors[0])
+    mirror.check(owner, 4, [*FIRST, *SECOND])
 
 
 def test_a_move_that_comes_late_finds_no_table(mirror: Mirror) -> None:

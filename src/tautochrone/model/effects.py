@@ -82,6 +82,7 @@ class Step(StrEnum):
     SINK_PREPARE = "sink.prepare"
     SINK_COMMIT = "sink.commit"
     SINK_ABORT = "sink.abort"
+    SINK_MAINTAIN = "sink.maintain"
 
 
 class Effects(Protocol):

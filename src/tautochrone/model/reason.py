@@ -345,6 +345,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TRANSACTION_UNFINISHED: "its transaction had no known end",
     ReasonCode.SINK_HAS_NO_ROWS: "the sink has nothing of it yet",
     ReasonCode.CHANGES_UNKNOWN: "{text}",
+    ReasonCode.SINK_HISTORY_OLD: "older checkpoints than {oldest} are no longer kept by the sink",
     ReasonCode.CHECKPOINT_RETENTION: _retention_text,
     ReasonCode.VERSIONS_NOT_NEEDED: "no checkpoint, pin, tag or refresh needs them",
     ReasonCode.SMALL_FILES: "at least {min_files} small files, or a file of which half is deleted",

@@ -33,6 +33,7 @@ __all__ = [
     "Capabilities",
     "Chunk",
     "Digest",
+    "FoldedTable",
     "Guarantee",
     "Intent",
     "Operation",
@@ -41,6 +42,7 @@ __all__ = [
     "RowAudit",
     "RowDifference",
     "Sink",
+    "SinkMaintenance",
     "TransactionId",
     "TransactionState",
     "next_state",
@@ -251,6 +253,22 @@ class RowDifference:
     in_lake: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedTable:
+    """A table of a sink of which older history was given up.
+
+    Attributes:
+        rows_before: of the parts of the table that were rewritten, in the sink's storage.
+        rows_after: of the same parts.
+        oldest: the oldest checkpoint that can still be read, as the sink numbers it.
+    """
+
+    table: TableName
+    rows_before: int
+    rows_after: int
+    oldest: int
+
+
 class Operation(StrEnum):
     """What can be done to a transaction. `WRITE` stands for `Sink.replace` too."""
 
@@ -392,3 +410,15 @@ class RowAudit(Protocol):
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
         """The rows that differ from those of the lake, `limit` at most."""
+
+
+@runtime_checkable
+class SinkMaintenance(Protocol):
+    """What a sink may offer that keeps history."""
+
+    def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
+        """After a commit: give up history that nobody needs any more, if it is time for that. Repeatable.
+
+        Raises:
+            SinkError: it did not work; what is published is as it was.
+        """

@@ -23,7 +23,7 @@ from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
-from tautochrone.model.sink import Chunk, Intent, Published, Sink, TransactionId
+from tautochrone.model.sink import Chunk, Intent, Published, Sink, SinkMaintenance, TransactionId
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.identity import require_own
 from tautochrone.runtime.delivery.journal import DeliveryJournal
@@ -238,6 +238,35 @@ class Delivery:
             ],
             duration_ms=round((time.monotonic() - started) * 1000),
         )
+        if isinstance(sink, SinkMaintenance):
+            self._maintain(sink)
+
+    def _maintain(self, sink: SinkMaintenance) -> None:
+        """Fold history. The checkpoint is delivered, so what the sink refuses now only gets reported."""
+        try:
+            folded = self._journal.maintain(sink)
+        except SinkFencedError:
+            raise
+        except SinkError as error:
+            self._is_recovered = False
+            self.job.emit(
+                "sink_maintenance_failed",
+                sink=self.declaration.name,
+                error=str(error),
+                error_class=error.error_class,
+                hint=error.hint,
+            )
+            return
+        for table in folded:
+            self.job.emit(
+                "sink_history_folded",
+                sink=self.declaration.name,
+                dataset=str(table.table),
+                rows_before=table.rows_before,
+                rows_after=table.rows_after,
+                oldest=table.oldest,
+                reason=Reason.of(ReasonCode.SINK_HISTORY_OLD, oldest=table.oldest),
+            )
 
     def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[Chunk]:
         """Step 6: all of it, or the transaction is aborted."""

@@ -9,7 +9,16 @@ from typing import TypeVar
 from tautochrone.model.delivery import SinkDeclaration, SinkFlow, SinkStatus
 from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Chunk, Intent, Published, Recovered, Sink, TransactionId
+from tautochrone.model.sink import (
+    Chunk,
+    FoldedTable,
+    Intent,
+    Published,
+    Recovered,
+    Sink,
+    SinkMaintenance,
+    TransactionId,
+)
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.journal import Journal
 
@@ -125,6 +134,9 @@ class DeliveryJournal:
 
     def abort(self, sink: Sink, transaction: TransactionId) -> None:
         self._step(Step.SINK_ABORT, lambda: sink.abort(transaction, self.fence))
+
+    def maintain(self, sink: SinkMaintenance) -> Sequence[FoldedTable]:
+        return self._step(Step.SINK_MAINTAIN, lambda: sink.maintain(self.fence))
 
     def _step(self, step: Step, action: Callable[[], T]) -> T:
         return self.job.effects.perform(step, self.name, action)

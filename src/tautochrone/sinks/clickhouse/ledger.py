@@ -1,6 +1,6 @@
 """What a sink stores of itself in its database: fences, transactions, publications.
 
-All four tables only get new rows, one at a time, because ClickHouse inserts one row atomically and offers no
+All tables only get new rows, one at a time, because ClickHouse inserts one row atomically and offers no
 compare-and-set. What counts is told by their highest values:
 
 - `taut_fences`: the highest fence.
@@ -9,6 +9,10 @@ compare-and-set. What counts is told by their highest values:
 - `taut_published`: the row with the highest fence, and of these with the highest publication. A pointer that
   an older owner writes late never counts.
 - `taut_replaced`: from which publication on the rows of a table count.
+- `taut_folded`: the highest floor: publications below it cannot be read any more (see `folding`).
+- `taut_pins`: written by readers: a publication that must stay readable until a time.
+
+Rows that no longer count are deleted once nobody can need them.
 
 The number of a publication (`_ck` in the rows) is that of the checkpoint, or the next free one where a new
 store counts checkpoints from 1 again.
@@ -40,6 +44,25 @@ _RANKS = {
         (_S.UNKNOWN, _S.INITIALIZED, _S.PREPARED, _S.COMMITTING, _S.COMMITTED, _S.ABORTING, _S.ABORTED)
     )
 }
+_LEDGER = (
+    ("taut_fences", "fence UInt64", "fence"),
+    (
+        "taut_transactions",
+        "id String, fence UInt64, rank UInt8, publication UInt64, intent String, content String",
+        "(id, rank)",
+    ),
+    (
+        "taut_published",
+        "fence UInt64, publication UInt64, checkpoint UInt64, incarnation String, id String, "
+        "intent String, published_at DateTime64(3, 'UTC') DEFAULT now64(3)",
+        "(publication, fence)",
+    ),
+    ("taut_replaced", "name String, publication UInt64", "(name, publication)"),
+    ("taut_folded", "publication UInt64", "publication"),
+    ("taut_pins", "publication UInt64, until DateTime('UTC'), reader String DEFAULT ''", "publication"),
+)
+"""Tables with their columns and sorting keys."""
+_NO_PIN = 2**63
 _MERGE_TREE = "ENGINE = MergeTree ORDER BY {order} SETTINGS non_replicated_deduplication_window = 0"
 
 
@@ -67,28 +90,14 @@ class Ledger:
         self._database = name_sql(database)
         ((tables,),) = engine.rows(
             f"SELECT toUInt32(count()) FROM system.tables WHERE database = {text_sql(database)} "
-            "AND name IN ('taut_fences', 'taut_transactions', 'taut_published', 'taut_replaced')"
+            f"AND name IN ({', '.join(text_sql(table) for table, _, _ in _LEDGER)})"
         )
-        if tables < 4:
+        if tables < len(_LEDGER):
             self._create(engine)
 
     def _create(self, engine: Engine) -> None:
         engine.run(f"CREATE DATABASE IF NOT EXISTS {self._database} ENGINE = Atomic")
-        for table, columns, order in (
-            ("taut_fences", "fence UInt64", "fence"),
-            (
-                "taut_transactions",
-                "id String, fence UInt64, rank UInt8, publication UInt64, intent String, content String",
-                "(id, rank)",
-            ),
-            (
-                "taut_published",
-                "fence UInt64, publication UInt64, checkpoint UInt64, incarnation String, id String, "
-                "intent String, published_at DateTime64(3, 'UTC') DEFAULT now64(3)",
-                "(publication, fence)",
-            ),
-            ("taut_replaced", "name String, publication UInt64", "(name, publication)"),
-        ):
+        for table, columns, order in _LEDGER:
             engine.run(
                 f"CREATE TABLE IF NOT EXISTS {self._table(table)} ({columns}) "
                 + _MERGE_TREE.format(order=order)
@@ -133,14 +142,20 @@ class Ledger:
         Raises:
             SinkError: `SINK_CHECKPOINT_GONE`.
         """
-        ((publication, count),) = self._engine.rows(
-            f"SELECT toString(max(publication)), toString(count()) FROM {self._table('taut_published')} "
-            f"WHERE checkpoint = {int(checkpoint)}"
+        ((publication, count, floor),) = self._engine.rows(
+            f"SELECT toString(max(publication)), toString(count()), ({self._floor_sql()}) "
+            f"FROM {self._table('taut_published')} WHERE checkpoint = {int(checkpoint)}"
         )
-        if count == "0":
+        if count == "0" or int(publication) < int(floor):
             newest = self.newest()
             shown = "nothing" if newest is None else f"checkpoint {newest[1].checkpoint}"
-            raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {self._name} shows {shown}, not {checkpoint}")
+            raise SinkError(
+                "SINK_CHECKPOINT_GONE",
+                f"Sink {self._name} shows {shown}, not {checkpoint}",
+                hint="See the options keep_checkpoints and keep_minutes of the sink."
+                if int(checkpoint) < int(floor)
+                else None,
+            )
         return int(publication)
 
     def publish(self, entry: Entry, fence: Fence) -> None:
@@ -162,6 +177,71 @@ class Ledger:
             f"INSERT INTO {self._table('taut_replaced')} VALUES ({text_sql(table)}, {publication})"
         )
 
+    # -- history ----------------------------------------------------------------------------------
+
+    def floor(self) -> int:
+        """Publications below it cannot be read any more."""
+        ((floor,),) = self._engine.rows(self._floor_sql())
+        return int(floor)
+
+    def oldest_needed(self, keep_checkpoints: int, keep_minutes: int) -> int:
+        """The oldest publication that must stay readable: of the newest ones, of those that readers saw
+        in the last minutes, and of those that are pinned. 0 when nothing is published."""
+        newest = self.newest()
+        if newest is None:
+            return 0
+        published = f"{self._table('taut_published')} WHERE publication <= {newest[0]}"
+        ((by_number, by_time),) = self._engine.rows(
+            f"SELECT toString((SELECT min(publication) FROM (SELECT DISTINCT publication FROM {published} "
+            f"ORDER BY publication DESC LIMIT {keep_checkpoints}))), "
+            f"toString((SELECT max(publication) FROM {published} "
+            f"AND published_at <= now64(3) - toIntervalMinute({keep_minutes})))"
+        )
+        return min(int(by_number), int(by_time), self.oldest_pinned())
+
+    def oldest_pinned(self) -> int:
+        ((pinned,),) = self._engine.rows(
+            f"SELECT toString(min(publication)) FROM {self._table('taut_pins')} WHERE until > now() "
+            "HAVING count() > 0"
+        ) or [[_NO_PIN]]
+        return int(pinned)
+
+    def raise_floor(self, floor: int) -> None:
+        if floor > self.floor():
+            self._engine.run(f"INSERT INTO {self._table('taut_folded')} VALUES ({floor})")
+
+    def forget_below(self, floor: int, fence: Fence) -> None:
+        """Delete rows that only publications below the floor, older owners and ended transactions needed."""
+        newest = self.newest()
+        if newest is None:
+            return
+        current = text_sql(str(newest[1].transaction))
+        final = f"{_RANKS[_S.COMMITTED]}, {_RANKS[_S.ABORTED]}"
+        transactions, replaced = self._table("taut_transactions"), self._table("taut_replaced")
+        self._delete("taut_published", f"publication < {floor} AND publication < {newest[0]}")
+        self._delete(
+            "taut_transactions",
+            f"id != {current} AND fence <= {int(fence)} AND id IN "
+            f"(SELECT id FROM {transactions} GROUP BY id HAVING max(rank) IN ({final}) "
+            f"OR max(publication) < {floor})",
+        )
+        self._delete(
+            "taut_replaced",
+            f"(name, publication) NOT IN (SELECT name, max(publication) FROM {replaced} "
+            f"WHERE publication <= {floor} GROUP BY name) AND publication <= {floor}",
+        )
+        self._delete("taut_folded", f"publication < {floor}")
+        self._delete("taut_fences", f"fence < {int(fence)}")
+        self._delete("taut_pins", "until < now() - toIntervalDay(1)")
+
+    def _delete(self, table: str, condition: str) -> None:
+        qualified = self._table(table)
+        if self._engine.rows(f"SELECT 1 FROM {qualified} WHERE {condition} LIMIT 1"):
+            self._engine.run(f"ALTER TABLE {qualified} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
+
+    def _floor_sql(self) -> str:
+        return f"SELECT toString(max(publication)) FROM {self._table('taut_folded')}"
+
     # -- transactions -----------------------------------------------------------------------------
 
     def state(self, transaction: TransactionId) -> TransactionState:
@@ -180,10 +260,15 @@ class Ledger:
         return entry
 
     def unfinished(self) -> list[Intent]:
-        """The transactions that are neither committed nor aborted."""
+        """The transactions that are neither committed nor aborted.
+
+        One with a number below the floor ended long ago: a late row of an older owner cannot reopen it.
+        """
         final = f"{_RANKS[_S.COMMITTED]}, {_RANKS[_S.ABORTED]}"
         rows = self._engine.rows(
-            f"SELECT id FROM {self._table('taut_transactions')} GROUP BY id HAVING max(rank) NOT IN ({final})"
+            f"SELECT id FROM {self._table('taut_transactions')} GROUP BY id "
+            f"HAVING max(rank) NOT IN ({final}) "
+            f"AND max(publication) >= (SELECT max(publication) FROM {self._table('taut_folded')})"
         )
         entries = [self._entry(identifier) for (identifier,) in rows]
         return [entry.intent for entry in entries if entry is not None]
@@ -212,8 +297,7 @@ class Ledger:
         final = f"{_RANKS[_S.COMMITTED]}, {_RANKS[_S.ABORTED]}"
         table = self._table("taut_transactions")
         ended = f"SELECT id FROM {table} WHERE fence < {int(fence)} AND rank IN ({final})"
-        if self._engine.rows(f"{ended} LIMIT 1"):
-            self._engine.run(f"ALTER TABLE {table} DELETE WHERE id IN ({ended}) SETTINGS mutations_sync = 2")
+        self._delete("taut_transactions", f"id IN ({ended})")
 
     def _entry(self, identifier: str) -> Entry | None:
         rows = self._engine.rows(

@@ -12,12 +12,15 @@ from tautochrone.sinks.common.options import (
     refuse_password,
     require_known,
     require_option,
+    whole_number,
 )
 
 __all__ = ["ClickHouseOptions", "clickhouse_options"]
 
 _EMBEDDED_HOST = "embedded"
-_NAMES = frozenset({"url", "user", "password", "database", "chunk_rows", "key"})
+_NAMES = frozenset(
+    {"url", "user", "password", "database", "chunk_rows", "keep_checkpoints", "keep_minutes", "key"}
+)
 _TABLE_PREFIXES = ("order_by.", "partition_by.")
 
 
@@ -29,6 +32,8 @@ class ClickHouseOptions:
         folder: of the embedded engine; empty for a server.
         database: created if it is missing.
         chunk_rows: rows of one insert at most.
+        keep_checkpoints: so many of the newest delivered checkpoints can be read by number.
+        keep_minutes: so long, also older ones.
         order_by: the sorting key by name of the mirrored table, as ClickHouse expressions.
         partition_by: the same for the partition key.
     """
@@ -41,6 +46,8 @@ class ClickHouseOptions:
     password: str = field(default="", repr=False)
     database: str = "lake"
     chunk_rows: int = 100_000
+    keep_checkpoints: int = 100
+    keep_minutes: int = 10
     order_by: Mapping[str, str] = field(default_factory=dict)
     partition_by: Mapping[str, str] = field(default_factory=dict)
 
@@ -78,6 +85,9 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         password=options.get("password", ""),
         database=options.get("database") or ("" if is_embedded else path.strip("/")) or "lake",
         chunk_rows=positive_number(name, options, "chunk_rows", 100_000, " of rows"),
+        # With less than two, a query of the newest checkpoint could find it folded when the next one comes.
+        keep_checkpoints=whole_number(name, options, "keep_checkpoints", 100, " of checkpoints", least=2),
+        keep_minutes=whole_number(name, options, "keep_minutes", 10, " of minutes", least=0),
         order_by=_by_table(options, "order_by."),
         partition_by=_by_table(options, "partition_by."),
     )

@@ -8,7 +8,7 @@
    use them: whatever an older owner still sends finds no table. Only then it looks at what arrived.
 
 A partition that is already in the table of rows, because an answer was lost, is recognised by its content and
-not moved again.
+not moved again. `maintain` folds history: see `folding`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tautochrone.model.sink import (
     Capabilities,
     Chunk,
     Digest,
+    FoldedTable,
     Intent,
     Operation,
     Published,
@@ -34,11 +35,12 @@ from tautochrone.model.sink import (
 )
 from tautochrone.sinks.clickhouse.audit import row_differences
 from tautochrone.sinks.clickhouse.engines import Engine
+from tautochrone.sinks.clickhouse.folding import Folding
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import batches, digests
 from tautochrone.sinks.clickhouse.sql import text_sql
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
 from tautochrone.sinks.common.steps import TransactionSteps, same_content, signed_frames
 
 __all__ = ["ClickHouseSink"]
@@ -46,6 +48,8 @@ __all__ = ["ClickHouseSink"]
 _S = TransactionState
 _QUIET_S = 60.0
 """How long a statement of which the answer was lost may still run."""
+_MAINTAINED_EVERY = 20
+"""After so many commits history is looked at; each look reads two columns of every table."""
 
 
 class ClickHouseSink(TransactionSteps):
@@ -57,6 +61,8 @@ class ClickHouseSink(TransactionSteps):
         self._options = options
         self._ledger = Ledger(name, engine, options.database)
         self._tables = Tables(name, engine, options)
+        self._folding = Folding(name, engine, options, self._ledger, self._tables)
+        self._commits_until_maintenance = 1
 
     @property
     def capabilities(self) -> Capabilities:
@@ -158,7 +164,14 @@ class ClickHouseSink(TransactionSteps):
 
     def _take_over_staging(self, fence: Fence) -> None:
         stagings = self._tables.staged()
+        foldings = [name for name in stagings if name.startswith(FOLDING_PREFIX)]
+        for folding in foldings:
+            # A folding that comes late would bring back what the partition was before the next commit.
+            self._tables.drop(folding)
+        self._await_quiet(foldings)
         for staging in stagings:
+            if staging in foldings:
+                continue
             stem, _, owner = staging.rpartition("__")
             if int(owner) < fence:
                 self._tables.rename(staging, f"{stem}__{fence}")
@@ -185,6 +198,16 @@ class ClickHouseSink(TransactionSteps):
                     retryable=True,
                 )
             time.sleep(0.05)
+
+    # -- history ----------------------------------------------------------------------------------
+
+    def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
+        """See `model.sink.SinkMaintenance`."""
+        self._commits_until_maintenance -= 1
+        if self._commits_until_maintenance > 0:
+            return []
+        self._commits_until_maintenance = _MAINTAINED_EVERY
+        return self._folding.fold(fence)
 
     # -- audit ------------------------------------------------------------------------------------
 

@@ -4,10 +4,13 @@ Of the mirrored table `orders` there are
 
 - `taut_rows_orders`: every row that ever came (`_sign` 1) or went (`_sign` -1), with its publication (`_ck`);
 - `orders`: the rows of the newest publication;
-- `orders_at(checkpoint = N)`: the rows of an older one.
+- `orders_at(checkpoint = N)`: the rows of an older one, as long as it is not folded.
+- `taut_read_orders`, which both read: it groups the rows of partitions in which rows went, and no others.
 
 A query sees one state of a ClickHouse table, taken when the query names it. `orders` reads the pointer before
-that, as the argument of `orders_at`, so the rows of the publication that it reads are all there.
+that, as the argument of `orders_at`, so the rows of the publication that it reads are all there. In the same
+way `orders_at` first finds the partitions in which rows went: later on there are no others up to its
+publication.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, HIDDEN, NULLS,
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import Column, column_type
 
-__all__ = ["Tables", "plain_name"]
+__all__ = ["FOLDING_PREFIX", "Tables", "plain_name"]
+
+FOLDING_PREFIX = "taut_fold__"
 
 
 def plain_name(table: TableName) -> str:
@@ -79,13 +84,21 @@ class Tables:
     def rows(self, table: TableName) -> str:
         return self._qualified(f"taut_rows_{plain_name(table)}")
 
+    def mirrored(self) -> list[TableName]:
+        """The tables that were used through this object."""
+        return sorted((table for table, columns in self._columns.items() if columns), key=str)
+
     def visible(self, table: TableName, publication: int | str) -> str:
         """The condition on the rows that count at a publication."""
-        replaced = (
+        replaced = self.replaced_sql(table, publication)
+        return f"{PUBLICATION} <= {publication} AND {PUBLICATION} >= ({replaced})"
+
+    def replaced_sql(self, table: TableName, publication: int | str) -> str:
+        """From which publication on rows count at another one."""
+        return (
             f"SELECT max(publication) FROM {self._qualified('taut_replaced')} "
             f"WHERE name = {text_sql(str(table))} AND publication <= {publication}"
         )
-        return f"{PUBLICATION} <= {publication} AND {PUBLICATION} >= ({replaced})"
 
     def _column(self, table: TableName, field: Any) -> Column:
         if field.name in (*HIDDEN, "_partition_id") or field.name.startswith("_taut_"):
@@ -158,6 +171,8 @@ class Tables:
         listed += [f"{name} {type_sql}" for name, type_sql in HIDDEN.items()]
         # Most parts hold the rows of few publications: reads of one publication skip the others.
         listed.append(f"INDEX taut_publication {PUBLICATION} TYPE minmax GRANULARITY 1")
+        # To find out whether rows went, only parts are read in which some did.
+        listed.append(f"INDEX taut_sign {SIGN} TYPE minmax GRANULARITY 1")
         partition = self._options.partition_by.get(table.table)
         self._engine.run(
             f"CREATE TABLE IF NOT EXISTS {self.rows(table)} ({', '.join(listed)}) ENGINE = MergeTree"
@@ -172,12 +187,23 @@ class Tables:
         grouped = f"{names}, {NULLS}"
         plain = plain_name(table)
         view, view_at = self._qualified(plain), self._qualified(f"{plain}_at")
-        condition = self.visible(table, "{checkpoint:UInt64}")
+        read = self._qualified(f"taut_read_{plain}")
+        checkpoint = "{checkpoint:UInt64}"
+        condition = self.visible(table, checkpoint)
+        has_changed = "has({changed:Array(String)}, _partition_id)"
         self._engine.run(
-            f"CREATE OR REPLACE VIEW {view_at} AS SELECT {names} FROM "
-            f"(SELECT {grouped}, sum({SIGN}) AS _taut_copies FROM {self.rows(table)} "
-            f"WHERE {condition} GROUP BY {grouped} HAVING _taut_copies > 0) "
+            f"CREATE OR REPLACE VIEW {read} AS SELECT {names} FROM {self.rows(table)} "
+            f"WHERE NOT {has_changed} AND {condition} UNION ALL SELECT {names} FROM "
+            f"(SELECT {grouped}, sum(toInt64({SIGN})) AS _taut_copies FROM {self.rows(table)} "
+            f"WHERE {has_changed} AND {condition} GROUP BY {grouped} HAVING _taut_copies > 0) "
             "ARRAY JOIN range(toUInt64(_taut_copies)) AS _taut_copy"
+        )
+        is_gone = f"{checkpoint} < (SELECT max(publication) FROM {self._qualified('taut_folded')})"
+        self._engine.run(
+            f"CREATE OR REPLACE VIEW {view_at} AS SELECT {names} FROM {read}(checkpoint = {checkpoint}, "
+            f"changed = (SELECT if(throwIf({is_gone}, 'this checkpoint is no longer kept') = 0, "
+            f"groupUniqArray(_partition_id), []) FROM {self.rows(table)} "
+            f"WHERE {SIGN} < 0 AND {PUBLICATION} <= {checkpoint}))"
         )
         newest = (
             f"SELECT publication FROM {self._qualified('taut_published')} "
@@ -192,8 +218,11 @@ class Tables:
 
     def staging(self, transaction: TransactionId, table: TableName, fence: Fence) -> str:
         """The name of a staging table: of one table, transaction and owner."""
-        digest = hashlib.sha256(str(table).encode()).hexdigest()[:8]
-        return f"{transaction}__{digest}__{fence}"
+        return f"{transaction}__{_short_hash(table)}__{fence}"
+
+    def folding(self, table: TableName, fence: Fence) -> str:
+        """The name of the folding table: of one table and owner."""
+        return f"{FOLDING_PREFIX}{_short_hash(table)}__{fence}"
 
     def stage(self, staging: str, table: TableName) -> None:
         """Create an empty staging table."""
@@ -252,6 +281,28 @@ class Tables:
     def qualified_staging(self, staging: str) -> str:
         return self._qualified(staging)
 
+    def net_digests(
+        self, source: str, table: TableName, floor: int, partition: str | None = None
+    ) -> dict[bool, tuple[str, str]]:
+        """Net rows and hash of those that count at the floor, and of those after it.
+
+        Args:
+            partition: that alone; None: all of the table `source`.
+        """
+        condition = "" if partition is None else f" AND _partition_id = {text_sql(partition)}"
+        visible = self.visible(table, floor)
+        digests = self._engine.rows(
+            f"SELECT toUInt8({PUBLICATION} > {floor}) AS _taut_later, toString(sum(toInt64({SIGN}))), "
+            f"{self._hash(table)}, toString(countIf({PUBLICATION} > {floor})) FROM {source} "
+            f"WHERE ({PUBLICATION} > {floor} OR {visible}){condition} GROUP BY _taut_later"
+        )
+        # Rows that cancel each other leave none behind.
+        return {
+            bool(later): (rows, text)
+            for later, rows, text, count in digests
+            if (rows, text, count) != ("0",) * 3
+        }
+
     def audit(self, table: TableName, publication: int) -> dict[str, Digest]:
         """By part the rows that count at a publication."""
         digests = self._engine.rows(
@@ -286,6 +337,10 @@ class Tables:
 
     def _qualified(self, name: str) -> str:
         return f"{name_sql(self._options.database)}.{name_sql(name)}"
+
+
+def _short_hash(table: TableName) -> str:
+    return hashlib.sha256(str(table).encode()).hexdigest()[:8]
 
 
 def _column_sql(column: Column) -> str:

@@ -6,7 +6,14 @@ from collections.abc import Collection, Mapping
 
 from tautochrone.errors import SinkError
 
-__all__ = ["invalid_option", "positive_number", "refuse_password", "require_known", "require_option"]
+__all__ = [
+    "invalid_option",
+    "positive_number",
+    "refuse_password",
+    "require_known",
+    "require_option",
+    "whole_number",
+]
 
 
 def require_option(name: str, format_name: str, options: Mapping[str, str], option: str, hint: str) -> str:
@@ -46,7 +53,18 @@ def require_known(
 
 
 def positive_number(name: str, options: Mapping[str, str], option: str, default: int, unit: str = "") -> int:
-    """The value of an option that counts something.
+    """The value of an option that counts something, 1 or more.
+
+    Raises:
+        SinkError: `SINK_OPTION_INVALID`.
+    """
+    return whole_number(name, options, option, default, unit, least=1)
+
+
+def whole_number(
+    name: str, options: Mapping[str, str], option: str, default: int, unit: str = "", *, least: int
+) -> int:
+    """The value of an option that counts something, `least` or more.
 
     Raises:
         SinkError: `SINK_OPTION_INVALID`.
@@ -54,8 +72,8 @@ def positive_number(name: str, options: Mapping[str, str], option: str, default:
     text = options.get(option)
     if text is None:
         return default
-    if not text.isdigit() or int(text) == 0:
-        raise invalid_option(name, f"has {option} = {text}", f"Write a number{unit}, 1 or more.")
+    if not text.isdecimal() or int(text) < least:
+        raise invalid_option(name, f"has {option} = {text}", f"Write a number{unit}, {least} or more.")
     return int(text)
 
 
