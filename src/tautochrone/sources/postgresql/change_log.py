@@ -35,7 +35,7 @@ from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk, log_end
+from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk, durable_log_end, flush_log, log_end
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
 from tautochrone.sources.postgresql.copy_job import rows_of_chunks
 from tautochrone.sources.postgresql.examine import examine
@@ -51,7 +51,12 @@ from tautochrone.sources.postgresql.server import (
     server_state,
     slots_of,
 )
-from tautochrone.sources.postgresql.tables import CapturedTable, read_tables
+from tautochrone.sources.postgresql.tables import (
+    CapturedTable,
+    has_same_rows,
+    is_same_table,
+    read_tables,
+)
 
 __all__ = ["Capture", "PostgreSQLChangeLog", "slot_of"]
 
@@ -161,10 +166,11 @@ class PostgreSQLChangeLog:
         changed = [
             table
             for table in tables
-            if table.name in position.marker and position.marker[table.name] != table.fingerprint
+            if table.name in position.marker
+            and not has_same_rows(position.marker[table.name], table.fingerprint)
         ]
         for table in changed:
-            if not _is_followed(position.marker[table.name], table.fingerprint):
+            if not is_same_table(position.marker[table.name], table.fingerprint):
                 raise _table_changed(
                     table.name, "dropped and made anew, got another key, or left the publication,"
                 )
@@ -175,8 +181,12 @@ class PostgreSQLChangeLog:
             add_to_publication(connection, self._capture.publication, tables)
         if new or changed:
             await_running_transactions(connection)
+        before = {table.name: table.fingerprint for table in tables}
         tables = self._unchanged_tables(connection, with_sizes=True)
         copied = {table.name for table in (*new, *changed)}
+        for table in tables:
+            if table.name not in copied and not has_same_rows(before[table.name], table.fingerprint):
+                raise _table_changed(table.name, "changed")
         kept = {table.name for table in tables} - copied
         bulk = position.bulk
         return replace(
@@ -201,7 +211,7 @@ class PostgreSQLChangeLog:
         pass_at = max(after.bulk.pass_at.values(), default=0)
         if pass_at > state.flushed:
             # An idle database may never write the last page of its log to disk: a commit makes it do so.
-            connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
+            flush_log(connection)
             state = server_state(connection, slot)
             self._check(connection, state, after)
         if state.flushed <= after.point:
@@ -301,7 +311,7 @@ class PostgreSQLChangeLog:
             )
         check_publication(connection, self._capture.publication)
         for table in self._unchanged_tables(connection):
-            if after.marker.get(table.name) != table.fingerprint:
+            if not has_same_rows(after.marker.get(table.name, ""), table.fingerprint):
                 raise _table_changed(table.name, "changed, or left the publication,")
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
@@ -320,7 +330,7 @@ class PostgreSQLChangeLog:
             IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
         """
         tables = [(self._tables[relation], chunk) for relation, chunk in chunks]
-        point = self._ask(log_end)
+        opened, point = self._ask(lambda connection: (connection, log_end(connection)))
         frame = rows_of_chunks(session, self._capture.name, self._capture.url, tables, point)
         try:
             staged = stage(frame)
@@ -335,7 +345,18 @@ class PostgreSQLChangeLog:
                 "capture(…, copy_tasks=0) the driver copies",
                 retryable=True,
             ) from error
-        return staged, self._ask(log_end)
+        return staged, self._ask(lambda connection: self._end_of_copy(connection, opened))
+
+    def _end_of_copy(self, connection: psycopg.Connection, opened: psycopg.Connection) -> int:
+        """A connection ends when the server crashes, so what was read while it was open is not lost."""
+        if connection is not opened:
+            raise IngestError(
+                "CAPTURE_COPY_FAILED",
+                f"The connection of {self.name} was lost while rows were copied",
+                hint="the copy begins again where it was",
+                retryable=True,
+            )
+        return durable_log_end(connection)
 
     def _check_readable(self, connection: psycopg.Connection, relations: AbstractSet[str]) -> None:
         """Raises what is wrong with the database, its tables or rights."""
@@ -393,11 +414,6 @@ class PostgreSQLChangeLog:
         except Exception:
             self.close()
             raise
-
-
-def _is_followed(before: str, after: str) -> bool:
-    """Whether a table with these fingerprints is the same one with other columns."""
-    return "/" in before and before.split("/")[0] == after.split("/")[0]
 
 
 def slot_of(position: LogPosition) -> str:

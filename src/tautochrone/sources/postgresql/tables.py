@@ -13,7 +13,7 @@ from psycopg import sql
 from tautochrone.errors import DefinitionError
 from tautochrone.sources.postgresql.messages import Column, Relation
 
-__all__ = ["CapturedTable", "captured_tables", "read_tables"]
+__all__ = ["CapturedTable", "captured_tables", "has_same_rows", "is_same_table", "read_tables"]
 
 _QUERY = """
 SELECT n.nspname, c.relname, c.oid,
@@ -26,9 +26,16 @@ SELECT n.nspname, c.relname, c.oid,
             THEN (SELECT bool_and(m.relreplident = 'f') FROM pg_partition_tree(c.oid) t
                   JOIN pg_class m ON m.oid = t.relid)
             ELSE c.relreplident = 'f' END,
+       -- Differs after the table was written anew: by ALTER TABLE, but also by VACUUM FULL or TRUNCATE.
+       coalesce((SELECT string_agg(m.relfilenode::text, ',' ORDER BY m.oid) FROM pg_partition_tree(c.oid) t
+                 JOIN pg_class m ON m.oid = t.relid), c.relfilenode::text),
+       -- Differs after an ALTER TABLE of columns.
+       concat(c.relam, ':', (SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum) FROM pg_attribute a
+                             WHERE a.attrelid = c.oid AND a.attnum > 0)),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                                          format_type(a.atttypid, NULL),
-                                         a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+                                         a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]),
+                                         a.attnum)
                         ORDER BY a.attnum)
         FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')
@@ -54,6 +61,9 @@ class CapturedTable:
         bytes: roughly, as stored; 0 where sizes were not asked for.
         has_full_identity: the log has all columns of a row that is updated or deleted.
         membership: identifies its membership in the publication; 0: it is none of its tables by name.
+        numbers: those of the columns; a column that is dropped and added again gets another one.
+        files: names the files of its rows, which are others when the table was written anew.
+        attributes: differs after each ALTER TABLE of a column, also where no column is another one then.
     """
 
     schema: str
@@ -64,6 +74,9 @@ class CapturedTable:
     bytes: int = 0
     membership: int = 0
     has_full_identity: bool = False
+    numbers: tuple[int, ...] = ()
+    files: str = ""
+    attributes: str = ""
 
     @property
     def name(self) -> str:
@@ -86,10 +99,11 @@ class CapturedTable:
     def fingerprint(self) -> str:
         """Differs when rows in the log before and behind mean different things, or some may be missing.
 
-        Of its two parts the second one is of the columns: if only that differs, a copy is enough.
+        Its parts are compared by `is_same_table` and `has_same_rows`: identity, columns, files, attributes.
         """
         identity = (self.oid, self.membership, self.keys)
-        digests = [hashlib.sha256(repr(part).encode()).hexdigest() for part in (identity, self.columns)]
+        parts = (identity, (self.columns, self.numbers), self.files, self.attributes)
+        digests = [hashlib.sha256(repr(part).encode()).hexdigest() for part in parts]
         return "/".join(digest[:16] for digest in digests)
 
     def matches(self, relation: Relation) -> bool:
@@ -102,25 +116,51 @@ class CapturedTable:
         return logged == [(column.name, column.type_id, column.modifier) for column in self.columns]
 
 
+def is_same_table(before: str, after: str) -> bool:
+    """Whether a table with these fingerprints is the same one, perhaps with other columns or values: then a
+    copy is enough."""
+    return "/" in before and before.split("/")[0] == after.split("/")[0]
+
+
+def has_same_rows(before: str, after: str) -> bool:
+    """Whether all that happened to the rows of a table between these fingerprints is in the log.
+
+    It is not when ALTER TABLE writes the table anew, such as `ALTER COLUMN … TYPE … USING …` with the same
+    type. Files alone are others after VACUUM FULL or TRUNCATE, attributes alone after SET DEFAULT.
+
+    >>> has_same_rows("id/columns/1/7", "id/columns/2/7"), has_same_rows("id/columns/1/7", "id/columns/2/8")
+    (True, False)
+    """
+    if before == after:
+        return True
+    old, new = before.split("/"), after.split("/")
+    if len(old) != len(new) or old[:2] != new[:2]:
+        return False
+    return old[2] == new[2] or old[3] == new[3]
+
+
 def read_tables(
     connection: psycopg.Connection, publication: str, *, with_sizes: bool = False
 ) -> dict[str, CapturedTable]:
     """All tables of the database that could be captured, by name. Their sizes cost more than all the rest."""
     tables = {}
     rows = connection.execute(_QUERY, {"publication": publication, "with_sizes": with_sizes}).fetchall()
-    for schema, table, oid, size, membership, has_full_identity, columns in rows:
+    for schema, table, oid, size, membership, has_full_identity, files, attributes, columns in rows:
         captured = CapturedTable(
             schema=schema,
             table=table,
             oid=oid,
             columns=tuple(
                 Column(name, type_id, modifier, bool(is_key))
-                for name, type_id, modifier, _type_name, is_key in columns or []
+                for name, type_id, modifier, _type_name, is_key, _number in columns or []
             ),
-            type_names=tuple(type_name for _name, _id, _modifier, type_name, _is_key in columns or []),
+            type_names=tuple(column[3] for column in columns or []),
             bytes=size,
             membership=membership,
             has_full_identity=has_full_identity,
+            numbers=tuple(column[5] for column in columns or []),
+            files=files,
+            attributes=attributes,
         )
         tables[captured.name] = captured
     return tables
