@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
 from tautochrone.model.kept_log import KeepsLogs, KeptLog
-from tautochrone.model.names import TableName
+from tautochrone.model.lake import TableVersion
+from tautochrone.model.names import TableName, Version
 from tautochrone.model.source import ChangeLog
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.streams.change_logs import change_log_of
 
-__all__ = ["CaptureStatus", "capture_statuses"]
+__all__ = ["CaptureStatus", "CommitRates", "capture_statuses", "commit_rates"]
+
+RATE_WINDOW_MS = 60_000
+"""Rates are of the commits of so long before the newest one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRates:
+    """What the log table got in its newest commits.
+
+    Attributes:
+        events_per_s: of the log; `rows_per_s`: of the copy. None: there are no two commits to compare, or no
+            copy in them.
+        committed_ms: the time of the newest commit; None: there is none.
+    """
+
+    events_per_s: float | None = None
+    rows_per_s: float | None = None
+    committed_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +45,10 @@ class CaptureStatus:
         phase: `not begun`; `copying`: chunks are left; `passing`: all is copied, and the log has not
             passed it yet; `following`.
         relations: captured tables; `waiting`: those that have no state of the database yet.
+        chunks_done: copied since the copy began, of all tables that it has; 0 when all of it is complete.
         lag: how far the log is ahead of the table, by unit.
+        lag_ms: by at most so much the table is behind in time: 0 if it has all of the log, else the age of
+            the newest transaction that it has. None: not known.
         error: why the database did not answer; what it keeps is unknown then.
     """
 
@@ -34,7 +58,10 @@ class CaptureStatus:
     relations: int
     waiting: Sequence[str] = ()
     chunks_left: int = 0
+    chunks_done: int = 0
     lag: Mapping[str, int] = field(default_factory=dict)
+    lag_ms: int | None = None
+    rates: CommitRates = field(default_factory=CommitRates)
     kept: Sequence[KeptLog] = ()
     error: TautochroneError | None = None
 
@@ -45,14 +72,62 @@ def capture_statuses(project: Project) -> Iterator[CaptureStatus]:
     for resolved in graph.flows.values():
         log = change_log_of(graph, resolved)
         if log is not None:
-            position = _position(project, resolved.flow.target, resolved.flow.name)
+            table, flow = resolved.flow.target, resolved.flow.name
+            position = _position(project, table, flow)
+            rates = CommitRates()
+            if position is not None:
+                log_table = project.lake.load(table)
+                rates = commit_rates(log_table.versions(), flow, log_table.row_count)
             try:
-                yield _status(log, resolved.flow.target, position)
+                yield _status(log, table, position, rates)
             finally:
                 log.close()
 
 
-def _status(log: ChangeLog, table: TableName, position: LogPosition | None) -> CaptureStatus:
+def commit_rates(
+    versions: Sequence[TableVersion], flow: str, row_count: Callable[[Version], int | None]
+) -> CommitRates:
+    """From the history of a log table, oldest first. Rows only come to it.
+
+    A commit of copied rows leaves the position's point where it was; events move it.
+    """
+    if not versions:
+        return CommitRates()
+    newest_ms = versions[-1].committed_at_ms
+    recent = [version for version in versions if version.committed_at_ms >= newest_ms - RATE_WINDOW_MS]
+    events = copied = 0
+    counted = [(_point(version, flow), row_count(version.version) or 0) for version in recent]
+    for (point_before, count_before), (point, count) in pairwise(counted):
+        if point_before in (None, point):
+            copied += count - count_before
+        else:
+            events += count - count_before
+    seconds = (newest_ms - recent[0].committed_at_ms) / 1000
+    if not seconds:
+        return CommitRates(committed_ms=newest_ms)
+    return CommitRates(
+        events_per_s=events / seconds,
+        rows_per_s=copied / seconds if copied else None,
+        committed_ms=newest_ms,
+    )
+
+
+def _point(version: TableVersion, flow: str) -> int | None:
+    position = None if version.commit_metadata is None else version.commit_metadata.positions.get(flow)
+    return position.point if isinstance(position, LogPosition) else None
+
+
+def _lag_ms(position: LogPosition, lag: Mapping[str, int]) -> int | None:
+    if lag and not any(lag.values()):
+        return 0
+    if position.source_ms is None:
+        return None
+    return max(0, time.time_ns() // 1_000_000 - position.source_ms)
+
+
+def _status(
+    log: ChangeLog, table: TableName, position: LogPosition | None, rates: CommitRates
+) -> CaptureStatus:
     phase = "not begun"
     if position is not None:
         waits = position.bulk.waiting
@@ -71,8 +146,11 @@ def _status(log: ChangeLog, table: TableName, position: LogPosition | None) -> C
         phase=phase,
         relations=len(log.relations()),
         waiting=() if position is None else sorted(position.bulk.waiting),
-        chunks_left=0 if position is None else sum(map(len, position.bulk.pending.values())),
+        chunks_left=0 if position is None else position.bulk.chunks_left,
+        chunks_done=0 if position is None else position.bulk.chunks_done,
         lag=lag,
+        lag_ms=None if position is None or error is not None else _lag_ms(position, lag),
+        rates=rates,
         kept=kept,
         error=error,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.options import options_of
@@ -31,8 +32,11 @@ def sources(arguments: argparse.Namespace) -> int:
         for line in lines:
             json_line(line)
         return 0
-    columns = ("source", "table", "phase", "relations", "waiting", "chunks_left", "lag", "error")
+    columns = ("source", "table", "phase", "relations", "waiting", "lag", "error")
     table(columns, [[_cell(line[column]) for column in columns] for line in lines])
+    answer().write("\n")
+    progress = ("source", "chunks", "rows_per_s", "events_per_s", "lag_s", "last_commit")
+    table(progress, [[_progress_cell(line, column) for column in progress] for line in lines])
     kept = [{"source": line["source"], **entry} for line in lines for entry in line["kept"]]
     if kept:
         answer().write("\n")
@@ -56,11 +60,33 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
         "relations": status.relations,
         "waiting": list(status.waiting),
         "chunks_left": status.chunks_left,
+        "chunks_done": status.chunks_done,
+        "chunks_total": status.chunks_left + status.chunks_done,
+        "rows_per_s": _rounded(status.rates.rows_per_s),
+        "events_per_s": _rounded(status.rates.events_per_s),
+        "last_commit": _utc(status.rates.committed_ms),
         "lag": dict(status.lag),
+        "lag_s": None if status.lag_ms is None else _rounded(status.lag_ms / 1000),
         "kept": [asdict(entry) for entry in status.kept],
         "error": None if status.error is None else f"[{status.error.error_class}] {status.error.message}",
         "hint": None if status.error is None else status.error.hint,
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def _utc(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _progress_cell(line: dict[str, Any], column: str) -> object:
+    """Empty where there is nothing to say: no copy runs, or two commits to compare are missing."""
+    if column == "chunks":
+        return f"{line['chunks_done']} of {line['chunks_total']}" if line["chunks_total"] else ""
+    value = line[column]
+    return "" if value is None else f"{value:,}" if isinstance(value, float) else value
 
 
 def _cell(value: object) -> object:

@@ -164,7 +164,8 @@ class LogFlow:
             position = self._copy(position)
         batch = self.log.read(position, self.max_events)
         bulk = position.bulk.at(batch.position.point)
-        reached = replace(batch.position, bulk=bulk)
+        source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
+        reached = replace(batch.position, bulk=bulk, source_ms=source_ms)
         if reached != self.position or batch.rows.num_rows:
             position = self._commit(batch.rows, position, reached, source_ms=batch.source_ms)
         self._acknowledge(position)
@@ -213,7 +214,8 @@ class LogFlow:
             batch=position.point,
             rows=batch.rows,
             source_ms=source_ms,
-            chunks_left=sum(map(len, position.bulk.pending.values())),
+            chunks_left=position.bulk.chunks_left,
+            chunks_done=position.bulk.chunks_done,
             waiting=sorted(position.bulk.waiting),
             lag=lag,
         )

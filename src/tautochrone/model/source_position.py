@@ -6,7 +6,7 @@ become durable together; who starts the flow again goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
@@ -55,15 +55,26 @@ class BulkProgress:
         pass_at: relation → the point that the log must have passed before the copied rows together with the
             log are a state that the database had: the latest of the points that were read after its chunks.
             A relation whose log has passed it is no longer in here.
+        done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
     """
 
     pending: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pass_at: Mapping[str, int] = field(default_factory=dict)
+    done: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def waiting(self) -> frozenset[str]:
         """Relations whose rows are no state that the database had, yet. That is no error."""
         return frozenset({*self.pending, *self.pass_at})
+
+    @property
+    def chunks_left(self) -> int:
+        return sum(map(len, self.pending.values()))
+
+    @property
+    def chunks_done(self) -> int:
+        """Of the relations whose bulk runs, and of those that it completed since it began."""
+        return sum(self.done.values())
 
     def next_chunk(self) -> tuple[str, str] | None:
         """A relation and its chunk that is to be copied next; None: all are."""
@@ -85,7 +96,27 @@ class BulkProgress:
         if remaining:
             pending[relation] = remaining
         latest = max(pass_at, self.pass_at.get(relation, pass_at))
-        return BulkProgress(pending=pending, pass_at={**self.pass_at, relation: latest})
+        return BulkProgress(
+            pending=pending,
+            pass_at={**self.pass_at, relation: latest},
+            done={**self.done, relation: self.done.get(relation, 0) + 1},
+        )
+
+    def copied_again(self, kept: Collection[str], chunks: Mapping[str, tuple[str, ...]]) -> BulkProgress:
+        """When the chunks of some relations must be copied from their beginning.
+
+        Args:
+            kept: the relations whose bulk goes on; all others are left out.
+
+        >>> bulk = BulkProgress(pending={"a": ("2",), "b": ("2",)}, done={"a": 1, "b": 1})
+        >>> bulk.copied_again(["a"], {"c": ("1",)})
+        BulkProgress(pending={'a': ('2',), 'c': ('1',)}, pass_at={}, done={'a': 1})
+        """
+        return BulkProgress(
+            pending={name: left for name, left in self.pending.items() if name in kept} | dict(chunks),
+            pass_at={name: point for name, point in self.pass_at.items() if name in kept},
+            done={name: count for name, count in self.done.items() if name in kept},
+        )
 
     def at(self, point: int) -> BulkProgress:
         """When everything up to a point of the log is in the table.
@@ -98,7 +129,8 @@ class BulkProgress:
             for name, pass_point in self.pass_at.items()
             if name in self.pending or pass_point > point
         }
-        return BulkProgress(pending=self.pending, pass_at=not_passed)
+        is_complete = not self.pending and not not_passed
+        return BulkProgress(pending=self.pending, pass_at=not_passed, done={} if is_complete else self.done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +144,15 @@ class LogPosition:
             binlog file's number and offset put into one integer).
         marker: what else the source needs to read on (a GTID set, a file's name); only the source reads it.
         bulk: how far the bulk is.
+        source_ms: when the newest transaction up to the point was committed, by the source's clock, as far
+            as the table has its rows; None: not known.
     """
 
     log: str
     point: int
     marker: Mapping[str, str] = field(default_factory=dict)
     bulk: BulkProgress = field(default_factory=BulkProgress)
+    source_ms: int | None = None
 
     @property
     def origin(self) -> str:

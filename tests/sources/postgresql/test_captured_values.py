@@ -99,6 +99,9 @@ def require_source_status(captured: Captured) -> None:
         (status,) = capture_statuses(project)
     line = source_line(status)
     assert (line["phase"], line["relations"], line["waiting"], line["chunks_left"]) == ("following", 2, [], 0)
+    assert (line["chunks_done"], line["chunks_total"]) == (0, 0), "the copy is complete"
+    assert line["rows_per_s"] > 0
+    assert line["last_commit"] is not None
     assert line["error"] is None
     assert line["lag"]["bytes"] >= 0
     own = {entry["name"]: entry["is_own"] for entry in line["kept"]}

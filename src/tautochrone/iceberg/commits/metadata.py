@@ -102,7 +102,7 @@ def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMet
 def _position_fields(position: SourcePosition) -> dict[str, Any]:
     """The position as JSON fields. Only a log position has the field `point`, which tells the two apart."""
     fields = asdict(position)
-    optional = ("topics",) if isinstance(position, SparkPosition) else ("marker", "bulk")
+    optional = ("topics",) if isinstance(position, SparkPosition) else ("marker", "bulk", "source_ms")
     if isinstance(position, LogPosition):
         fields["bulk"] = {key: value for key, value in fields["bulk"].items() if value}
     return {key: value for key, value in fields.items() if value or key not in optional}
@@ -119,7 +119,9 @@ def _position(fields: Mapping[str, Any]) -> SourcePosition:
         bulk=BulkProgress(
             pending={relation: tuple(chunks) for relation, chunks in bulk.get("pending", {}).items()},
             pass_at=bulk.get("pass_at", {}),
+            done=bulk.get("done", {}),
         ),
+        source_ms=fields.get("source_ms"),
     )
 
 

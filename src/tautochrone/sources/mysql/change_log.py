@@ -141,15 +141,9 @@ class MySQLChangeLog:
         names = {table.name for table in tables}
         entries = {table.name: _entry(table, since) for table in new}
         kept = {name: text for name, text in position.marker.items() if name in {_FILE, _GTID, *names}}
-        bulk = position.bulk
+        chunks = {table.name: chunks_of(connection, table) for table in new}
         return replace(
-            position,
-            marker=kept | entries,
-            bulk=BulkProgress(
-                pending={name: chunks for name, chunks in bulk.pending.items() if name in names}
-                | {table.name: chunks_of(connection, table) for table in new},
-                pass_at={name: point for name, point in bulk.pass_at.items() if name in names},
-            ),
+            position, marker=kept | entries, bulk=position.bulk.copied_again(names - chunks.keys(), chunks)
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:

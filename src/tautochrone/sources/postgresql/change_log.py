@@ -188,15 +188,11 @@ class PostgreSQLChangeLog:
             if table.name not in copied and not has_same_rows(before[table.name], table.fingerprint):
                 raise _table_changed(table.name, "changed")
         kept = {table.name for table in tables} - copied
-        bulk = position.bulk
+        chunks = {table.name: chunks_of(connection, table) for table in tables if table.name in copied}
         return replace(
             position,
             marker={table.name: table.fingerprint for table in tables},
-            bulk=BulkProgress(
-                pending={name: chunks for name, chunks in bulk.pending.items() if name in kept}
-                | {table.name: chunks_of(connection, table) for table in tables if table.name in copied},
-                pass_at={name: point for name, point in bulk.pass_at.items() if name in kept},
-            ),
+            bulk=position.bulk.copied_again(kept, chunks),
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
