@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import cdc, checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, tpch
+from bench import cdc, checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, sinks, tpch
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.spark.session.factory import use_database
@@ -18,7 +18,7 @@ from tautochrone.spark.session.settings import SparkSettings
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 
-_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise", "cdc")
+_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise", "cdc", "sinks")
 _CLUSTER = "cluster"
 _SERVICE = "service"
 
@@ -89,6 +89,7 @@ def _in_one_spark(
         "hops": lambda: hops.measure(spark, folder, options.rate),
         "revise": lambda: revise.measure(spark, folder, options.tables),
         "cdc": lambda: cdc.measure(spark, folder, options.events),
+        "sinks": lambda: sinks.measure(spark, folder),
     }
     _run({name: parts[name] for name in named}, results, folder)
     spark.stop()

@@ -41,6 +41,7 @@ def table(results: dict[str, Any]) -> str:
         "revise": _revise,
         "cdc": _cdc,
         "service": _service,
+        "sinks": _sinks,
     }
     for name, describe in parts.items():
         if name in results:
@@ -67,6 +68,39 @@ def _cdc(part: dict[str, Any]) -> list[str]:
         f"until they are readable, all updated, a hundred in each transaction: "
         f"{part['events_per_s']:,.0f} events/s, {part['events_cpu_s_per_million']:.1f} CPU seconds for a "
         f"million; {part['merge_s']:.1f} of {part['wall_s']:.1f} s merge the table",
+    ]
+
+
+def _sinks(part: dict[str, Any]) -> list[str]:
+    names = {
+        "encode": "encoding alone",
+        "plain": "plain insert of encoded rows",
+        "append": "transaction: encode, insert, compare, move, publish",
+        "keyed": "transaction that changes as many rows",
+    }
+    costs = [
+        f"{text:52}{part['costs'][name]['wall_s'] * 1000:8.0f}{part['costs'][name]['cpu_s'] * 1000:8.0f}"
+        for name, text in names.items()
+    ]
+    ratios = {
+        "transaction without encoding to plain insert": part["append_to_plain"],
+        "transaction to encoding and plain insert": part["append_to_plain_with_encoding"],
+        "changed rows to as many new rows": part["keyed_to_append"],
+    }
+    return [
+        f"{'ClickHouse, rows: ' + str(part['rows']):52}{'wall ms':>8}{'CPU ms':>8}",
+        *costs,
+        *(f"{text:52}{ratio['wall_s']:8.2f}{ratio['cpu_s']:8.2f}" for text, ratio in ratios.items()),
+        f"{part['file_rows']} rows from the published checkpoint to the sink's pointer: "
+        f"p50 {part['pointer_p50_ms']:.0f} ms, p95 {part['pointer_p95_ms']:.0f} ms of "
+        f"{len(part['pointer_ms'])}",
+        f"a minute of {part['rate']} rows/s, CPU s (wall s)",
+        *(
+            f"every {each['interval_s']:>2} s: {each['transactions']:>2} transactions {each['cpu_s']:6.2f} "
+            f"({each['wall_s']:.2f}), encoded and inserted plainly {each['plain_cpu_s']:6.2f} "
+            f"({each['plain_wall_s']:.2f})"
+            for each in part["intervals"]
+        ),
     ]
 
 

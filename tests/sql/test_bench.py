@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import cdc, checkpoint, fixed, hops, idle, ingest, report, revise, service, tpch
+from bench import cdc, checkpoint, fixed, hops, idle, ingest, report, revise, service, sinks, tpch
 from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
@@ -121,3 +121,17 @@ def test_smallest_bench_of_capture(tmp_path: Path, spark: SparkSession) -> None:
     assert results["events_per_s"] > 0
     assert 0 < results["merge_s"] < results["wall_s"]
     assert "capture of a PostgreSQL table of 200 rows" in report.table({"cdc": results})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_smallest_bench_of_sinks(tmp_path: Path, spark: SparkSession) -> None:
+    results = sinks.measure(
+        spark, tmp_path, rows=100, rounds=1, rate=1, intervals_s=(30, 60), files=1, file_rows=10
+    )
+    assert [each["transactions"] for each in results["intervals"]] == [2, 1]
+    assert results["keyed_to_append"]["wall_s"] > 0
+    assert 0 < results["pointer_p50_ms"] <= results["pointer_p95_ms"]
+    text = report.table({"sinks": results})
+    assert "10 rows from the published checkpoint to the sink's pointer" in text
+    assert "every 60 s:  1 transactions" in text

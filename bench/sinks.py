@@ -1,0 +1,316 @@
+"""Deliveries to ClickHouse's embedded engine, against plain inserts of the same encoded rows.
+
+A row is encoded in this process, which costs more than its insert. So encoding is measured by itself, and
+taken from what a transaction costs: what is left is compared with plain inserts. CPU time is that of Python,
+the engine in its process, and the JVM together.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as spark_types
+
+from bench.running import continuous, cpu_s, root, wait_until
+from tautochrone.model.lake import RowChange
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.sink import Intent, TransactionId
+from tautochrone.sinks.clickhouse.engines import Engine, open_engine
+from tautochrone.sinks.clickhouse.options import clickhouse_options
+from tautochrone.sinks.clickhouse.rows import batches
+from tautochrone.sinks.clickhouse.sink import ClickHouseSink
+from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.sqlite_sink import ListRows
+
+__all__ = ["measure"]
+
+_SCHEMA = spark_types.StructType(
+    [
+        spark_types.StructField("id", spark_types.LongType()),
+        spark_types.StructField("kind", spark_types.StringType()),
+        spark_types.StructField("amount", spark_types.DecimalType(12, 2)),
+        spark_types.StructField("changed_at", spark_types.TimestampType()),
+        spark_types.StructField("note", spark_types.StringType()),
+    ]
+)
+_FENCE = Fence(1)
+_CHANGED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+_MINUTE_S = 60
+_WARM = 3
+_FLOW = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+dp.create_sink("mirror", "clickhouse", {{"url": "clickhouse://embedded/{folder}", "database": "flow"}})
+
+
+@dp.append_flow(target="mirror")
+def events_to_mirror():
+    return SparkSession.active().readStream.table("events")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Wall and CPU time in seconds."""
+
+    wall_s: float
+    cpu_s: float
+
+    def __sub__(self, other: _Cost) -> _Cost:
+        return _Cost(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
+
+
+@dataclass(slots=True)
+class _Mirror:
+    """A sink of the embedded engine, and a plain table of the same structure."""
+
+    spark: SparkSession
+    engine: Engine
+    sink: ClickHouseSink
+    tables: Tables
+    mirrored: TableName
+    checkpoint: int = field(default=0)
+
+    @classmethod
+    def open(cls, spark: SparkSession, folder: Path, database: str) -> _Mirror:
+        options = clickhouse_options(
+            "bench", {"url": f"clickhouse://embedded/{folder}", "database": database, "order_by.events": "id"}
+        )
+        engine = open_engine("bench", options)
+        sink = ClickHouseSink("bench", engine, options)
+        sink.fence(_FENCE)
+        mirrored = TableName("lake", ("default",), "events")
+        sink.ensure(mirrored, _SCHEMA, (), _FENCE)
+        tables = Tables("bench", engine, options)
+        engine.run(f"CREATE TABLE {database}.plain AS {tables.rows(mirrored)}")
+        return cls(spark, engine, sink, tables, mirrored)
+
+    def encoded(self, rows: ListRows) -> list[Any]:
+        """The rows as they are sent, in one batch of Arrow."""
+        columns = self.tables.columns(self.mirrored)
+        return [
+            batch.table(columns, 1, 1, number)
+            for number, batch in enumerate(batches(rows, columns, max(1, len(rows.rows))))
+        ]
+
+    def insert(self, encoded: list[Any]) -> None:
+        """The plain insert."""
+        for table in encoded:
+            self.tables.insert("plain", table, self.tables.columns(self.mirrored))
+
+    def deliver(self, added: ListRows, removed: ListRows | None = None) -> None:
+        """One transaction, as a delivery does it."""
+        self.checkpoint += 1
+        transaction = TransactionId(
+            incarnation="bench", sink="bench", checkpoint=CheckpointNumber(self.checkpoint), fence=_FENCE
+        )
+        intent = Intent(transaction=transaction, versions={self.mirrored: Version(str(self.checkpoint))})
+        self.sink.begin(intent)
+        change = RowChange(added=added, removed=removed, rows=len(added.rows))
+        self.sink.prepare(transaction, self.sink.write(transaction, self.mirrored, change))
+        self.sink.commit(transaction, _FENCE)
+
+    def cost(self, work: Callable[[], object]) -> _Cost:
+        before, started = cpu_s(self.spark), time.perf_counter()
+        work()
+        wall_s = time.perf_counter() - started
+        after = cpu_s(self.spark)
+        return _Cost(wall_s, sum(after.values()) - sum(before.values()))
+
+    def rows(self, table: str) -> int:
+        ((count,),) = self.engine.rows(f"SELECT toString(count()) FROM {table}")
+        return int(count)
+
+
+def measure(
+    spark: SparkSession,
+    folder: Path,
+    rows: int = 100_000,
+    rounds: int = 5,
+    rate: int = 1000,
+    intervals_s: Sequence[int] = (1, 5, 15, 60),
+    files: int = 30,
+    file_rows: int = 10_000,
+) -> dict[str, Any]:
+    """Ratios of CPU and wall time, costs by interval, and the time from a checkpoint to the sink's pointer.
+
+    Args:
+        spark: a warm session.
+        folder: of the engine and the pipeline.
+        rows: of one insert or transaction.
+        rounds: that are measured; their medians count.
+        rate: rows a second of the stream that is delivered at intervals.
+        intervals_s: between two deliveries of it; each divides a minute.
+        files: each of `file_rows` rows, that are delivered by a pipeline.
+    """
+    bench_folder = folder / "sinks"
+    shutil.rmtree(bench_folder, ignore_errors=True)
+    bench_folder.mkdir(parents=True)
+    mirror = _Mirror.open(spark, bench_folder / "clickhouse", "bench")
+    try:
+        appended = _append(mirror, rows, rounds)
+        intervals = _intervals(mirror, rate, intervals_s)
+        pointer = _pointer(spark, bench_folder, files, file_rows)
+    finally:
+        mirror.sink.close()
+    return {"rows": rows, **appended, "rate": rate, "intervals": intervals, "file_rows": file_rows, **pointer}
+
+
+def _append(mirror: _Mirror, rows: int, rounds: int) -> dict[str, Any]:
+    """A round appends new rows in each way, and changes as many rows of the mirror."""
+    costs: dict[str, list[_Cost]] = {way: [] for way in ("encode", "plain", "append", "keyed")}
+    # The first round warms up, and the rows that the next one changes come before each.
+    previous = _generated(0, rows)
+    mirror.deliver(previous)
+    for round_ in range(1, rounds + 2):
+        added, changed = (
+            _generated(round_ * rows, rows),
+            _generated((round_ - 1) * rows, rows, note="changed"),
+        )
+        encoded: list[Any] = []
+        ways: dict[str, Callable[[], object]] = {
+            "encode": lambda added=added, encoded=encoded: encoded.extend(mirror.encoded(added)),
+            "plain": lambda encoded=encoded: mirror.insert(encoded),
+            "append": lambda added=added: mirror.deliver(added),
+            "keyed": lambda new=changed, old=previous: mirror.deliver(new, old),
+        }
+        names = list(ways) if round_ % 2 else ["encode", "append", "plain", "keyed"]
+        for name in names:
+            cost = mirror.cost(ways[name])
+            if round_ > 1:
+                costs[name].append(cost)
+        previous = added
+    _require(mirror, rows * (rounds + 1), rows * (rounds + 2))
+    without_encoding = [
+        append - encode for append, encode in zip(costs["append"], costs["encode"], strict=True)
+    ]
+    medians = {name: _medians(measured) for name, measured in costs.items()}
+    return {
+        "costs": medians,
+        "append_to_plain": _ratios(without_encoding, costs["plain"]),
+        "append_to_plain_with_encoding": {
+            name: medians["append"][name] / (medians["plain"][name] + medians["encode"][name])
+            for name in ("wall_s", "cpu_s")
+        },
+        "keyed_to_append": _ratios(costs["keyed"], costs["append"]),
+    }
+
+
+def _intervals(mirror: _Mirror, rate: int, intervals_s: Sequence[int]) -> list[dict[str, Any]]:
+    """What a minute of a stream costs, delivered at intervals; nothing waits for its time to come."""
+    measured = []
+    first = 1_000_000_000
+    for interval_s in intervals_s:
+        count = rate * interval_s
+        changes = [_generated(first + index * count, count) for index in range(_MINUTE_S // interval_s)]
+        first += rate * _MINUTE_S
+
+        def plain(changes: list[ListRows] = changes) -> None:
+            for change in changes:
+                mirror.insert(mirror.encoded(change))
+
+        def transactions(changes: list[ListRows] = changes) -> None:
+            for change in changes:
+                mirror.deliver(change)
+
+        plain_cost, cost = mirror.cost(plain), mirror.cost(transactions)
+        measured.append(
+            {
+                "interval_s": interval_s,
+                "transactions": len(changes),
+                "plain_cpu_s": plain_cost.cpu_s,
+                "plain_wall_s": plain_cost.wall_s,
+                "cpu_s": cost.cpu_s,
+                "wall_s": cost.wall_s,
+            }
+        )
+    return measured
+
+
+def _pointer(spark: SparkSession, folder: Path, files: int, file_rows: int) -> dict[str, Any]:
+    """Milliseconds from a published checkpoint to the event that says that the sink has it."""
+    project_folder = folder / "project"
+    pipeline = Pipeline(project_folder, spark)
+    try:
+        pipeline.write("definitions/events.py", root("id BIGINT, kind STRING, amount BIGINT"))
+        pipeline.write("definitions/mirror.py", _FLOW.format(folder=folder / "clickhouse"))
+        (project_folder / "input").mkdir()
+        times_ms = []
+        with continuous(pipeline, 100) as happened:
+            wait_until(lambda: bool(happened.of("sink_delivered")), "the first delivery")
+            for number in range(files + _WARM):
+                checkpoints = len(happened.checkpoints)
+                _put(pipeline, number, file_rows)
+                wait_until(lambda past=checkpoints: len(happened.checkpoints) > past, "a checkpoint")
+                published = time.perf_counter()
+                newest = happened.checkpoints[-1]
+                wait_until(
+                    lambda newest=newest: happened.of("sink_delivered")[-1]["checkpoint"] >= newest,
+                    "a delivery",
+                )
+                if number >= _WARM:
+                    times_ms.append((time.perf_counter() - published) * 1000)
+            delivered_rows = sum(event["rows"] for event in happened.of("sink_delivered"))
+    finally:
+        pipeline.close()
+    if delivered_rows != (files + _WARM) * file_rows:
+        raise RuntimeError(f"{delivered_rows} rows were delivered")
+    times_ms.sort()
+    return {
+        "pointer_ms": times_ms,
+        "pointer_p50_ms": statistics.median(times_ms),
+        "pointer_p95_ms": times_ms[int(len(times_ms) * 0.95)],
+    }
+
+
+def _put(pipeline: Pipeline, number: int, rows: int) -> None:
+    """A file that appears all at once."""
+    first = number * rows
+    lines = [
+        json.dumps({"id": n, "kind": f"kind {n % 20}", "amount": n % 100}) for n in range(first, first + rows)
+    ]
+    hidden = pipeline.write(f"input/.{number:06d}", "\n".join(lines) + "\n")
+    hidden.rename(hidden.with_name(f"{number:06d}.json"))
+
+
+def _generated(first: int, count: int, note: str = "new") -> ListRows:
+    rows = [
+        (number, f"kind {number % 20}", Decimal(number % 10_000) / 100, _CHANGED_AT, f"{note} {number}")
+        for number in range(first, first + count)
+    ]
+    return ListRows(_SCHEMA.names, rows)
+
+
+def _require(mirror: _Mirror, plain: int, mirrored: int) -> None:
+    """Both sides hold what was sent."""
+    counts = mirror.rows("bench.plain"), mirror.rows("bench.events")
+    if counts != (plain, mirrored):
+        raise RuntimeError(f"rows of the plain and the mirrored table: {counts}, not {(plain, mirrored)}")
+
+
+def _medians(costs: list[_Cost]) -> dict[str, float]:
+    return {
+        "wall_s": statistics.median(cost.wall_s for cost in costs),
+        "cpu_s": statistics.median(cost.cpu_s for cost in costs),
+    }
+
+
+def _ratios(costs: list[_Cost], others: list[_Cost]) -> dict[str, float]:
+    """Medians of the ratios within one round."""
+    pairs = list(zip(costs, others, strict=True))
+    return {
+        "wall_s": statistics.median(cost.wall_s / other.wall_s for cost, other in pairs),
+        "cpu_s": statistics.median(cost.cpu_s / other.cpu_s for cost, other in pairs),
+    }
