@@ -35,6 +35,20 @@ def test_root_ahead_of_the_bound_is_held_back() -> None:
     assert not align(newest, source_times, {}, 2 * HOUR).held_back
 
 
+def test_complete_root_holds_nobody_back() -> None:
+    """An idle database: all of its log was read at 5 o'clock, and its last transaction was at 1."""
+    (idle,) = times(1)
+    newest = {"busy": "v3", "idle": "v0"}
+    for until, busy in ((None, "v1"), (3, "v2"), (0, "v1"), (5, "v3")):
+        complete_until_ms = None if until is None else until * HOUR
+        complete = SourceTime(version=idle.version, at_ms=idle.at_ms, complete_until_ms=complete_until_ms)
+        aligned = align(newest, {"busy": times(1, 2, 4, 5), "idle": (complete,)}, {}, HOUR)
+        assert aligned.roots == {"busy": busy, "idle": "v0"}
+    late = {"busy": times(1, 2), "idle": (*times(1), SourceTime(version=Version("v1"), at_ms=9 * HOUR))}
+    aligned = align({"busy": "v1", "idle": "v1"}, late, {}, HOUR)
+    assert aligned.roots == {"busy": "v1", "idle": "v0"}
+
+
 def test_no_root_moves_behind_the_last_cut() -> None:
     source_times = {"fast": times(5, 6, 7), "slow": times(1)}
     assert align({"fast": "v2", "slow": "v0"}, source_times, {"fast": "v1"}, 0).roots["fast"] == "v1"
@@ -136,7 +150,10 @@ def test_roots_of_other_jobs_are_held_back_too(jobs: Jobs) -> None:
     jobs.came("fast", FAST, 1, 2, 3, 4)
     jobs.came("slow", SLOW, 1)
     assert jobs.store.roots.aligned_cut("views", {}, HOUR).held_back.keys() == {str(FAST)}
-    assert jobs.cut(1) == {FAST: "v1", SLOW: "v0"}
+    (slow,) = times(1)
+    complete = SourceTime(version=slow.version, at_ms=slow.at_ms, complete_until_ms=2 * HOUR)
+    jobs.store.roots.report_source_times("slow", jobs.fences["slow"], {SLOW: (complete,)})
+    assert jobs.cut(1) == {FAST: "v2", SLOW: "v0"}
 
 
 def test_new_owner_reports_source_times_again(jobs: Jobs) -> None:

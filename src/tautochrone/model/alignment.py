@@ -16,10 +16,20 @@ __all__ = ["Alignment", "HeldBack", "SourceTime", "align"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTime:
-    """The source time of a version, in epoch milliseconds."""
+    """The source time of a version, in epoch milliseconds.
+
+    `complete_until_ms`, where it is later: the version has all that its source committed until then, so it is
+    not behind another root before that. None: not known.
+    """
 
     version: Version
     at_ms: int
+    complete_until_ms: int | None = None
+
+    @property
+    def complete_ms(self) -> int:
+        """Until when the version is not behind its source, as far as anybody knows."""
+        return max(self.at_ms, self.complete_until_ms or self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,8 @@ def align(
     last: Mapping[str, str],
     max_skew_ms: int,
 ) -> Alignment:
-    """The newest versions of which none is more than `max_skew_ms` ahead of another.
+    """The newest versions of which none is more than `max_skew_ms` ahead of another: the source time of none
+    is later than that after the time until which another one is complete.
 
     Args:
         newest: what an unaligned cut would take.
@@ -68,9 +79,9 @@ def align(
     # A root that goes back may become the slowest, and then bounds the others.
     while candidates and not unknown:
         slowest = min(
-            candidates, key=lambda name: (candidates[name].at_ms, candidates[name].is_held_back, name)
+            candidates, key=lambda name: (candidates[name].complete_ms, candidates[name].is_held_back, name)
         )
-        moved = [root.go_back(candidates[slowest].at_ms + max_skew_ms) for root in candidates.values()]
+        moved = [root.go_back(candidates[slowest].complete_ms + max_skew_ms) for root in candidates.values()]
         if not any(moved):
             behind = slowest
             break
@@ -80,7 +91,7 @@ def align(
     roots |= {name: root.version for name, root in candidates.items()}
     held_back = {
         name: HeldBack(
-            ahead_ms=None if unknown else root.newest_ms - candidates[behind].at_ms,
+            ahead_ms=None if unknown else root.newest_ms - candidates[behind].complete_ms,
             taken_ms=root.at_ms,
             behind=behind,
         )
@@ -104,6 +115,10 @@ class _RootVersions:
     @property
     def at_ms(self) -> int:
         return self._source_times[self._index].at_ms
+
+    @property
+    def complete_ms(self) -> int:
+        return self._source_times[self._index].complete_ms
 
     @property
     def newest_ms(self) -> int:

@@ -21,6 +21,7 @@ In a definition file:
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,14 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from tautochrone.errors import IngestError
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
@@ -54,6 +62,7 @@ _SCHEMA = StructType(
         StructField("operation", StringType()),
         StructField("id", LongType()),
         StructField("amount", LongType()),
+        StructField("committed_at", TimestampType()),
     ]
 )
 _ARROW = pa.schema(
@@ -64,6 +73,7 @@ _ARROW = pa.schema(
         ("operation", pa.string()),
         ("id", pa.int64()),
         ("amount", pa.int64()),
+        ("committed_at", pa.timestamp("us", "UTC")),
     ]
 )
 _AFTER_ALL = 2**31 - 1
@@ -73,7 +83,7 @@ _DDL = """
 CREATE TABLE IF NOT EXISTS state (relation TEXT, id INTEGER, amount INTEGER, PRIMARY KEY (relation, id));
 CREATE TABLE IF NOT EXISTS journal (
     point INTEGER, sequence INTEGER, relation TEXT, operation TEXT, id INTEGER, amount INTEGER,
-    PRIMARY KEY (point, sequence)
+    committed_us INTEGER, PRIMARY KEY (point, sequence)
 );
 CREATE TABLE IF NOT EXISTS counter (point INTEGER);
 CREATE TABLE IF NOT EXISTS slot (log TEXT, acknowledged INTEGER);
@@ -101,8 +111,9 @@ class ToyDatabase:
             if connection.execute("SELECT count(*) FROM counter").fetchone() == (0,):
                 connection.execute("INSERT INTO counter VALUES (0)")
 
-    def transaction(self, *changes: Change) -> int:
-        """Commit; answers the point of the transaction."""
+    def transaction(self, *changes: Change, committed_at_ms: int | None = None) -> int:
+        """Commit; answers the point of the transaction. Without a time, it is now."""
+        at_ms = time.time_ns() // 1_000_000 if committed_at_ms is None else committed_at_ms
         with self.connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             point = int(connection.execute("SELECT point FROM counter").fetchone()[0]) + 1
@@ -122,7 +133,9 @@ class ToyDatabase:
                 connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", (point, *row))
                 if is_kept:
                     entry = (point, sequence, change.relation, operation, change.id, change.amount)
-                    connection.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)", entry)
+                    connection.execute(
+                        "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?)", (*entry, at_ms * 1000)
+                    )
             return point
 
     def rows(self, relation: str) -> dict[int, int]:
@@ -237,11 +250,13 @@ class ToyChangeLog:
             copied = connection.execute(query, (relation, low, high)).fetchall()
         with self._database.connect() as connection:
             pass_at = connection.execute("SELECT point FROM counter").fetchone()[0]
-        return _table([(visible, _AFTER_ALL, relation, "copy", *row) for row in copied]), pass_at
+        return _table([(visible, _AFTER_ALL, relation, "copy", *row, None) for row in copied]), pass_at
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         point = position.point
-        return _table([(point, _AFTER_ALL, relation, "completed", None, None) for relation in relations])
+        return _table(
+            [(point, _AFTER_ALL, relation, "completed", None, None, None) for relation in relations]
+        )
 
     def acknowledge(self, position: LogPosition) -> None:
         with self._database.connect() as connection:
@@ -276,7 +291,7 @@ class ToyStream(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return "point BIGINT, sequence INT, relation STRING, operation STRING, id BIGINT, amount BIGINT"
+        return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in _SCHEMA.fields)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         raise NotImplementedError("the log is read by us")

@@ -157,8 +157,8 @@ reports = Table(
     Column("times", JSON(none_as_null=True)),
 )
 """The newest reported version of each table. Tables that were committed together change in one transaction.
-`times` has the versions that an aligned cut may take, each with its source time; null for tables that are not
-aligned."""
+`times` has the versions that an aligned cut may take, each with its source time, and until when
+it is complete where that is known; null for tables that are not aligned."""
 
 checkpoints = Table(
     "checkpoints",

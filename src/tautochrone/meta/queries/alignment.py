@@ -24,6 +24,10 @@ def mark_source_times_unknown(connection: Connection, job: str) -> None:
     connection.execute(update(t.reports).where(known).values(times=[]))
 
 
+def _source_time(version: str, at_ms: int, complete_until_ms: int | None = None) -> SourceTime:
+    return SourceTime(version=Version(version), at_ms=at_ms, complete_until_ms=complete_until_ms)
+
+
 def aligned_cut(
     connection: Connection, jobs: Collection[str], cut: Mapping[str, str], max_skew_ms: int
 ) -> Alignment:
@@ -31,10 +35,7 @@ def aligned_cut(
     reported_times = connection.execute(
         select(_R.table_name, _R.times).where(_R.job.in_(jobs), _R.times.is_not(None))
     ).all()
-    times = {
-        row.table_name: [SourceTime(version=Version(version), at_ms=at_ms) for version, at_ms in row.times]
-        for row in reported_times
-    }
+    times = {row.table_name: [_source_time(*values) for values in row.times] for row in reported_times}
     current = select(_V.table_name, _V.version).where(
         _V.table_name.in_(list(times)), _V.is_root.is_(True), _V.to_checkpoint.is_(None)
     )

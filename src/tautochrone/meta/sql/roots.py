@@ -81,7 +81,7 @@ class SqlRoots(Repository):
     ) -> None:
         with self._fenced(job, fence, durable=False) as connection:
             times_by_table = {
-                str(table): [[source_time.version, source_time.at_ms] for source_time in source_times]
+                str(table): [_stored(source_time) for source_time in source_times]
                 for table, source_times in times.items()
             }
             for row in connection.execute(select(_R.table_name, _R.times).where(_R.job == job)).all():
@@ -96,3 +96,8 @@ class SqlRoots(Repository):
             own = {str(table): version for table, version in roots.items()}
             cut = reported_roots(connection, job, topology) | own
             return aligned_cut(connection, topology.jobs_sharing_with(job), cut, max_skew_ms)
+
+
+def _stored(source_time: SourceTime) -> list[str | int]:
+    values: list[str | int] = [source_time.version, source_time.at_ms]
+    return values if source_time.complete_until_ms is None else [*values, source_time.complete_until_ms]

@@ -2,6 +2,9 @@
 
 Only with `run.align`. The source time of a version is read from the rows that were added since the version
 before it. After a start all rows of the last cut's version are read once.
+
+The newest version of a change log is complete until the flow last saw the end of the log: an idle database
+holds nobody back. Copied rows have no commit time; a version that has only those is as old as its commit.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from tautochrone.model.alignment import HeldBack, SourceTime
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.event_time import EVENT_TIME, event_time_of
+from tautochrone.project.event_time import EVENT_TIME, event_time_of, has_commit_time
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.cut import Cut
 
@@ -68,7 +71,9 @@ class Aligner:
         if max_skew_ms is None:
             return cut
         times = {
-            name: tuple(self._source_times(name, cut.roots[name], last.get(name)))
+            name: self._observed(
+                name, self._source_times(name, cut.roots[name], last.get(name)), cut.observations.get(name)
+            )
             for name in self._columns
             if name in cut.roots
         }
@@ -95,6 +100,17 @@ class Aligner:
         }
         return replace(cut, roots=roots, observations=observations)
 
+    def _observed(
+        self, name: TableName, times: list[SourceTime], observed_ms: int | None
+    ) -> tuple[SourceTime, ...]:
+        """With the time until which the newest version of a change log is complete."""
+        if not times or observed_ms is None or not self._has_commit_time(name):
+            return tuple(times)
+        return (*times[:-1], replace(times[-1], complete_until_ms=observed_ms))
+
+    def _has_commit_time(self, name: TableName) -> bool:
+        return has_commit_time(self._job.definitions.datasets[name])
+
     def _source_times(self, name: TableName, newest: Version, last: Version | None) -> list[SourceTime]:
         """The versions of a root from the last cut's to the newest, with their source times."""
         times = self._times.get(name, [])
@@ -112,7 +128,8 @@ class Aligner:
         self, name: TableName, earlier: list[SourceTime], newest: Version, last: Version | None
     ) -> list[SourceTime]:
         table, column = self._job.tables[name], self._columns[name]
-        history = [version for version, _, _ in table.versions()]
+        committed = {version: committed_at_ms for version, _, committed_at_ms in table.versions()}
+        history = list(committed)
         if last in history and last not in [time.version for time in earlier]:
             earlier, start = [], last
         elif earlier and earlier[-1].version in history:
@@ -123,6 +140,8 @@ class Aligner:
         if newest not in history:
             earlier, start, history = [], newest, [newest]
         max_ms = earlier[-1].at_ms if earlier else self._greatest(table.read(self._job.base, start), column)
+        if max_ms is None and self._has_commit_time(name):
+            max_ms = committed.get(start)
         times = list(earlier) if earlier or max_ms is None else [SourceTime(version=start, at_ms=max_ms)]
         for version in _evenly_spaced(history[history.index(start) + 1 : history.index(newest) + 1]):
             newest_ms = self._greatest_added(table, column, start, version)

@@ -74,7 +74,9 @@ def define_log(name: str, format_name: str, comment: str) -> None:
 
     SparkSession.active().dataSource.register(Stream)
 
-    @dp.table(name=f"{name}_log", comment=comment)
+    @dp.table(
+        name=f"{name}_log", comment=comment, table_properties={"tautochrone.commit-time": "committed_at"}
+    )
     def log() -> DataFrame:
         return SparkSession.active().readStream.format(format_name).option("capture", name).load()
 
