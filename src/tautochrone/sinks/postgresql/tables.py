@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,20 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.json_rows import JsonRows, comparable
+from tautochrone.sinks.common.mirrored import (
+    COMPOSITES,
+    HASH,
+    from_json,
+    mirror_name,
+    refuse_changed_columns,
+    refuse_reserved_columns,
+    row_hash,
+)
+from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
-__all__ = ["HASH", "MirroredTable", "Tables", "row_hash"]
+__all__ = ["MirroredTable", "Tables"]
 
-HASH = "_taut_hash"
 _MAX_NAME_BYTES = 63
 _TYPES: dict[type, str] = {
     spark.BooleanType: "boolean",
@@ -35,35 +42,14 @@ _TYPES: dict[type, str] = {
     spark.TimestampType: "timestamp with time zone",
     spark.TimestampNTZType: "timestamp without time zone",
 }
-_COMPOSITES = (spark.ArrayType, spark.MapType, spark.StructType)
-
-
-def row_hash(row: Mapping[str, Any]) -> str:
-    """The hash of a row in JSON values, as PostgreSQL prints a uuid."""
-    digest = hashlib.md5(comparable(row).encode(), usedforsecurity=False).hexdigest()
-    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
 
 
 def _sql_type(spark_type: Any) -> str:
     if isinstance(spark_type, spark.DecimalType):
         return f"numeric({spark_type.precision}, {spark_type.scale})"
-    if isinstance(spark_type, _COMPOSITES):
+    if isinstance(spark_type, COMPOSITES):
         return "jsonb"
     return next((text for kind, text in _TYPES.items() if isinstance(spark_type, kind)), "text")
-
-
-def _from_json(value: Any, spark_type: Any) -> Any:
-    """A value of a jsonb column as it was written: jsonb keeps 1e300 as an integer of 301 digits."""
-    if value is None:
-        return None
-    if isinstance(spark_type, spark.ArrayType):
-        return [_from_json(item, spark_type.elementType) for item in value]
-    if isinstance(spark_type, spark.MapType):
-        return {key: _from_json(item, spark_type.valueType) for key, item in value.items()}
-    if isinstance(spark_type, spark.StructType):
-        return {field.name: _from_json(value[field.name], field.dataType) for field in spark_type.fields}
-    is_float = isinstance(spark_type, (spark.FloatType, spark.DoubleType))
-    return float(value) if is_float and isinstance(value, int) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +77,7 @@ class MirroredTable:
         values = []
         for field in self.schema.fields:
             value = row[field.name]
-            if value is not None and isinstance(field.dataType, _COMPOSITES):
+            if value is not None and isinstance(field.dataType, COMPOSITES):
                 value = json.dumps(value, ensure_ascii=False)
             elif value is not None and isinstance(field.dataType, spark.BinaryType):
                 value = f"\\x{base64.b64decode(value).hex()}"
@@ -102,8 +88,8 @@ class MirroredTable:
         """Rows that PostgreSQL answered, in JSON values."""
         for listed in values:
             yield {
-                field.name: _from_json(value, field.dataType)
-                if isinstance(field.dataType, _COMPOSITES)
+                field.name: from_json(value, field.dataType)
+                if isinstance(field.dataType, COMPOSITES)
                 else self.rows.value(field.name, value)
                 for field, value in zip(self.schema.fields, listed, strict=True)
             }
@@ -125,29 +111,13 @@ class Tables:
                 `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`.
         """
         mirrored = self._mirrored(table, schema, key)
-        reserved = [name for name in schema.names if name.startswith("_taut_")]
-        if reserved:
-            raise SinkError(
-                "SINK_COLUMN_NAME_RESERVED",
-                f"Sink {self._sink}: {table} has a column {reserved[0]}, a name that the sink itself uses",
-                hint="Rename the column in the query of the dataset.",
-                sqlstate="42939",
-            )
+        refuse_reserved_columns(self._sink, table, schema)
         existing = self._stored_schema(cursor, table)
         if existing is None:
             self._create(cursor, mirrored)
-        stored = {} if existing is None else {field.name: field.dataType for field in existing.fields}
-        new_types = {field.name: field.dataType for field in schema.fields}
-        changed = [name for name, kind in stored.items() if new_types.get(name) != kind]
-        if changed:
-            raise SinkError(
-                "SINK_COLUMNS_CHANGED",
-                f"Sink {self._sink}: columns of {table} changed their type or went: {', '.join(changed)}",
-                hint=f"Drop the schema {self._options.schema}, run `taut sinks --forget {self._sink}`, and "
-                "the next run delivers all rows.",
-                parameters={"sink": self._sink, "table": str(table)},
-                sqlstate="0A000",
-            )
+        else:
+            refuse_changed_columns(self._sink, table, existing, schema, f"the schema {self._options.schema}")
+        stored = () if existing is None else existing.names
         for field in schema.fields:
             if field.name not in stored:
                 self._add_column(cursor, mirrored, field)
@@ -166,8 +136,7 @@ class Tables:
         return MirroredTable(sql.Identifier(self._options.schema, self._plain_name(table)), schema, rows)
 
     def _plain_name(self, table: TableName) -> str:
-        namespace = () if table.namespace == ("default",) else table.namespace
-        name = "__".join((*namespace, table.table))
+        name = mirror_name(table)
         if len(name.encode()) > _MAX_NAME_BYTES:
             # PostgreSQL cuts longer names: two tables could get the same one.
             raise SinkError(

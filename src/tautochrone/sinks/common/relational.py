@@ -1,0 +1,339 @@
+"""Sinks over a relational database: a checkpoint is shown by one transaction, together with its pointer.
+
+1. `write` puts the changed rows into temporary tables of the connection. Nobody else sees them.
+2. `prepare` compares what is there with what was sent, by content.
+3. `commit` locks the row of the sink, compares the fence, applies the temporary tables, writes the pointer,
+   and commits, all in one transaction.
+4. A new owner raises the fence in the same row: it waits for a commit that is under way, and each later one
+   of the older owner is refused. A commit of which the answer was lost arrived if the pointer is there.
+
+Temporary tables end with their connection. A transaction that loses it is aborted, unless the pointer says
+that it was committed.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+from tautochrone.errors import SinkContentError, SinkError
+from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.sink import (
+    Capabilities,
+    Chunk,
+    Digest,
+    Intent,
+    Operation,
+    Published,
+    Recovered,
+    RowDifference,
+    TransactionId,
+    TransactionState,
+)
+from tautochrone.sinks.common.steps import (
+    TransactionSteps,
+    differing_rows,
+    require_fence,
+    require_visible,
+    same_content,
+    signed_frames,
+    total_digest,
+)
+from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
+
+__all__ = ["Database", "MirroredRows", "RelationalSink"]
+
+_S = TransactionState
+_OPEN = (_S.INITIALIZED, _S.PREPARED)
+
+
+class Database(Protocol):
+    """One connection, opened again when it was lost."""
+
+    @property
+    def generation(self) -> int:
+        """Counts the connections: temporary tables of an earlier one are gone."""
+
+    def transaction(self, isolation: str = "") -> AbstractContextManager[Any]:
+        """A cursor in a transaction of its own."""
+
+    def close(self) -> None: ...
+
+
+class MirroredRows(Protocol):
+    """A table as the sink knows it."""
+
+    @property
+    def rows(self) -> JsonRows:
+        """How rows become JSON values."""
+
+    def values(self, row: Mapping[str, Any]) -> list[Any]:
+        """A row in JSON values as the database takes it; the last one is its hash in hexadecimal digits."""
+
+
+_Mirrored = TypeVar("_Mirrored", bound=MirroredRows)
+
+
+class RelationalSink(TransactionSteps, Generic[_Mirrored]):
+    """See the module docstring. Methods that raise `NotImplementedError` are the database's own part."""
+
+    def __init__(self, name: str, database: Database, chunk_rows: int, container: str) -> None:
+        self.name = name
+        self._connection = database
+        self._chunk_rows = chunk_rows
+        self._container = container
+        self._mirrored: dict[TableName, _Mirrored] = {}
+        self._states: dict[TransactionId, TransactionState] = {}
+        self._generations: dict[TransactionId, int] = {}
+        self._intents: dict[TransactionId, Intent] = {}
+        self._staged: dict[TransactionId, dict[TableName, str]] = {}
+
+    # -- the database's own part ------------------------------------------------------------------
+
+    @abstractmethod
+    def _statement(self, template: str) -> Any:
+        """A statement over the table of sinks, `{sinks}`."""
+
+    @abstractmethod
+    def _load(self, cursor: Any, table: TableName) -> _Mirrored | None:
+        """A table that the sink has, or None."""
+
+    @abstractmethod
+    def _create_staging(self, name: str, mirrored: _Mirrored) -> None:
+        """Create the temporary tables of this name, empty."""
+
+    @abstractmethod
+    def _drop_staging(self, cursor: Any, name: str) -> None:
+        """Drop them, if they are there."""
+
+    @abstractmethod
+    def _send(self, staging: str, mirrored: _Mirrored, rows: list[list[Any]], sign: int, chunk: int) -> None:
+        """Put rows into a temporary table."""
+
+    @abstractmethod
+    def _staged_digests(self, cursor: Any, staging: str) -> list[tuple[Any, ...]]:
+        """Of each chunk its number, its rows, and the sum of sign times the first 32 bits of the hash."""
+
+    @abstractmethod
+    def _apply(
+        self, cursor: Any, table: TableName, mirrored: _Mirrored, staging: str, *, is_replaced: bool
+    ) -> None:
+        """Make the table what the transaction says."""
+
+    @abstractmethod
+    def _stored_rows(self, mirrored: _Mirrored) -> Iterator[Mapping[str, Any]]:
+        """All rows of a table in JSON values, inside of a transaction."""
+
+    # -- owners and the pointer -------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(resumable=False)
+
+    def published(self) -> Published | None:
+        with self._connection.transaction() as cursor:
+            return self._read(cursor)[1]
+
+    def highest_fence(self) -> Fence:
+        with self._connection.transaction() as cursor:
+            return self._read(cursor)[0]
+
+    def fence(self, fence: Fence) -> None:
+        with self._connection.transaction() as cursor:
+            self._lock(cursor, fence)
+            statement = self._statement("UPDATE {sinks} SET fence = %s WHERE name = %s")
+            cursor.execute(statement, (int(fence), self.name))
+
+    def _read(self, cursor: Any, suffix: str = "") -> tuple[Fence, Published | None]:
+        statement = self._statement("SELECT fence, published FROM {sinks} WHERE name = %s " + suffix)
+        cursor.execute(statement, (self.name,))
+        fence, text = cursor.fetchone() or (0, None)
+        if text is None:
+            return Fence(fence), None
+        intent = Intent.from_json(json.loads(text))
+        return Fence(fence), Published(transaction=intent.transaction, versions=intent.versions)
+
+    def _lock(self, cursor: Any, fence: Fence) -> None:
+        """Refuse a lower fence; until the end of the transaction nobody can raise it."""
+        highest, _ = self._read(cursor, "FOR UPDATE")
+        require_fence(self.name, fence, highest)
+
+    def _require(self, fence: Fence) -> None:
+        with self._connection.transaction() as cursor:
+            self._lock(cursor, fence)
+
+    def _state(self, transaction: TransactionId) -> TransactionState:
+        published = self.published()
+        if published is not None and published.transaction == transaction:
+            return _S.COMMITTED
+        state = self._states.get(transaction, _S.UNKNOWN)
+        if state in _OPEN and self._generations[transaction] != self._connection.generation:
+            # The connection was lost, and what was staged with it.
+            state = self._states[transaction] = _S.ABORTED
+        return state
+
+    # -- one transaction --------------------------------------------------------------------------
+
+    def begin(self, intent: Intent) -> TransactionState:
+        transaction = intent.transaction
+        state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        self._states = {key: old for key, old in self._states.items() if old in _OPEN}
+        self._states[transaction] = state
+        self._generations[transaction] = self._connection.generation
+        self._intents[transaction] = intent
+        self._staged.setdefault(transaction, {})
+        return state
+
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+        known_rows = None if change.carried else change.rows
+        return self._stage(transaction, table, signed_frames(change), known_rows)
+
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+        return self._stage(transaction, table, [(rows, 1)], None)
+
+    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+        state = self._next(Operation.PREPARE, transaction, transaction.fence)
+        with self._connection.transaction() as cursor:
+            arrived = {
+                (table, int(number)): Digest(int(rows), str(int(total)))
+                for table, staging in self._staged[transaction].items()
+                for number, rows, total in self._staged_digests(cursor, staging)
+            }
+        same_content(self.name, chunks, arrived)
+        self._states[transaction] = state
+
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        state = self._next(Operation.COMMIT, transaction, fence)
+        if self._state(transaction) is _S.COMMITTED:
+            return
+        intent = self._intents[transaction]
+        with self._connection.transaction() as cursor:
+            self._lock(cursor, fence)
+            for table, staging in self._staged[transaction].items():
+                mirrored = self._table(cursor, table)
+                self._apply(cursor, table, mirrored, staging, is_replaced=table in intent.replaced)
+            cursor.execute(
+                self._statement("UPDATE {sinks} SET published = %s, published_at = now() WHERE name = %s"),
+                (json.dumps(intent.as_json()), self.name),
+            )
+        self._states[transaction] = state
+        self._drop(transaction)
+
+    def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        self._states[transaction] = self._next(Operation.ABORT, transaction, fence)
+        self._drop(transaction)
+
+    def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        self._require(fence)
+        for transaction in [key for key in self._states if self._state(key) in _OPEN]:
+            self.abort(transaction, fence)
+        return self._recovered(intents)
+
+    # -- audit ------------------------------------------------------------------------------------
+
+    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
+        return total_digest((row_number(text), 1) for text in self._lake_texts(table, rows))
+
+    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
+        return total_digest((row_number(text), 1) for text in self._sink_texts(table, checkpoint))
+
+    def differences(
+        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
+    ) -> Sequence[RowDifference]:
+        in_sink = Counter(self._sink_texts(table, checkpoint))
+        return differing_rows(in_sink, Counter(self._lake_texts(table, rows)), limit)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _table(self, cursor: Any, table: TableName) -> _Mirrored:
+        mirrored = self._mirrored.get(table) or self._load(cursor, table)
+        if mirrored is None:
+            raise SinkError(
+                "SINK_ROW_MISSING",
+                f"Sink {self.name} has no table for {table}",
+                hint=f"`taut sinks --forget {self.name}`: the next run delivers all rows.",
+                parameters={"sink": self.name, "table": str(table)},
+            )
+        self._mirrored[table] = mirrored
+        return mirrored
+
+    def _encoder(self, table: TableName) -> _Mirrored:
+        with self._connection.transaction() as cursor:
+            return self._table(cursor, table)
+
+    def _stage(
+        self,
+        transaction: TransactionId,
+        table: TableName,
+        signed_rows: Sequence[tuple[Rows, int]],
+        known_rows: int | None,
+    ) -> list[Chunk]:
+        self._next(Operation.WRITE, transaction, transaction.fence)
+        mirrored = self._encoder(table)
+        staged = self._staged[transaction]
+        staging = staged.get(table) or f"{transaction}_{len(staged)}"
+        self._create_staging(staging, mirrored)
+        staged[table] = staging
+        chunks: list[Chunk] = []
+        for rows, sign in signed_rows:
+            # Rows are computed before a database's transaction begins: it must not be idle in it for long.
+            for batch in self._batches(mirrored, rows, known_rows):
+                number = len(chunks)
+                total = sum(sign * int(values[-1][:8], 16) for values in batch)
+                self._send(staging, mirrored, batch, sign, number)
+                digest = Digest(len(batch), str(total))
+                chunks.append(Chunk(table=table, number=number, digest=digest))
+        return chunks
+
+    def _batches(self, mirrored: _Mirrored, rows: Rows, known_rows: int | None) -> Iterator[list[list[Any]]]:
+        batch: list[list[Any]] = []
+        for row in mirrored.rows.rows(rows, self._chunk_rows, known_rows):
+            batch.append(mirrored.values(row))
+            if len(batch) == self._chunk_rows:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _require_removed(self, table: TableName, rows: int, present: int) -> None:
+        if present != rows:
+            raise SinkContentError(
+                "SINK_ROW_MISSING",
+                f"Sink {self.name}: {table} lacks {rows - present} of {rows} rows to remove",
+                hint=f"Somebody else changed the table. Drop {self._container} of the sink and run "
+                f"`taut sinks --forget {self.name}`: the next run delivers all rows.",
+                parameters={"sink": self.name, "table": str(table)},
+            )
+
+    def _drop(self, transaction: TransactionId) -> None:
+        self._intents.pop(transaction, None)
+        generation = self._generations.pop(transaction, 0)
+        staged = self._staged.pop(transaction, {})
+        if staged and generation == self._connection.generation:
+            with self._connection.transaction() as cursor:
+                for name in staged.values():
+                    self._drop_staging(cursor, name)
+
+    # -- texts of rows ----------------------------------------------------------------------------
+
+    def _lake_texts(self, table: TableName, rows: Rows) -> Iterator[str]:
+        encoder = self._encoder(table).rows
+        return (comparable(row) for row in encoder.rows(rows, self._chunk_rows))
+
+    def _sink_texts(self, table: TableName, checkpoint: CheckpointNumber) -> Iterator[str]:
+        """The rows of a table, read from its columns, at the checkpoint that the same snapshot shows."""
+        with self._connection.transaction("REPEATABLE READ") as cursor:
+            _, published = self._read(cursor)
+            require_visible(self.name, None if published is None else published.checkpoint, checkpoint)
+            mirrored = self._load(cursor, table)
+            if mirrored is not None:
+                for row in self._stored_rows(mirrored):
+                    yield comparable(row)
