@@ -13,7 +13,17 @@ from typing import Any
 
 import pymysql
 
-__all__ = ["fresh_schema", "is_installed", "open_connection", "restart_server", "server_url"]
+__all__ = [
+    "SINK_PASSWORD",
+    "fresh_schema",
+    "is_installed",
+    "open_connection",
+    "restart_server",
+    "server_url",
+    "sink_url",
+]
+
+SINK_PASSWORD = "se:cret/2"
 
 _START_TIMEOUT_S = 60
 
@@ -115,3 +125,13 @@ def fresh_schema() -> str:
     with open_connection() as connection:
         connection.cursor().execute(f"CREATE DATABASE {name}")
     return name
+
+
+def sink_url(database: str) -> str:
+    """The URL of a user with the rights that a sink needs in a database, which is not there yet."""
+    rights = "CREATE, ALTER, INDEX, CREATE TEMPORARY TABLES, SELECT, INSERT, UPDATE, DELETE"
+    with open_connection() as connection:
+        cursor = connection.cursor()
+        cursor.execute("CREATE USER IF NOT EXISTS sink@'%%' IDENTIFIED BY %s", (SINK_PASSWORD,))
+        cursor.execute(f"GRANT {rights} ON {database}.* TO sink@'%'")
+    return f"mariadb://sink@localhost/{database}?unix_socket={_server().socket}"

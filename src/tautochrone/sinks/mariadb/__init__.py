@@ -1,0 +1,7 @@
+"""The format `mariadb`: mirrors tables in a MariaDB database, one transaction per checkpoint."""
+
+from __future__ import annotations
+
+from tautochrone.sinks.mariadb.open import open_mariadb_sink
+
+__all__ = ["open_mariadb_sink"]

@@ -1,0 +1,157 @@
+"""The connection of a sink to its database, and the database's errors as the sink's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+from pymysql.constants import CR, ER
+from pymysql.cursors import SSCursor
+
+from tautochrone.errors import SinkError
+from tautochrone.sinks.mariadb.options import MariadbOptions
+
+__all__ = ["ConnectionLostError", "Database", "quoted"]
+
+_SETTINGS = (
+    # Without the strict mode a value that does not fit would be changed instead of refused.
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
+    "innodb_lock_wait_timeout = 90, lock_wait_timeout = 90, net_write_timeout = 600, "
+    "sql_select_limit = DEFAULT"
+)
+_IDLE_S = 604_800
+_IDLE_IN_TRANSACTION_S = 60
+"""A process that stops in the middle of a commit must not hold the lock of the sink for ever."""
+_NOT_REACHABLE = (
+    ER.ACCESS_DENIED_ERROR,
+    ER.CON_COUNT_ERROR,
+    ER.HOST_IS_BLOCKED,
+    ER.SERVER_SHUTDOWN,
+    ER.NEW_ABORTING_CONNECTION,
+    1927,  # ER_CONNECTION_KILLED
+    4031,  # ER_CLIENT_INTERACTION_TIMEOUT of MySQL
+)
+
+
+class ConnectionLostError(SinkError):
+    """The connection is gone, with the temporary tables of its transactions."""
+
+    default_retryable = True
+
+
+def quoted(*names: str) -> str:
+    """A name as SQL."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+class Database:
+    """One connection, opened again when it was lost."""
+
+    def __init__(self, sink: str, options: MariadbOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._connection: Any = None
+        self._generation = 0
+        self._exists = False
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    @contextmanager
+    def transaction(self, isolation: str = "READ COMMITTED") -> Iterator[Any]:
+        """A cursor in a transaction of its own.
+
+        Raises:
+            ConnectionLostError: whether the transaction was committed is not known.
+            SinkError: `SINK_DATABASE_REFUSED`
+        """
+        with self._errors(), self._connected().cursor() as cursor:
+            cursor.execute(f"SET SESSION wait_timeout = {_IDLE_IN_TRANSACTION_S}")
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+            cursor.execute("START TRANSACTION")
+            try:
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+            cursor.execute(f"SET SESSION wait_timeout = {_IDLE_S}")
+
+    @contextmanager
+    def autocommit(self) -> Iterator[Any]:
+        """A cursor for statements that create or alter tables, each of which is a transaction."""
+        with self._errors(), self._connected().cursor() as cursor:
+            yield cursor
+
+    def stream(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query inside of `transaction`, not all of them in memory."""
+        with self._connection.cursor(SSCursor) as cursor:
+            cursor.execute(query)
+            yield from cursor
+
+    def use(self) -> None:
+        """Make the sink's database the current one, without which some statements are refused."""
+        self._exists = True
+        with self._errors():
+            self._connected().select_db(self._options.database)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.open:
+            # Not `close`, which would wait for a server that does not answer.
+            connection._force_close()  # noqa: SLF001
+
+    def _roll_back(self) -> None:
+        try:
+            self._connection.rollback()
+        except Exception:
+            self.close()
+
+    def _connected(self) -> Any:
+        if self._connection is not None and self._connection.open:
+            return self._connection
+        connection = pymysql.connect(
+            **self._options.connection,
+            user=self._options.user,
+            password=self._options.password,
+            database=self._options.database if self._exists else None,
+            autocommit=True,
+            charset="utf8mb4",
+            connect_timeout=10,
+            program_name=f"tautochrone sink {self._sink}",
+        )
+        with connection.cursor() as cursor:
+            cursor.execute(_SETTINGS)
+            cursor.execute(f"SET SESSION wait_timeout = {_IDLE_S}")
+        self._generation += 1
+        self._connection = connection
+        return connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.Error, OSError) as error:
+            code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+            text = " ".join(str(error.args[-1] if error.args else error).split())
+            is_cut = isinstance(error, OSError) or not code or code in _NOT_REACHABLE
+            if is_cut or (code >= CR.CR_ERROR_FIRST and code <= CR.CR_ERROR_LAST):
+                self.close()
+                raise ConnectionLostError(
+                    "SINK_NOT_REACHABLE",
+                    f"Sink {self._sink}: the database does not answer: {text}",
+                    hint="Is it up, and are host, port, TLS and password right?",
+                    sqlstate="08006",
+                ) from error
+            raise SinkError(
+                "SINK_DATABASE_REFUSED",
+                f"Sink {self._sink}: MariaDB refuses a statement: {text}",
+                hint="The user needs CREATE, ALTER, INDEX, CREATE TEMPORARY TABLES, SELECT, INSERT, UPDATE "
+                "and DELETE on the database. Tables of a sink are changed by the sink only.",
+                retryable=code in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT),
+                sqlstate="58000",
+                parameters={"sink": self._sink},
+            ) from error

@@ -1,0 +1,196 @@
+"""The port of sinks over MariaDB: rows in temporary tables, and one transaction over all tables.
+
+A table with a key has one row of each: what came is written by `INSERT … ON DUPLICATE KEY UPDATE`, and keys
+that went are deleted. A table without a key may have equal rows, which are told apart by a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tautochrone.errors import SinkError
+from tautochrone.model.names import Fence, TableName
+from tautochrone.sinks.common.mirrored import HASH
+from tautochrone.sinks.common.relational import RelationalSink
+from tautochrone.sinks.mariadb.database import Database, quoted
+from tautochrone.sinks.mariadb.options import MariadbOptions
+from tautochrone.sinks.mariadb.tables import KEY, MirroredTable, Tables
+
+__all__ = ["MariadbSink"]
+
+
+class MariadbSink(RelationalSink[MirroredTable]):
+    """See the module docstring, and that of `RelationalSink`."""
+
+    def __init__(self, name: str, options: MariadbOptions) -> None:
+        self._options = options
+        self._database = Database(name, options)
+        super().__init__(name, self._database, options.chunk_rows, "the database")
+        self._tables = Tables(name, options)
+        with self._database.autocommit() as cursor:
+            self._create_own_tables(cursor)
+            statement = self._statement("INSERT IGNORE INTO {sinks} VALUES (%s, 0, NULL, NULL)")
+            cursor.execute(statement, (name,))
+
+    def _create_own_tables(self, cursor: Any) -> None:
+        database = self._options.database
+        cursor.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (database,))
+        if cursor.fetchone() is None:
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)} CHARACTER SET utf8mb4")
+        self._database.use()
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s "
+            "AND table_name IN ('taut_sinks', 'taut_tables')",
+            (database,),
+        )
+        if cursor.fetchone() != (2,):
+            cursor.execute(
+                self._statement(
+                    "CREATE TABLE IF NOT EXISTS {sinks} (name VARCHAR(190) CHARACTER SET utf8mb4 "
+                    "COLLATE utf8mb4_bin PRIMARY KEY, fence BIGINT NOT NULL, published LONGTEXT, "
+                    "published_at DATETIME(6)) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
+                )
+            )
+            self._tables.create_registry(cursor)
+
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+        with self._database.transaction() as cursor:
+            self._lock(cursor, fence)
+            mirrored = self._tables.register(cursor, table, schema, key)
+        with self._database.autocommit() as cursor:
+            self._tables.create(cursor, table, mirrored)
+        self._mirrored[table] = mirrored
+
+    def _statement(self, template: str) -> str:
+        return template.format(sinks=quoted(self._options.database, "taut_sinks"))
+
+    def _load(self, cursor: Any, table: TableName) -> MirroredTable | None:
+        return self._tables.load(cursor, table)
+
+    # -- staging ----------------------------------------------------------------------------------
+
+    def _staging(self, name: str) -> tuple[str, str]:
+        """The temporary tables of rows that went, and of those that came: MySQL cannot use one twice."""
+        database = self._options.database
+        return quoted(database, f"{name}_r"), quoted(database, f"{name}_a")
+
+    def _create_staging(self, name: str, mirrored: MirroredTable) -> None:
+        identity = KEY if mirrored.is_keyed else HASH
+        with self._database.autocommit() as cursor:
+            self._drop_staging(cursor, name)
+            for staging in self._staging(name):
+                cursor.execute(
+                    f"CREATE TEMPORARY TABLE {staging} ({mirrored.definitions}, "
+                    f"`_taut_chunk` INT NOT NULL, INDEX ({quoted(identity)})) "
+                    "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
+                )
+
+    def _drop_staging(self, cursor: Any, name: str) -> None:
+        cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {', '.join(self._staging(name))}")
+
+    def _send(
+        self, staging: str, mirrored: MirroredTable, rows: list[list[Any]], sign: int, chunk: int
+    ) -> None:
+        removed, added = self._staging(staging)
+        hashes = 2 if mirrored.is_keyed else 1
+        marks = ", ".join(["%s"] * (len(mirrored.columns) + 1))
+        # A % in a name is doubled: the driver fills marks in.
+        columns = mirrored.column_list.replace("%", "%%")
+        statement = (
+            f"INSERT INTO {added if sign > 0 else removed} ({columns}, `_taut_chunk`) VALUES ({marks})"
+        )
+        encoded = [[*values[:-hashes], *map(bytes.fromhex, values[-hashes:]), chunk] for values in rows]
+        with self._database.transaction() as cursor:
+            self._insert(cursor, statement, encoded)
+
+    def _insert(self, cursor: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            cursor.executemany(statement, rows)
+
+    def _staged_digests(self, cursor: Any, staging: str) -> list[tuple[Any, ...]]:
+        digests: list[tuple[Any, ...]] = []
+        for table, sign in zip(self._staging(staging), (-1, 1), strict=True):
+            cursor.execute(
+                f"SELECT `_taut_chunk`, COUNT(*), {sign} * "
+                f"SUM(CAST(CONV(LEFT(HEX({quoted(HASH)}), 8), 16, 10) AS UNSIGNED)) "
+                f"FROM {table} GROUP BY `_taut_chunk`"
+            )
+            digests += cursor.fetchall()
+        return digests
+
+    # -- the commit -------------------------------------------------------------------------------
+
+    def _apply(
+        self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, *, is_replaced: bool
+    ) -> None:
+        removed, _ = self._staging(staging)
+        if is_replaced:
+            cursor.execute(f"DELETE FROM {mirrored.name}")
+        cursor.execute(f"SELECT COUNT(*) FROM {removed}")
+        (rows,) = cursor.fetchone()
+        if mirrored.is_keyed:
+            self._apply_by_key(cursor, table, mirrored, staging, rows)
+        else:
+            self._apply_copies(cursor, table, mirrored, staging, rows)
+
+    def _apply_by_key(
+        self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, removed_rows: int
+    ) -> None:
+        removed, added = self._staging(staging)
+        if removed_rows:
+            cursor.execute(
+                f"SELECT COUNT(DISTINCT r.`_taut_key`) FROM {removed} AS r JOIN {mirrored.name} AS t "
+                "ON t.`_taut_key` = r.`_taut_key` AND t.`_taut_hash` = r.`_taut_hash`"
+            )
+            self._require_removed(table, removed_rows, cursor.fetchone()[0])
+        cursor.execute(
+            f"SELECT COUNT(*) FROM {added} AS a JOIN {mirrored.name} AS t ON t.`_taut_key` = a.`_taut_key` "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {removed} AS r WHERE r.`_taut_key` = a.`_taut_key`)"
+        )
+        (present,) = cursor.fetchone()
+        cursor.execute(f"SELECT COUNT(*) - COUNT(DISTINCT `_taut_key`) FROM {added}")
+        (equal,) = cursor.fetchone()
+        if present or equal:
+            raise SinkError(
+                "SINK_KEY_NOT_UNIQUE",
+                f"Sink {self.name}: {present + equal} rows of {table} have the key of another row: "
+                f"{', '.join(mirrored.rows.key)}",
+                hint=f"Name columns that identify a row in [sinks.{self.name}] key, or leave key out.",
+                parameters={"sink": self.name, "table": str(table)},
+                sqlstate="23505",
+            )
+        if removed_rows:
+            cursor.execute(
+                f"DELETE t FROM {mirrored.name} AS t JOIN {removed} AS r ON r.`_taut_key` = t.`_taut_key` "
+                f"WHERE NOT EXISTS (SELECT 1 FROM {added} AS a WHERE a.`_taut_key` = r.`_taut_key`)"
+            )
+        updates = ", ".join(
+            f"{quoted(column)} = VALUES({quoted(column)})" for column in mirrored.columns if column != KEY
+        )
+        cursor.execute(
+            f"INSERT INTO {mirrored.name} ({mirrored.column_list}) SELECT {mirrored.column_list} "
+            f"FROM {added} ON DUPLICATE KEY UPDATE {updates}"
+        )
+
+    def _apply_copies(
+        self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, removed_rows: int
+    ) -> None:
+        removed, added = self._staging(staging)
+        if removed_rows:
+            cursor.execute(
+                f"DELETE t FROM {mirrored.name} AS t JOIN ("
+                "SELECT s.`_taut_row`, r.copies, "
+                "ROW_NUMBER() OVER (PARTITION BY s.`_taut_hash` ORDER BY s.`_taut_row`) AS n "
+                f"FROM {mirrored.name} AS s JOIN (SELECT `_taut_hash`, COUNT(*) AS copies "
+                f"FROM {removed} GROUP BY `_taut_hash`) AS r ON r.`_taut_hash` = s.`_taut_hash`"
+                ") AS d ON d.`_taut_row` = t.`_taut_row` WHERE d.n <= d.copies"
+            )
+            self._require_removed(table, removed_rows, cursor.rowcount)
+        cursor.execute(
+            f"INSERT INTO {mirrored.name} ({mirrored.column_list}) SELECT {mirrored.column_list} FROM {added}"
+        )
+
+    def _stored_rows(self, mirrored: MirroredTable) -> Iterator[Mapping[str, Any]]:
+        columns = ", ".join(map(quoted, mirrored.schema.names))
+        yield from mirrored.read(self._database.stream(f"SELECT {columns} FROM {mirrored.name}"))

@@ -1,0 +1,298 @@
+"""The tables of a sink. What each of them mirrors is in the table `taut_tables`.
+
+MariaDB ends a transaction at each statement that creates or alters a table. So what a table shall be is
+written first, and what lacks is created then, again if the process died in between.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import types as spark
+
+from tautochrone.errors import SinkError
+from tautochrone.model.names import TableName
+from tautochrone.sinks.common.mirrored import (
+    COMPOSITES,
+    HASH,
+    from_json,
+    mirror_name,
+    refuse_changed_columns,
+    refuse_reserved_columns,
+    row_hash,
+)
+from tautochrone.sinks.json_rows import JsonRows
+from tautochrone.sinks.mariadb.database import quoted
+from tautochrone.sinks.mariadb.options import MariadbOptions
+
+__all__ = ["KEY", "MirroredTable", "Tables"]
+
+KEY = "_taut_key"
+"""The hash of the key's columns: keys of any type and length are told apart, also those of other case."""
+_MAX_NAME = 64
+_INDEXED_CHARACTERS = 190
+_TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+_TYPES: dict[type, str] = {
+    spark.BooleanType: "BOOLEAN",
+    spark.ByteType: "TINYINT",
+    spark.ShortType: "SMALLINT",
+    spark.IntegerType: "INT",
+    spark.LongType: "BIGINT",
+    # FLOAT would be read with six digits.
+    spark.FloatType: "DOUBLE",
+    spark.DoubleType: "DOUBLE",
+    spark.StringType: _TEXT,
+    spark.BinaryType: "LONGBLOB",
+    spark.DateType: "DATE",
+    # TIMESTAMP ends in 2038.
+    spark.TimestampType: "DATETIME(6)",
+    spark.TimestampNTZType: "DATETIME(6)",
+}
+_FLOATS = (spark.FloatType, spark.DoubleType)
+_INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
+
+
+def _sql_type(spark_type: Any) -> str:
+    if isinstance(spark_type, spark.DecimalType):
+        return f"DECIMAL({spark_type.precision}, {spark_type.scale})"
+    if isinstance(spark_type, COMPOSITES):
+        return "JSON"
+    return next((text for kind, text in _TYPES.items() if isinstance(spark_type, kind)), _TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTable:
+    """A table as the sink knows it.
+
+    Attributes:
+        name: of MariaDB's table as SQL, with its database.
+    """
+
+    sink: str
+    table: TableName
+    name: str
+    schema: Any
+    rows: JsonRows
+
+    @property
+    def is_keyed(self) -> bool:
+        return bool(self.rows.key)
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the lake's table, then those of the sink."""
+        return [*self.schema.names, *([KEY] if self.is_keyed else []), HASH]
+
+    @property
+    def column_list(self) -> str:
+        return ", ".join(map(quoted, self.columns))
+
+    @property
+    def definitions(self) -> str:
+        """The columns as `CREATE TABLE` takes them, without keys."""
+        own = [f"{quoted(name)} {_sql_type(field.dataType)} NULL" for name, field in self._fields()]
+        hashes = [f"{quoted(name)} BINARY(16) NOT NULL" for name in self.columns[len(own) :]]
+        return ", ".join([*own, *hashes])
+
+    def definition_of(self, column: str) -> str:
+        return f"{quoted(column)} {_sql_type(self.schema[column].dataType)} NULL"
+
+    def values(self, row: Mapping[str, Any]) -> list[Any]:
+        """A row in JSON values as an `INSERT` takes it, with its hashes in hexadecimal digits."""
+        values = [self._value(name, field.dataType, row[name]) for name, field in self._fields()]
+        if self.is_keyed:
+            key = self.rows.key_of(row)
+            assert key is not None
+            values.append(hashlib.md5(key.encode(), usedforsecurity=False).hexdigest())
+        return [*values, row_hash(row)]
+
+    def read(self, values: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+        """Rows that MariaDB answered, in JSON values."""
+        for listed in values:
+            yield {
+                name: from_json(None if value is None else json.loads(value), field.dataType)
+                if isinstance(field.dataType, COMPOSITES)
+                else self.rows.value(name, value)
+                for (name, field), value in zip(self._fields(), listed, strict=True)
+            }
+
+    def _fields(self) -> list[tuple[str, Any]]:
+        return [(field.name, field) for field in self.schema.fields]
+
+    def _value(self, name: str, spark_type: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(spark_type, COMPOSITES):
+            return json.dumps(value, ensure_ascii=False)
+        if isinstance(spark_type, spark.BinaryType):
+            return base64.b64decode(value)
+        if isinstance(spark_type, _INSTANTS):
+            return value.removesuffix("Z").replace("T", " ")
+        if isinstance(spark_type, _FLOATS) and isinstance(value, str):
+            raise SinkError(
+                "SINK_VALUE_UNSUPPORTED",
+                f"Sink {self.sink}: {self.table} has {value} in the column {name}, and MariaDB has no such "
+                "number",
+                hint=f"Write nullif({name}, double('NaN')), or a condition, in the query of the dataset.",
+                parameters={"sink": self.sink, "table": str(self.table), "column": name},
+                sqlstate="22003",
+            )
+        return value
+
+
+class Tables:
+    """Creates mirrored tables and finds them again."""
+
+    def __init__(self, sink: str, options: MariadbOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._registry = quoted(options.database, "taut_tables")
+
+    def create_registry(self, cursor: Any) -> None:
+        cursor.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._registry} (name VARCHAR(64) CHARACTER SET utf8mb4 "
+            "COLLATE utf8mb4_bin PRIMARY KEY, sink TEXT NOT NULL, mirrors TEXT NOT NULL, "
+            "key_columns LONGTEXT NOT NULL, schema_json LONGTEXT NOT NULL, is_created BOOLEAN NOT NULL) "
+            "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
+        )
+
+    def register(self, cursor: Any, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        """Write what the table shall be, in the open transaction of `cursor`.
+
+        Raises:
+            SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
+                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`, `SINK_ROW_MISSING`.
+        """
+        mirrored = self._mirrored(table, schema, key)
+        refuse_reserved_columns(self._sink, table, schema)
+        name = self._plain_name(table)
+        columns = self._existing_columns(cursor, name)
+        stored = self._stored(cursor, table)
+        if stored is None:
+            if columns:
+                raise self._name_taken(table, name)
+        else:
+            stored_schema, stored_key, is_created = stored
+            refuse_changed_columns(
+                self._sink, table, stored_schema, schema, f"the database {self._options.database}"
+            )
+            self._require_same_key(table, stored_key, mirrored.rows.key)
+            if is_created and not columns:
+                raise SinkError(
+                    "SINK_ROW_MISSING",
+                    f"Sink {self._sink}: somebody dropped the table of {table}",
+                    hint=f"Drop the database {self._options.database}, run `taut sinks --forget "
+                    f"{self._sink}`, and the next run delivers all rows.",
+                    parameters={"sink": self._sink, "table": str(table)},
+                    sqlstate="42P01",
+                )
+        cursor.execute(
+            f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s, FALSE) "
+            "ON DUPLICATE KEY UPDATE schema_json = %s",
+            (
+                name,
+                self._sink,
+                str(table),
+                json.dumps(mirrored.rows.key),
+                schema.json(),
+                schema.json(),
+            ),
+        )
+        return mirrored
+
+    def create(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
+        """Create the table, or add the columns that it lacks. Each statement is a transaction."""
+        name = self._plain_name(table)
+        columns = self._existing_columns(cursor, name)
+        if not columns:
+            keys = f"PRIMARY KEY ({quoted(KEY)})"
+            row_number = ""
+            if not mirrored.is_keyed:
+                keys = f"PRIMARY KEY (`_taut_row`), INDEX ({quoted(HASH)})"
+                row_number = "`_taut_row` BIGINT UNSIGNED NOT NULL AUTO_INCREMENT, "
+            indexed = [self._indexed(mirrored.schema[column]) for column in mirrored.rows.key]
+            if all(indexed) and indexed:
+                keys += f", INDEX ({', '.join(map(str, indexed))})"
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {mirrored.name} ({row_number}{mirrored.definitions}, {keys}) "
+                "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
+            )
+        for column in mirrored.schema.names if columns else ():
+            if column.lower() not in columns:
+                cursor.execute(f"ALTER TABLE {mirrored.name} ADD COLUMN {mirrored.definition_of(column)}")
+        cursor.execute(f"UPDATE {self._registry} SET is_created = TRUE WHERE name = %s", (name,))
+
+    def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
+        """A table that the sink has, or None."""
+        stored = self._stored(cursor, table)
+        return None if stored is None else self._mirrored(table, stored[0], stored[1])
+
+    def _indexed(self, field: Any) -> str | None:
+        kind = _sql_type(field.dataType)
+        if kind == "JSON":
+            return None
+        length = f"({_INDEXED_CHARACTERS})" if kind.startswith("LONG") else ""
+        return f"{quoted(field.name)}{length}"
+
+    def _mirrored(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        rows = JsonRows(self._sink, table, schema, key)
+        name = quoted(self._options.database, self._plain_name(table))
+        return MirroredTable(self._sink, table, name, schema, rows)
+
+    def _plain_name(self, table: TableName) -> str:
+        name = mirror_name(table)
+        if len(name) > _MAX_NAME:
+            raise SinkError(
+                "SINK_OPTION_INVALID",
+                f"Sink {self._sink}: the name {name} has more than {_MAX_NAME} characters",
+                hint="Rename the dataset.",
+                sqlstate="42622",
+            )
+        return name
+
+    def _existing_columns(self, cursor: Any, name: str) -> set[str]:
+        cursor.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+            (self._options.database, name),
+        )
+        return {str(column).lower() for (column,) in cursor.fetchall()}
+
+    def _stored(self, cursor: Any, table: TableName) -> tuple[Any, list[str], bool] | None:
+        name = self._plain_name(table)
+        cursor.execute(
+            f"SELECT sink, mirrors, key_columns, schema_json, is_created FROM {self._registry} "
+            "WHERE name = %s",
+            (name,),
+        )
+        row = cursor.fetchone()
+        if row is None:
+            return None
+        sink, mirrors, key, schema, is_created = row
+        if (sink, mirrors) != (self._sink, str(table)):
+            raise self._name_taken(table, name)
+        return spark.StructType.fromJson(json.loads(schema)), json.loads(key), bool(is_created)
+
+    def _require_same_key(self, table: TableName, before: list[str], after: list[str]) -> None:
+        if before != after:
+            raise SinkError(
+                "SINK_OPTION_INVALID",
+                f"Sink {self._sink}: {table} was delivered with the key {before}, and now has {after}",
+                hint=f"Set it back, or drop the database {self._options.database} and run "
+                f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
+                sqlstate="22023",
+            )
+
+    def _name_taken(self, table: TableName, name: str) -> SinkError:
+        return SinkError(
+            "SINK_NAME_TAKEN",
+            f"Sink {self._sink}: {table} is mirrored as {name}, and the database {self._options.database} "
+            "has something else of this name",
+            hint="Give the sink another database (option database), or rename the dataset.",
+            parameters={"sink": self._sink, "table": str(table)},
+            sqlstate="42P07",
+        )
