@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tautochrone.app.captures import CommitRates, commit_rates
+from tautochrone.app.captures import CaptureStatus, CommitRates, commit_rates
+from tautochrone.cli.sources import show_sources, source_line
 from tautochrone.model.lake import CommitMetadata, TableVersion
-from tautochrone.model.names import Fence, Version
+from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source_position import LogPosition
 
 HISTORY = [
@@ -45,3 +46,25 @@ def test_rates_need_two_commits() -> None:
     assert commit_rates(history(1), "log", rows_at) == CommitRates(committed_ms=0)
     only_copied = commit_rates(history(2), "log", rows_at)
     assert (only_copied.rows_per_s, only_copied.events_per_s) == (900, 0)
+
+
+def test_sources_show_progress_and_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    copying = CaptureStatus(
+        source="PostgreSQL capture shop",
+        table=TableName("lake", ("default",), "shop_log"),
+        phase="copying",
+        relations=3,
+        waiting=["public.orders"],
+        chunks_left=5,
+        chunks_done=7,
+        lag={"bytes": 4096},
+        lag_ms=2_345,
+        rates=CommitRates(events_per_s=12.34, rows_per_s=45_678.9, committed_ms=0),
+    )
+    line = source_line(copying)
+    assert (line["chunks_done"], line["chunks_total"], line["lag_s"]) == (7, 12, 2.3)
+    assert (line["rows_per_s"], line["events_per_s"]) == (45_678.9, 12.3)
+    show_sources([line])
+    shown = capsys.readouterr().out
+    for text in ("copying", "4,096 bytes", "7 of 12", "45,678.9", "12.3", "2.3", "1970-01-01T00:00:00+00:00"):
+        assert text in shown

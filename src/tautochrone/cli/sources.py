@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from tautochrone.cli.stdout import answer
 if TYPE_CHECKING:
     from tautochrone.app.captures import CaptureStatus
 
-__all__ = ["source_line", "sources"]
+__all__ = ["show_sources", "source_line", "sources"]
 
 
 def sources(arguments: argparse.Namespace) -> int:
@@ -31,7 +32,13 @@ def sources(arguments: argparse.Namespace) -> int:
     if arguments.json:
         for line in lines:
             json_line(line)
-        return 0
+    else:
+        show_sources(lines)
+    return 0
+
+
+def show_sources(lines: Sequence[dict[str, Any]]) -> None:
+    """Captures as tables for people."""
     columns = ("source", "table", "phase", "relations", "waiting", "lag", "error")
     table(columns, [[_cell(line[column]) for column in columns] for line in lines])
     answer().write("\n")
@@ -48,7 +55,6 @@ def sources(arguments: argparse.Namespace) -> int:
             "\nOf other lakes, or of none. What nobody reads any more fills the database's disk:\n"
         )
         answer().write("".join(f"  {drop};\n" for drop in others))
-    return 0
 
 
 def source_line(status: CaptureStatus) -> dict[str, Any]:
