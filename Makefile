@@ -30,7 +30,7 @@ lock: ## renew requirements.lock from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra dev --extra demo \
 	  --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 
-demo: setup ## replay real flights through a pipeline, query it while it runs, verify it
+demo: setup ## replay real flights through a pipeline, query it while it runs, chart it in ClickHouse, verify it
 	@$(BIN)/python -m examples.flights.demo
 
 demo-kafka: setup ## the same through a real Kafka that it starts: JSON, Avro, broken records

@@ -2,7 +2,8 @@
 
 A replay writes files, `taut run --continuous` reads them into tables, and meanwhile this process
 runs one query over five tables at one checkpoint. In the end the run is stopped, the rest is read by
-another run, and every view is compared with its recomputation. Exit code 0 means success.
+another run, a chart is drawn by ClickHouse's SQL from a mirror at the same checkpoint, and every view is
+compared with its recomputation. Exit code 0 means success.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from typing import Any
 import yaml
 from examples.flights.checks import TIE_OUT, tie_out
 from examples.flights.child import Run, verify
+from examples.flights.clickhouse import BY_HOUR, chart, url_of
 from examples.flights.replay import write_reference
 
 __all__ = ["Demo", "arguments_of", "main"]
 
 PROJECT = Path(__file__).resolve().parent
 WORK = PROJECT.parents[1] / ".work" / "demo"
-VIEWS = 6
+VIEWS = 7
 SECONDS_PER_DAY = 86_400
 ASK_EVERY_SECONDS = 5
 FIRST_CHECKPOINT_SECONDS = 300
@@ -46,6 +48,7 @@ class Demo:
     problems: list[str] = field(default_factory=list)
     modes: Counter[str] = field(default_factory=Counter)
     checks: int = 0
+    newest: int = 0
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -59,6 +62,10 @@ class Demo:
     @property
     def input(self) -> Path:
         return self.work / "input"
+
+    @property
+    def clickhouse(self) -> Path:
+        return self.work / "clickhouse"
 
     def say(self, line: str) -> None:
         print(f"{time.monotonic() - self.started:6.1f} s  {line}", flush=True)
@@ -75,12 +82,16 @@ class Demo:
             self.spec.parent / "transformations",
             ignore=shutil.ignore_patterns("__pycache__"),
         )
+        mirrored = PROJECT / "to_clickhouse"
+        shutil.copy(mirrored / "departures.sql", self.spec.parent / "transformations")
+        shutil.copy(mirrored / "tautochrone.toml", self.spec.parent)
         spec = yaml.safe_load((PROJECT / "spark-pipeline.yml").read_text())
         spec["storage"] = (self.work / "storage").as_uri()
         self.spec.write_text(yaml.safe_dump(spec, sort_keys=False))
         # Streams need their folders before the first file.
         write_reference(self.input)
         os.environ["FLIGHTS_INPUT"] = str(self.input)
+        os.environ["FLIGHTS_CLICKHOUSE"] = url_of(self.clickhouse)
 
     def sent(self) -> int:
         """How many reports the replay sent, once it is over."""
@@ -162,6 +173,7 @@ class Demo:
     def count(self, run: Run) -> None:
         """What a run did, once it is over."""
         self.modes += run.modes
+        self.newest = max(self.newest, run.checkpoint or 0)
         for line in run.fell_back:
             self.problem(line)
 
@@ -179,6 +191,7 @@ class Demo:
             if reports_read != sent:
                 self.problem(f"{sent:,} reports were sent, {reports_read:,} are in the tables")
             self.ask_more(reader)
+            self.show_chart(reader)
             for row in reader.sql(WORST).collect():
                 self.say(
                     f"worst route {row['origin']} to {row['dest']}: "
@@ -195,6 +208,20 @@ class Demo:
 
     def ask_more(self, reader: Any) -> None:
         """Further queries of a subclass, at the end."""
+
+    def show_chart(self, reader: Any) -> None:
+        """Draw by ClickHouse's SQL, and ask the lake for the same numbers at the same checkpoint."""
+        drawn = chart(self.clickhouse)
+        self.say(f"clickhouse  checkpoint {drawn.checkpoint}: mean minutes of delay at departure, by hour")
+        for hour in drawn.hours:
+            self.say(f"            {hour}")
+        if drawn.checkpoint < self.newest:
+            self.problem(f"ClickHouse shows checkpoint {drawn.checkpoint}, the lake {self.newest}")
+        in_lake = reader.sql(BY_HOUR, consistency="strong", checkpoint=drawn.checkpoint).collect()
+        if [tuple(row) for row in in_lake] == [hour.numbers for hour in drawn.hours]:
+            self.say(f"lake        checkpoint {drawn.checkpoint}: the same {len(in_lake)} rows")
+        else:
+            self.problem(f"ClickHouse and the lake differ at checkpoint {drawn.checkpoint}")
 
     def perform(self) -> int:
         """All of it; the exit code."""

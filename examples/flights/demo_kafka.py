@@ -22,7 +22,7 @@ from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, java_gateway
 __all__ = ["KafkaDemo", "main"]
 
 WORK = PROJECT.parents[1] / ".work" / "demo-kafka"
-SETTINGS = """\
+SETTINGS = """
 [flows.events]
 bad_records = "quarantine"
 """
@@ -40,7 +40,8 @@ class KafkaDemo(Demo):
         for file in ("events.py", "weather_reports.py"):
             shutil.copy(PROJECT / "over_kafka" / file, self.spec.parent / "transformations" / file)
         shutil.copytree(PROJECT / "schemas", self.spec.parent / "schemas")
-        (self.spec.parent / "tautochrone.toml").write_text(SETTINGS)
+        with (self.spec.parent / "tautochrone.toml").open("a") as settings:
+            settings.write(SETTINGS)
         os.environ["FLIGHTS_BROKER"] = self.bootstrap
         with java_gateway() as gateway:
             topics = KafkaTopics(gateway, self.bootstrap)

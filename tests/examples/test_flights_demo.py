@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from examples.flights import child, demo
 from examples.flights.checks import TIE_OUT
+from examples.flights.clickhouse import BY_HOUR, Chart, Hour
 
 import tautochrone
 
@@ -22,7 +23,7 @@ def tell(**event):
 
 behaviour, command = sys.argv[1:3]
 if command == "verify":
-    for number in range(6):
+    for number in range(7):
         tell(dataset=f"lake.default.v{number}", checkpoint=9, equal=behaviour != "different")
     sys.exit(behaviour == "different")
 if behaviour == "breaks":
@@ -50,6 +51,9 @@ tell(event="run", state="COMPLETED")
 class Row(dict[str, Any]):
     """The parts of a Spark row that the demo uses."""
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values())
+
     def asDict(self) -> dict[str, Any]:  # noqa: N802
         return self
 
@@ -76,6 +80,8 @@ class Reader:
                 )
                 for name in names
             ]
+        if query == BY_HOUR and checkpoint is not None:
+            self._rows = [Row(hour=5, flights=2, minutes=10 - self._lost)]
         return self
 
     def collect(self) -> list[Row]:
@@ -98,9 +104,11 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             yield Reader(work / "input", lost, everywhere)
 
         monkeypatch.setattr(tautochrone, "connect", connect, raising=False)
+        monkeypatch.setattr(demo, "chart", lambda _: Chart(99, [Hour((5, 2, 10 - lost), "███")]))
         monkeypatch.setattr(demo, "WORK", work)
         monkeypatch.setattr(demo, "ASK_EVERY_SECONDS", 0.2)
-        monkeypatch.setenv("FLIGHTS_INPUT", "restored afterwards")
+        for variable in ("FLIGHTS_INPUT", "FLIGHTS_CLICKHOUSE"):
+            monkeypatch.setenv(variable, "restored afterwards")
         return demo.main(["--days", "1", "--seconds", "2", *arguments])
 
     return perform
@@ -110,7 +118,9 @@ def test_demo_reports_success(stage: Any, capsys: pytest.CaptureFixture[str]) ->
     assert stage() == 0
     output = capsys.readouterr().out
     assert "5 tables agree" in output
-    assert output.count("verify ") == 6
+    assert output.count("verify ") == 7
+    assert "5 h    5.0  ███" in output
+    assert "the same 1 rows" in output
     assert "everything ties out" in output
 
 
@@ -136,3 +146,21 @@ def test_demo_reports_problems(
 ) -> None:
     assert stage(**options) == 1
     assert complaint in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "minutes", "problems"),
+    [
+        (2, 10, []),
+        (2, 11, ["ClickHouse and the lake differ at checkpoint 2"]),
+        (1, 10, ["ClickHouse shows checkpoint 1, the lake 2"]),
+    ],
+)
+def test_the_chart_is_compared_with_the_lake(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, checkpoint: int, minutes: int, problems: list[str]
+) -> None:
+    drawn = Chart(checkpoint, [Hour((5, 2, minutes), "███")])
+    monkeypatch.setattr(demo, "chart", lambda _: drawn)
+    demonstration = demo.Demo(tmp_path, days=1, seconds=1, kill=False, newest=2)
+    demonstration.show_chart(Reader(tmp_path, lost=0, everywhere=False))
+    assert demonstration.problems == problems
