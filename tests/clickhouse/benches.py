@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.sink import Operation, Sink
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
 from tautochrone.sinks.clickhouse.options import clickhouse_options
+from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.sql import name_sql
 from tautochrone.sinks.clickhouse.tables import plain_name
@@ -91,7 +93,10 @@ class EmbeddedBench:
         return ListRows(["id", "word"], rows)
 
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
-        view = f"{name_sql(self.options.database)}.{name_sql(plain_name(table))}"
+        return self.read_server(self.options.database, table)
+
+    def read_server(self, database: str, table: TableName) -> Sequence[tuple[Any, ...]]:
+        view = f"{name_sql(database)}.{name_sql(plain_name(table))}"
         return [(int(key), *values) for key, *values in self.reader.rows(f"SELECT * FROM {view}")]
 
     def break_during(self, operation: Operation) -> type[Exception] | None:
@@ -112,8 +117,37 @@ class EmbeddedBench:
             engine.loses_row = True
 
     def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
+        for engine in self._engines:
+            engine.close()
         # Tables that stay cost the engine time in its background threads.
         self.reader.run(f"DROP DATABASE IF EXISTS {name_sql(self.options.database)} SYNC")
         self.reader.close()
+
+
+class ShardedBench(EmbeddedBench):
+    """Three databases of one engine as the servers of one sink. A fault strikes whichever is used first."""
+
+    def __init__(self, folder: Path, **options: str) -> None:
+        super().__init__(folder, **options)
+        names = [f"{self.options.database}_{letter}" for letter in "abc"]
+        self.servers = [dataclasses.replace(self.options, database=name) for name in names]
+
+    def open(self) -> Sink:
+        engine = FaultyEngine(open_engine("mirror", self.options))
+        self._engines.append(engine)
+        servers = [
+            ClickHouseSink("mirror", engine, options, f"{number}/{len(self.servers)}")
+            for number, options in enumerate(self.servers, 1)
+        ]
+        sink = ShardedClickHouseSink("mirror", servers)
+        self._sinks.append(sink)
+        return sink
+
+    def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
+        parts = [self.read_server(options.database, table) for options in self.servers]
+        return [row for part in parts for row in part]
+
+    def close(self) -> None:
+        for options in self.servers:
+            self.reader.run(f"DROP DATABASE IF EXISTS {name_sql(options.database)} SYNC")
+        super().close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.clickhouse.benches import EmbeddedBench
+from tests.clickhouse.benches import EmbeddedBench, ShardedBench
 
 from tautochrone.testing.sink_conformance import SinkConformance
 
@@ -26,5 +26,14 @@ class TestEmbeddedClickHouse(SinkConformance):
     @pytest.fixture
     def bench(self, folder: Path) -> Iterator[EmbeddedBench]:
         bench = EmbeddedBench(folder, database=f"test_{next(_databases)}")
+        yield bench
+        bench.close()
+
+
+@pytest.mark.slow
+class TestShardedClickHouse(SinkConformance):
+    @pytest.fixture
+    def bench(self, folder: Path) -> Iterator[ShardedBench]:
+        bench = ShardedBench(folder, database=f"test_{next(_databases)}")
         yield bench
         bench.close()

@@ -76,9 +76,14 @@ class Mirror:
         rows: Sequence[tuple[Any, ...]],
         *,
         replaces: bool = False,
+        attempt: int = 1,
     ) -> Intent:
         transaction = TransactionId(
-            incarnation="store", sink="mirror", checkpoint=CheckpointNumber(checkpoint), fence=Fence(fence)
+            incarnation="store",
+            sink="mirror",
+            checkpoint=CheckpointNumber(checkpoint),
+            fence=Fence(fence),
+            attempt=attempt,
         )
         versions = {name: Version(str(checkpoint)) for name in TABLES}
         replaced = tuple(TABLES) if replaces else ()
@@ -89,8 +94,10 @@ class Mirror:
         sink.prepare(transaction, chunks)
         return Intent(transaction=transaction, versions=intent.versions, chunks=tuple(chunks))
 
-    def deliver(self, sink: Sink, checkpoint: int, fence: int, rows: Sequence[tuple[Any, ...]]) -> None:
-        transaction = self.stage(sink, checkpoint, fence, rows).transaction
+    def deliver(
+        self, sink: Sink, checkpoint: int, fence: int, rows: Sequence[tuple[Any, ...]], attempt: int = 1
+    ) -> None:
+        transaction = self.stage(sink, checkpoint, fence, rows, attempt=attempt).transaction
         sink.commit(transaction, Fence(fence))
 
     def check(self, sink: Sink, checkpoint: int, rows: Sequence[tuple[Any, ...]]) -> None:

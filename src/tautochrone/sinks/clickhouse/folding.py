@@ -57,22 +57,30 @@ class Folding:
         """Below which publication nothing needs to be readable; 0 for none."""
         return self._ledger.oldest_needed(self._options.keep_checkpoints, self._options.keep_minutes)
 
-    def fold(self, fence: Fence, floor: int | None = None) -> list[FoldedTable]:
+    def raise_floor(self, floor: int, fence: Fence) -> None:
+        """Step 1.
+
+        Raises:
+            SinkFencedError
+        """
+        self._ledger.require(fence)
+        self._ledger.raise_floor(floor)
+
+    def is_pinned_below(self, floor: int) -> bool:
+        """Step 2."""
+        return self._ledger.oldest_pinned() < floor
+
+    def fold(self, floor: int, fence: Fence) -> list[FoldedTable]:
         """Fold what is below the floor, where it is worth it, and forget what the ledger has of it.
 
         Raises:
             SinkFencedError
             SinkContentError: a folding table does not have the content of its partition.
         """
-        floor = self.floor() if floor is None else floor
         if floor == 0:
             return []
         work = {table: partitions for table in self._tables.mirrored()
                 if (partitions := self._worthwhile(table, floor))}  # fmt: skip
-        self._ledger.require(fence)
-        self._ledger.raise_floor(floor)
-        if self._ledger.oldest_pinned() < floor:
-            return []
         folded = [self._fold_table(table, work[table], floor, fence) for table in work]
         self._ledger.forget_below(floor, fence)
         return folded

@@ -10,6 +10,7 @@ compare-and-set. What counts is told by their highest values:
   an older owner writes late never counts.
 - `taut_replaced`: from which publication on the rows of a table count.
 - `taut_folded`: the highest floor: publications below it cannot be read any more (see `folding`).
+- `taut_layout`: how rows are spread over servers; written once.
 - `taut_pins`: written by readers: a publication that must stay readable until a time.
 
 Rows that no longer count are deleted once nobody can need them.
@@ -58,6 +59,7 @@ _LEDGER = (
         "(publication, fence)",
     ),
     ("taut_replaced", "name String, publication UInt64", "(name, publication)"),
+    ("taut_layout", "name String, value String", "name"),
     ("taut_folded", "publication UInt64", "publication"),
     ("taut_pins", "publication UInt64, until DateTime('UTC'), reader String DEFAULT ''", "publication"),
 )
@@ -101,6 +103,34 @@ class Ledger:
             engine.run(
                 f"CREATE TABLE IF NOT EXISTS {self._table(table)} ({columns}) "
                 + _MERGE_TREE.format(order=order)
+            )
+
+    def require_layout(self, name: str, value: str, unset: str) -> None:
+        """Remember how rows are spread over servers, and refuse another way later.
+
+        Args:
+            unset: what holds in a database with publications that remembers nothing.
+
+        Raises:
+            SinkError: `SINK_SERVERS_CHANGED`.
+        """
+        table = self._table("taut_layout")
+        rows = self._engine.rows(f"SELECT value FROM {table} WHERE name = {text_sql(name)} LIMIT 1")
+        stored = rows[0][0] if rows else None
+        if stored is None and value != unset and self.newest() is not None:
+            stored = unset
+        if stored is None:
+            self._engine.run(f"INSERT INTO {table} VALUES ({text_sql(name)}, {text_sql(value)})")
+        elif stored != value:
+            raise SinkError(
+                "SINK_SERVERS_CHANGED",
+                f"Sink {self._name}: rows are spread over its servers by "
+                f"{name} = {stored or 'all columns'}, and its options now say {value or 'all columns'}",
+                hint="Give the option url the same servers in the same order, and shard_by as before. To "
+                "change them, drop the sink's database on all servers and run "
+                f"`taut sinks --forget {self._name}`: the next run delivers all rows.",
+                parameters={"sink": self._name},
+                sqlstate="55000",
             )
 
     # -- fences -----------------------------------------------------------------------------------

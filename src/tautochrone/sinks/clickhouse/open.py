@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
-from tautochrone.sinks.clickhouse.options import clickhouse_options
+from tautochrone.sinks.clickhouse.options import server_options
+from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 
 __all__ = ["open_clickhouse_sink", "require_version"]
@@ -22,14 +23,20 @@ def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
     Raises:
         SinkError: what is wrong with the options, `SINK_NOT_REACHABLE`, or `SINK_SERVER_TOO_OLD`.
     """
-    parsed = clickhouse_options(name, options)
-    engine = open_engine(name, parsed)
+    engines: list[Engine] = []
+    servers: list[ClickHouseSink] = []
+    parsed = server_options(name, options)
     try:
-        require_version(name, engine)
-        return ClickHouseSink(name, engine, parsed)
+        for number, server in enumerate(parsed, 1):
+            engine = open_engine(name, server)
+            engines.append(engine)
+            require_version(name, engine)
+            servers.append(ClickHouseSink(name, engine, server, f"{number}/{len(parsed)}"))
     except BaseException:
-        engine.close()
+        for engine in engines:
+            engine.close()
         raise
+    return servers[0] if len(servers) == 1 else ShardedClickHouseSink(name, servers)
 
 
 def require_version(name: str, engine: Engine) -> None:

@@ -15,13 +15,13 @@ from tautochrone.sinks.common.options import (
     whole_number,
 )
 
-__all__ = ["ClickHouseOptions", "clickhouse_options"]
+__all__ = ["ClickHouseOptions", "clickhouse_options", "server_options"]
 
 _EMBEDDED_HOST = "embedded"
 _NAMES = frozenset(
     {"url", "user", "password", "database", "chunk_rows", "keep_checkpoints", "keep_minutes", "key"}
 )
-_TABLE_PREFIXES = ("order_by.", "partition_by.")
+_TABLE_PREFIXES = ("order_by.", "partition_by.", "shard_by.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,7 @@ class ClickHouseOptions:
         keep_minutes: so long, also older ones.
         order_by: the sorting key by name of the mirrored table, as ClickHouse expressions.
         partition_by: the same for the partition key.
+        shard_by: by name of the table the columns that say to which of several servers a row goes.
     """
 
     folder: str = ""
@@ -50,6 +51,30 @@ class ClickHouseOptions:
     keep_minutes: int = 10
     order_by: Mapping[str, str] = field(default_factory=dict)
     partition_by: Mapping[str, str] = field(default_factory=dict)
+    shard_by: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return f"{self.folder or f'{self.host}:{self.port}'}/{self.database}"
+
+
+def server_options(name: str, options: Mapping[str, str]) -> list[ClickHouseOptions]:
+    """Read the options of a sink, one value for each server that `url` lists.
+
+    Raises:
+        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
+
+    Example:
+        >>> len(server_options("mirror", {"url": "clickhouse://one/shop, clickhouse://two/shop"}))
+        2
+    """
+    urls = [url.strip() for url in options.get("url", "").split(",") if url.strip()]
+    servers = [clickhouse_options(name, {**options, "url": url}) for url in urls]
+    if not servers:
+        return [clickhouse_options(name, options)]
+    if len({server.address for server in servers}) < len(servers):
+        raise invalid_option(name, "names a server twice in its url", "Each server has a part of the rows.")
+    return servers
 
 
 def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptions:
@@ -90,6 +115,7 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         keep_minutes=whole_number(name, options, "keep_minutes", 10, " of minutes", least=0),
         order_by=_by_table(options, "order_by."),
         partition_by=_by_table(options, "partition_by."),
+        shard_by=_by_table(options, "shard_by."),
     )
 
 

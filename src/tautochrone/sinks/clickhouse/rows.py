@@ -34,6 +34,7 @@ class Batch:
         nulls: list[list[str]] = [[] for _ in range(count)]
         self.arrays: list[pa.Array] = []
         texts: list[list[bytes]] = []
+        self._names = [column.name for column in columns]
         for column in columns:
             encode, name = column.type.encode, column.name
             pairs = [
@@ -42,6 +43,11 @@ class Batch:
             ]
             self.arrays.append(pa.array([sent for sent, _ in pairs], column.type.arrow))
             texts.append([text for _, text in pairs])
+        self._texts = list(texts)
+        self._is_null = [
+            [value is None for value in given[name]] if name in given else [True] * count
+            for name in self._names
+        ]
         self.nulls = [",".join(paths) for paths in nulls]
         texts.append([b"%d:%b" % (len(paths.encode()), paths.encode()) for paths in self.nulls])
         self.hashes = [
@@ -58,6 +64,31 @@ class Batch:
             pa.array([chunk] * count, pa.uint32()),
         ]
         return pa.table([*self.arrays, *hidden], names=[*(column.name for column in columns), *HIDDEN])
+
+    def split(self, count: int, key: Sequence[str]) -> list[Batch]:
+        """The rows in `count` batches, by the hash of the columns `key`; of all of them if it is empty.
+
+        NULL counts as if the column did not exist: a row that gets a new column stays where it is.
+        """
+        columns = [index for index, name in enumerate(self._names) if not key or name in key]
+        rows: list[list[int]] = [[] for _ in range(count)]
+        for row in range(len(self.hashes)):
+            text = b"".join(
+                b"%d:%b%b"
+                % (len(self._names[index].encode()), self._names[index].encode(), self._texts[index][row])
+                for index in columns
+                if not self._is_null[index][row]
+            )
+            digest = hashlib.md5(text, usedforsecurity=False).digest()
+            rows[int.from_bytes(digest[:8], "little") % count].append(row)
+        return [self._take(part) for part in rows]
+
+    def _take(self, rows: Sequence[int]) -> Batch:
+        part = Batch((), (), ())
+        part.arrays = [array.take(pa.array(rows, pa.int64())) for array in self.arrays]
+        part.nulls = [self.nulls[row] for row in rows]
+        part.hashes = [self.hashes[row] for row in rows]
+        return part
 
     def digest(self, sign: int) -> Digest:
         return Digest(len(self.hashes), _hash_text(sum(map(_number, self.hashes)) * sign))

@@ -33,14 +33,16 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.sinks.clickhouse.audit import row_differences
+from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.folding import Folding
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import batches, digests
 from tautochrone.sinks.clickhouse.sql import text_sql
+from tautochrone.sinks.clickhouse.staging import Staging
 from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
+from tautochrone.sinks.clickhouse.types import Column
 from tautochrone.sinks.common.steps import TransactionSteps, same_content, signed_frames
 
 __all__ = ["ClickHouseSink"]
@@ -55,14 +57,17 @@ _MAINTAINED_EVERY = 20
 class ClickHouseSink(TransactionSteps):
     """See the module docstring."""
 
-    def __init__(self, name: str, engine: Engine, options: ClickHouseOptions) -> None:
+    def __init__(self, name: str, engine: Engine, options: ClickHouseOptions, position: str = "1/1") -> None:
+        """`position`: which one of how many servers of the sink it is."""
         self.name = name
         self._engine = engine
         self._options = options
         self._ledger = Ledger(name, engine, options.database)
         self._tables = Tables(name, engine, options)
-        self._folding = Folding(name, engine, options, self._ledger, self._tables)
+        self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._commits_until_maintenance = 1
+        self._is_only = position == "1/1"
+        self._ledger.require_layout("server", position, unset="1/1")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -81,6 +86,9 @@ class ClickHouseSink(TransactionSteps):
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
         self._ledger.require(fence)
         self._tables.ensure(table, schema)
+        if not self._is_only:
+            columns = ",".join(self._tables.shard_key(table))
+            self._ledger.require_layout(f"shard_by {table}", columns, unset="")
 
     # -- one transaction --------------------------------------------------------------------------
 
@@ -108,6 +116,13 @@ class ClickHouseSink(TransactionSteps):
                 source = self._tables.qualified_staging(staging)
                 content[str(table)] = self._tables.partitions(source, table, hashed=True)
         self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
+
+    def decide(self, transaction: TransactionId, fence: Fence) -> None:
+        """From now on the transaction is committed, whatever happens. Repeatable."""
+        self._next(Operation.COMMIT, transaction, fence)
+        if self._ledger.state(transaction) is _S.PREPARED:
+            entry = self._ledger.entry(transaction)
+            self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
         self._next(Operation.COMMIT, transaction, fence)
@@ -139,22 +154,34 @@ class ClickHouseSink(TransactionSteps):
     # -- after a crash ----------------------------------------------------------------------------
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
-        self._ledger.require(fence)
-        self._take_over_staging(fence)
+        self.take_over(fence)
         named = {str(intent.transaction) for intent in intents}
         known = {str(intent.transaction): intent for intent in (*self._ledger.unfinished(), *intents)}
         final: dict[str, TransactionState] = {}
         for name, intent in known.items():
             final[name] = self._end(intent, fence, is_named=name in named)
+        self.forget(fence)
+        return [Recovered(intent.transaction, final[str(intent.transaction)]) for intent in intents]
+
+    def take_over(self, fence: Fence) -> None:
+        """Nothing that older owners still send has an effect afterwards."""
+        self._ledger.require(fence)
+        self._take_over_staging(fence)
+
+    def unfinished(self) -> list[Intent]:
+        """The transactions that are neither committed nor aborted."""
+        return self._ledger.unfinished()
+
+    def forget(self, fence: Fence) -> None:
+        """All transactions have ended: drop what is left of them."""
         for staging in self._tables.staged():
             self._tables.drop(staging)
         self._ledger.forget_finished(fence)
-        return [Recovered(intent.transaction, final[str(intent.transaction)]) for intent in intents]
 
     def _end(self, intent: Intent, fence: Fence, *, is_named: bool) -> TransactionState:
         transaction = intent.transaction
         state = self._ledger.state(transaction)
-        may_commit = state is _S.PREPARED and is_named and self._is_whole(intent)
+        may_commit = state is _S.PREPARED and is_named and self.is_whole(intent)
         if may_commit or state in (_S.COMMITTING, _S.COMMITTED):
             self.commit(transaction, fence)
             return _S.COMMITTED
@@ -203,11 +230,19 @@ class ClickHouseSink(TransactionSteps):
 
     def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
         """See `model.sink.SinkMaintenance`."""
+        if not self.is_maintenance_due():
+            return []
+        floor = self.folding.floor()
+        self.folding.raise_floor(floor, fence)
+        return [] if self.folding.is_pinned_below(floor) else self.folding.fold(floor, fence)
+
+    def is_maintenance_due(self) -> bool:
+        """Counts commits; asked after each."""
         self._commits_until_maintenance -= 1
         if self._commits_until_maintenance > 0:
-            return []
+            return False
         self._commits_until_maintenance = _MAINTAINED_EVERY
-        return self._folding.fold(fence)
+        return True
 
     # -- audit ------------------------------------------------------------------------------------
 
@@ -220,12 +255,42 @@ class ClickHouseSink(TransactionSteps):
     def differences(
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
-        publication = self._ledger.publication_of(checkpoint)
-        chunk_rows = self._options.chunk_rows
-        return row_differences(self._engine, self._tables, table, publication, rows, chunk_rows, limit)
+        return row_differences([self.audited(checkpoint)], table, rows, self.chunk_rows, limit)
+
+    def audited(self, checkpoint: CheckpointNumber) -> AuditedServer:
+        return AuditedServer(self._engine, self._tables, self._ledger.publication_of(checkpoint))
 
     def close(self) -> None:
         self._engine.close()
+
+    # -- one of several servers -------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Tells the servers of a sink apart."""
+        return self._options.address
+
+    @property
+    def chunk_rows(self) -> int:
+        return self._options.chunk_rows
+
+    def ping(self) -> None:
+        """Any error means that the server does not answer."""
+        self._engine.rows("SELECT 1")
+
+    def columns(self, table: TableName) -> Sequence[Column]:
+        return self._tables.columns(table)
+
+    def shard_key(self, table: TableName) -> Sequence[str]:
+        """The columns whose hash says to which server a row goes; empty for all of them."""
+        return self._tables.shard_key(table)
+
+    def state(self, transaction: TransactionId) -> TransactionState:
+        return self._state(transaction)
+
+    def require_allowed(self, operation: Operation, transaction: TransactionId, fence: Fence) -> None:
+        """Raise what the operation would raise of the state of the transaction."""
+        self._next(operation, transaction, fence)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -242,20 +307,21 @@ class ClickHouseSink(TransactionSteps):
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
     ) -> list[Chunk]:
+        staging = self.open_staging(transaction, table)
+        for rows, sign in signed_rows:
+            for batch in batches(rows, self.columns(table), self.chunk_rows, known_rows):
+                staging.add(batch, sign)
+        return staging.chunks
+
+    def open_staging(self, transaction: TransactionId, table: TableName) -> Staging:
+        """An empty staging table, in the place of the one that the transaction may have."""
         self._next(Operation.WRITE, transaction, transaction.fence)
         publication = self._ledger.entry(transaction).publication
-        columns = self._tables.columns(table)
         staging = self._tables.staging(transaction, table, transaction.fence)
         self._tables.stage(staging, table)
         # A newer owner that raised its fence before this check may not have seen the staging table.
         self._ledger.require(transaction.fence)
-        chunks: list[Chunk] = []
-        for rows, sign in signed_rows:
-            for batch in batches(rows, columns, self._options.chunk_rows, known_rows):
-                number = len(chunks)
-                self._tables.insert(staging, batch.table(columns, sign, publication, number), columns)
-                chunks.append(Chunk(table=table, number=number, digest=batch.digest(sign)))
-        return chunks
+        return Staging(self._tables, staging, table, publication, "" if self._is_only else self.address)
 
     def _require_chunks(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         """Compare what is staged with what was sent."""
@@ -273,7 +339,8 @@ class ClickHouseSink(TransactionSteps):
         fences = {transaction.fence, self._ledger.highest_fence()}
         return [self._tables.staging(transaction, table, fence) for fence in fences]
 
-    def _is_whole(self, intent: Intent) -> bool:
+    def is_whole(self, intent: Intent) -> bool:
+        """Whether the staged rows are those that were sent."""
         if intent.chunks is None:
             return False
         try:

@@ -81,6 +81,12 @@ class Tables:
             self._columns[table] = self._stored_columns(table)
         return self._columns[table]
 
+    def shard_key(self, table: TableName) -> list[str]:
+        """The columns of the option `shard_by`; none for all columns."""
+        return [
+            name.strip() for name in self._options.shard_by.get(table.table, "").split(",") if name.strip()
+        ]
+
     def rows(self, table: TableName) -> str:
         return self._qualified(f"taut_rows_{plain_name(table)}")
 

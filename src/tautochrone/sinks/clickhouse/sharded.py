@@ -1,0 +1,231 @@
+"""One sink over several servers, each with its own part of the rows of every table.
+
+Every server has the ledger and the tables of a sink of one server, and takes part in one transaction over
+all. The *first server* decides: a transaction is committed when the first server says that it is committing.
+
+1. `write` sends each row to the server that the hash of its key names, so a row goes where it came to.
+2. `prepare` compares what each server has, the first server last: it is prepared only when all are.
+3. `commit` records the decision on the first server, then every other server shows its rows, the first one
+   last. Who reads the pointer of the first server finds the publication on all others.
+4. `recover` asks all servers, so it waits until all of them answer. What the first server decided is finished
+   on the others, everything else is dropped everywhere.
+
+The layout (how many servers, which one, by which columns) is stored in each server and cannot change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.sink import (
+    Capabilities,
+    Chunk,
+    Digest,
+    FoldedTable,
+    Intent,
+    Operation,
+    Published,
+    Recovered,
+    RowDifference,
+    TransactionId,
+    TransactionState,
+)
+from tautochrone.sinks.clickhouse.audit import row_differences
+from tautochrone.sinks.clickhouse.rows import batches
+from tautochrone.sinks.clickhouse.sink import ClickHouseSink
+from tautochrone.sinks.common.steps import signed_frames
+
+__all__ = ["ShardedClickHouseSink"]
+
+_S = TransactionState
+
+
+class ShardedClickHouseSink:
+    """See the module docstring. `servers` is in the order of the sink's urls."""
+
+    def __init__(self, name: str, servers: Sequence[ClickHouseSink]) -> None:
+        self.name = name
+        self._servers = list(servers)
+        self._first, *self._others = servers
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
+
+    def published(self) -> Published | None:
+        return self._first.published()
+
+    def highest_fence(self) -> Fence:
+        return max(server.highest_fence() for server in self._servers)
+
+    def fence(self, fence: Fence) -> None:
+        for server in self._servers:
+            server.fence(fence)
+
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+        for server in self._servers:
+            server.ensure(table, schema, key, fence)
+
+    # -- one transaction --------------------------------------------------------------------------
+
+    def begin(self, intent: Intent) -> TransactionState:
+        self._require_answers()
+        for server in self._servers:
+            state = server.begin(intent)
+        return state
+
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+        return self._stage(transaction, table, signed_frames(change), change.rows)
+
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+        return self._stage(transaction, table, [(rows, 1)], None)
+
+    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+        self._first.require_allowed(Operation.PREPARE, transaction, transaction.fence)
+        for server in (*self._others, self._first):
+            server.prepare(transaction, self._chunks_of(server, chunks))
+
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        self._first.decide(transaction, fence)
+        for server in (*self._others, self._first):
+            server.commit(transaction, fence)
+
+    def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        for server in self._servers:
+            server.abort(transaction, fence)
+
+    # -- after a crash ----------------------------------------------------------------------------
+
+    def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        self._require_answers()
+        for server in self._servers:
+            server.take_over(fence)
+        unfinished = [intent for server in self._servers for intent in server.unfinished()]
+        named = {str(intent.transaction) for intent in intents}
+        known = {str(intent.transaction): intent for intent in (*unfinished, *intents)}
+        ends = {name: self._end(intent, fence, is_named=name in named) for name, intent in known.items()}
+        for server in self._servers:
+            server.forget(fence)
+        self._require_same_pointer()
+        return [Recovered(intent.transaction, ends[str(intent.transaction)]) for intent in intents]
+
+    def _end(self, intent: Intent, fence: Fence, *, is_named: bool) -> TransactionState:
+        transaction = intent.transaction
+        state = self._first.state(transaction)
+        may_commit = state is _S.PREPARED and is_named and self._is_whole(intent)
+        if state is _S.COMMITTED or state is _S.COMMITTING or may_commit:
+            self.commit(transaction, fence)
+            return _S.COMMITTED
+        for server in self._servers:
+            if server.state(transaction) is not _S.ABORTED:
+                server.abort(transaction, fence)
+        return _S.ABORTED
+
+    def _is_whole(self, intent: Intent) -> bool:
+        if intent.chunks is None:
+            return False
+        return all(
+            server.state(intent.transaction) is _S.PREPARED
+            and server.is_whole(replace(intent, chunks=tuple(self._chunks_of(server, intent.chunks))))
+            for server in self._servers
+        )
+
+    def _require_answers(self) -> None:
+        """Nothing is begun or recovered before all servers answer.
+
+        Raises:
+            SinkError: `SINK_NOT_REACHABLE`.
+        """
+        for server in self._servers:
+            try:
+                server.ping()
+            except Exception as error:
+                raise SinkError(
+                    "SINK_NOT_REACHABLE",
+                    f"Sink {self.name}: server {server.address} of {len(self._servers)} servers does not "
+                    f"answer; deliveries wait for it: {error}",
+                    parameters={"sink": self.name, "server": server.address},
+                    retryable=True,
+                ) from error
+
+    def _require_same_pointer(self) -> None:
+        pointers = {server.address: server.published() for server in self._servers}
+        if len({str(pointer and pointer.transaction) for pointer in pointers.values()}) > 1:
+            shown = ", ".join(
+                f"{address} {'nothing' if pointer is None else f'checkpoint {pointer.checkpoint}'}"
+                for address, pointer in pointers.items()
+            )
+            raise SinkError(
+                "SINK_SERVERS_DIFFER",
+                f"Sink {self.name}: its servers do not belong together: they show {shown}",
+                hint="A server lost its database, or has an older copy of it. Drop the database on all "
+                f"servers and run `taut sinks --forget {self.name}`: the next run delivers all rows.",
+                parameters={"sink": self.name},
+                sqlstate="55000",
+            )
+
+    # -- history and audit ------------------------------------------------------------------------
+
+    def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
+        """See `model.sink.SinkMaintenance`. All servers have the same floor."""
+        due = [server.is_maintenance_due() for server in self._servers]
+        if not all(due):
+            return []
+        floor = min(server.folding.floor() for server in self._servers)
+        for server in self._servers:
+            server.folding.raise_floor(floor, fence)
+        if any(server.folding.is_pinned_below(floor) for server in self._servers):
+            return []
+        return [table for server in self._servers for table in server.folding.fold(floor, fence)]
+
+    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
+        return self._first.digest(table, rows)
+
+    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
+        totals: dict[str, Digest] = {}
+        for server in self._servers:
+            for part, digest in server.audit(table, checkpoint).items():
+                before = totals.get(part, Digest(0, "0"))
+                total = (int(before.hash, 16) + int(digest.hash, 16)) % 2**64
+                totals[part] = Digest(before.rows + digest.rows, f"{total:016x}")
+        return {part: digest for part, digest in totals.items() if digest != Digest(0, f"{0:016x}")}
+
+    def differences(
+        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
+    ) -> Sequence[RowDifference]:
+        shards = [server.audited(checkpoint) for server in self._servers]
+        return row_differences(shards, table, rows, self._first.chunk_rows, limit)
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _stage(
+        self,
+        transaction: TransactionId,
+        table: TableName,
+        signed_rows: Sequence[tuple[Rows, int]],
+        known_rows: int | None,
+    ) -> list[Chunk]:
+        stagings = [server.open_staging(transaction, table) for server in self._servers]
+        columns, key = self._first.columns(table), self._first.shard_key(table)
+        for rows, sign in signed_rows:
+            for batch in batches(rows, columns, self._first.chunk_rows, known_rows):
+                for staging, part in zip(stagings, batch.split(len(stagings), key), strict=True):
+                    if part.hashes:
+                        staging.add(part, sign)
+        return [chunk for staging in stagings for chunk in staging.chunks]
+
+    def _chunks_of(self, server: ClickHouseSink, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Those that the server took. The first one is also asked for chunks of unknown servers."""
+        not_its_own = {other.address for other in self._servers if other is not server}
+        if server is self._first:
+            return [chunk for chunk in chunks if chunk.server not in not_its_own]
+        return [chunk for chunk in chunks if chunk.server == server.address]
