@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
+import clickhouse_connect
 import pytest
 
 from tautochrone.errors import SinkError
 from tautochrone.sinks import open_sink
+from tautochrone.sinks.clickhouse.engines import HttpEngine
 from tautochrone.sinks.clickhouse.open import require_version
 from tautochrone.sinks.clickhouse.options import clickhouse_options
 
@@ -43,6 +46,9 @@ def test_urls_name_servers_and_folders() -> None:
         ({"url": "clickhouse://embedded/"}, "SINK_OPTION_INVALID"),
         ({"url": "clickhouse://host", "chunk_rows": "0"}, "SINK_OPTION_INVALID"),
         ({"url": "clickhouse://host", "orderby": "a"}, "SINK_OPTION_INVALID"),
+        ({"url": "clickhouse://host", "keep_checkpoints": "1"}, "SINK_OPTION_INVALID"),
+        ({"url": "clickhouse://host", "tls_ca": "ca.pem"}, "SINK_OPTION_INVALID"),
+        ({"url": "clickhouses://host", "tls_key": "key.pem"}, "SINK_OPTION_INVALID"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(options: dict[str, str], error_class: str) -> None:
@@ -51,6 +57,43 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, str], error_
     assert refused.value.error_class == error_class
     assert refused.value.hint
     assert "secret" not in str(refused.value)
+
+
+def test_the_client_gets_user_password_and_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(clickhouse_connect, "get_client", lambda **arguments: given.update(arguments))
+    options = {
+        "url": "clickhouses://host:9443/shop",
+        "user": "reports",
+        "password": "secret-1",
+        "tls_ca": "ca.pem",
+        "tls_certificate": "client.pem",
+        "tls_key": "client.key",
+    }
+    HttpEngine("mirror", clickhouse_options("mirror", options))
+    expected = {
+        "host": "host",
+        "port": 9443,
+        "secure": True,
+        "username": "reports",
+        "password": "secret-1",
+        "ca_cert": "ca.pem",
+        "client_cert": "client.pem",
+        "client_cert_key": "client.key",
+    }
+    assert {name: given[name] for name in expected} == expected
+
+
+def test_a_server_that_does_not_answer_is_named_without_the_password() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    url = f"clickhouse://127.0.0.1:{port}/shop"
+    with pytest.raises(SinkError) as refused:
+        open_sink("mirror", "clickhouse", {"url": url, "user": "reports", "password": "secret-1"})
+    assert (refused.value.error_class, refused.value.retryable) == ("SINK_NOT_REACHABLE", True)
+    assert str(port) in str(refused.value)
+    assert "secret-1" not in f"{refused.value} {refused.value.hint} {refused.value.parameters}"
 
 
 def test_one_process_runs_the_engine_in_one_folder(tmp_path: Path) -> None:

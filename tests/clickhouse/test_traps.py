@@ -6,12 +6,14 @@ Each trap is shown on the engine: should a newer one behave differently, the sin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.clickhouse.benches import EmbeddedBench
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.sinks.clickhouse import sink as sink_module
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, new_intent
 
@@ -139,3 +141,38 @@ def test_the_sink_delivers_the_same_rows_again_and_again(bench: EmbeddedBench) -
     for number in range(1, 6):
         shown = [(1, "one")] if number % 2 else []
         assert sink.audit(ORDERS, CheckpointNumber(number)) == sink.digest(ORDERS, bench.frame(shown))
+
+
+def test_a_delivery_waits_while_a_table_has_many_unmerged_parts(
+    bench: EmbeddedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_module, "_MERGES_S", 0.5)
+    folder = bench.options.folder
+    crowded = EmbeddedBench(
+        Path(folder), database="crowded", max_parts="2", chunk_rows="100", chunk_bytes="40"
+    )
+    sink, suite = crowded.open(), SinkConformance()
+    sink.fence(Fence(1))
+    sink.ensure(ORDERS, crowded.schema(), (), Fence(1))
+    sink.ensure(LINES, crowded.schema(), (), Fence(1))
+    tables = [f"crowded.taut_rows_shop__{name}" for name in ("orders", "lines")]
+    for table in tables:
+        crowded.reader.run(f"SYSTEM STOP MERGES {table}")
+    for number in (1, 2, 3):
+        suite.deliver(crowded, sink, new_intent(number), (number, "one"))
+    with pytest.raises(SinkError) as waits:
+        sink.begin(new_intent(4))
+    assert (waits.value.error_class, waits.value.retryable) == ("SINK_TOO_MANY_PARTS", True)
+    for table in tables:
+        crowded.reader.run(f"SYSTEM START MERGES {table}")
+        crowded.reader.run(f"OPTIMIZE TABLE {table} FINAL")
+    intent = new_intent(5)
+    sink.begin(intent)
+    rows = [(number, "x" * 10) for number in range(4, 10)]
+    chunks = suite.send(crowded, sink, intent, *rows)
+    # Larger than chunk_bytes, so they came in several inserts.
+    assert len(chunks) > 2
+    sink.prepare(intent.transaction, chunks)
+    sink.commit(intent.transaction, Fence(1))
+    assert len(crowded.read(ORDERS)) == 9
+    crowded.close()

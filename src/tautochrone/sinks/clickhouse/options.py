@@ -18,8 +18,12 @@ from tautochrone.sinks.common.options import (
 __all__ = ["ClickHouseOptions", "clickhouse_options", "server_options"]
 
 _EMBEDDED_HOST = "embedded"
+_TLS = ("tls_ca", "tls_certificate", "tls_key")
 _NAMES = frozenset(
-    {"url", "user", "password", "database", "chunk_rows", "keep_checkpoints", "keep_minutes", "key"}
+    {
+        *("url", "user", "password", "database", "key", *_TLS),
+        *("chunk_rows", "chunk_bytes", "max_parts", "keep_checkpoints", "keep_minutes"),
+    }
 )
 _TABLE_PREFIXES = ("order_by.", "partition_by.", "shard_by.")
 
@@ -31,7 +35,11 @@ class ClickHouseOptions:
     Attributes:
         folder: of the embedded engine; empty for a server.
         database: created if it is missing.
+        tls_ca: a file with the certificates of authorities to trust; empty for the usual ones.
+        tls_certificate: a file with the certificate that the client shows, and `tls_key` that of its key.
         chunk_rows: rows of one insert at most.
+        chunk_bytes: bytes of one insert at most, unless one row is larger.
+        max_parts: with more parts in a partition of a table, deliveries wait until some are merged.
         keep_checkpoints: so many of the newest delivered checkpoints can be read by number.
         keep_minutes: so long, also older ones.
         order_by: the sorting key by name of the mirrored table, as ClickHouse expressions.
@@ -46,7 +54,12 @@ class ClickHouseOptions:
     user: str = "default"
     password: str = field(default="", repr=False)
     database: str = "lake"
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
     chunk_rows: int = 100_000
+    chunk_bytes: int = 32 * 1024 * 1024
+    max_parts: int = 300
     keep_checkpoints: int = 100
     keep_minutes: int = 10
     order_by: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +108,10 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
             name, f"cannot read the url {url.scheme}://…", "Write clickhouse://user@host:8123/database."
         )
     refuse_password(name, url.password)
+    if url.scheme != "clickhouses" and any(options.get(option) for option in _TLS):
+        raise invalid_option(name, "has options of TLS without TLS", "Write clickhouses://… in its url.")
+    if options.get("tls_key") and not options.get("tls_certificate"):
+        raise invalid_option(name, "has tls_key without tls_certificate", "Name the file of both.")
     is_embedded = url.hostname == _EMBEDDED_HOST and url.port is None
     path = unquote(url.path)
     if is_embedded and not path.strip("/"):
@@ -110,6 +127,11 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         password=options.get("password", ""),
         database=options.get("database") or ("" if is_embedded else path.strip("/")) or "lake",
         chunk_rows=positive_number(name, options, "chunk_rows", 100_000, " of rows"),
+        tls_ca=options.get("tls_ca", ""),
+        tls_certificate=options.get("tls_certificate", ""),
+        tls_key=options.get("tls_key", ""),
+        chunk_bytes=positive_number(name, options, "chunk_bytes", 32 * 1024 * 1024, " of bytes"),
+        max_parts=positive_number(name, options, "max_parts", 300, " of parts"),
         # With less than two, a query of the newest checkpoint could find it folded when the next one comes.
         keep_checkpoints=whole_number(name, options, "keep_checkpoints", 100, " of checkpoints", least=2),
         keep_minutes=whole_number(name, options, "keep_minutes", 10, " of minutes", least=0),

@@ -83,6 +83,14 @@ class Batch:
             rows[int.from_bytes(digest[:8], "little") % count].append(row)
         return [self._take(part) for part in rows]
 
+    def pieces(self, max_bytes: int) -> list[Batch]:
+        """The rows in batches of about so many bytes at most."""
+        size, count = sum(array.nbytes for array in self.arrays), len(self.hashes)
+        if size <= max_bytes or count < 2:
+            return [self]
+        step = max(1, count * max_bytes // size)
+        return [self._take(range(start, min(start + step, count))) for start in range(0, count, step)]
+
     def _take(self, rows: Sequence[int]) -> Batch:
         part = Batch((), (), ())
         part.arrays = [array.take(pa.array(rows, pa.int64())) for array in self.arrays]

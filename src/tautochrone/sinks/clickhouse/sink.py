@@ -50,6 +50,8 @@ __all__ = ["ClickHouseSink"]
 _S = TransactionState
 _QUIET_S = 60.0
 """How long a statement of which the answer was lost may still run."""
+_MERGES_S = 60.0
+"""How long a delivery waits for merges before it counts as failed and is tried again."""
 _MAINTAINED_EVERY = 20
 """After so many commits history is looked at; each look reads two columns of every table."""
 
@@ -95,6 +97,7 @@ class ClickHouseSink(TransactionSteps):
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        self._await_merges(list(intent.versions))
         publication = self._ledger.next_publication(intent.checkpoint)
         self._ledger.record(intent, transaction.fence, state, publication)
         return state
@@ -225,6 +228,26 @@ class ClickHouseSink(TransactionSteps):
                     retryable=True,
                 )
             time.sleep(0.05)
+
+    def _await_merges(self, tables: Sequence[TableName]) -> None:
+        """Wait until the server has merged enough: it slows down inserts with many parts, but not moves."""
+        limit = self._options.max_parts
+        until = time.monotonic() + _MERGES_S
+        while tables:
+            parts, table = self._tables.most_parts(tables)
+            if parts <= limit:
+                return
+            if time.monotonic() > until:
+                raise SinkError(
+                    "SINK_TOO_MANY_PARTS",
+                    f"Sink {self.name}: a partition of {table} in {self.address} has {parts} unmerged parts, "
+                    f"more than {limit}; deliveries wait until some are merged",
+                    hint="Deliver less often, use fewer partitions (partition_by), or look at "
+                    "system.merges of the server.",
+                    parameters={"sink": self.name, "parts": str(parts)},
+                    retryable=True,
+                )
+            time.sleep(0.2)
 
     # -- history ----------------------------------------------------------------------------------
 

@@ -27,8 +27,9 @@ class Staging:
 
     def add(self, batch: Batch, sign: int) -> None:
         """Insert some rows that came (1) or went (-1)."""
-        number = len(self.chunks)
-        rows = batch.table(self._columns, sign, self._publication, number)
-        self._tables.insert(self._name, rows, self._columns)
-        digest = batch.digest(sign)
-        self.chunks.append(Chunk(table=self._table, number=number, digest=digest, server=self._server))
+        for piece in batch.pieces(self._tables.chunk_bytes):
+            number = len(self.chunks)
+            rows = piece.table(self._columns, sign, self._publication, number)
+            self._tables.insert(self._name, rows, self._columns)
+            digest = piece.digest(sign)
+            self.chunks.append(Chunk(table=self._table, number=number, digest=digest, server=self._server))

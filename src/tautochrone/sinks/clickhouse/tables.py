@@ -51,6 +51,20 @@ class Tables:
         self._options = options
         self._columns: dict[TableName, list[Column]] = {}
 
+    @property
+    def chunk_bytes(self) -> int:
+        return self._options.chunk_bytes
+
+    def most_parts(self, tables: Sequence[TableName]) -> tuple[int, str]:
+        """The highest number of unmerged parts in one partition, and the table that it is of."""
+        names = ", ".join(text_sql(f"taut_rows_{plain_name(table)}") for table in tables)
+        counts = self._engine.rows(
+            "SELECT toUInt32(count()) AS parts, table FROM system.parts "
+            f"WHERE active AND database = {text_sql(self._options.database)} AND table IN ({names}) "
+            "GROUP BY table, partition_id ORDER BY parts DESC LIMIT 1"
+        )
+        return (int(counts[0][0]), str(counts[0][1])) if counts else (0, "")
+
     # -- what is mirrored -------------------------------------------------------------------------
 
     def ensure(self, table: TableName, schema: Any) -> None:
