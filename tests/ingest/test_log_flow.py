@@ -14,8 +14,9 @@ from tautochrone.ingest.log_flow import LogFlow
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
+from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition, SparkPosition
-from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, ToyDatabase
+from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, ToyDatabase, _table
 
 T = TypeVar("T")
 TABLE = TableName.parse("lake.default.bank_log")
@@ -144,6 +145,26 @@ def test_relations_wait_until_the_log_has_passed_their_bulk() -> None:
     assert bulk.next_chunk() is None
     assert bulk.at(4).waiting == {"a"}
     assert bulk.at(5).waiting == set()
+
+
+def test_copy_is_complete_only_after_the_source_was_checked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read checks whether relations are what they were when they were copied, also without new events."""
+    changed = IngestError("CAPTURED_TABLE_CHANGED", "a table was changed since it is captured")
+
+    def read(_log: ToyChangeLog, after: LogPosition, _max_events: int) -> LogBatch:
+        if after.bulk.pending:
+            return LogBatch(rows=_table([]), position=after, caught_up=True)
+        raise changed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ToyChangeLog, "read", read)
+        assert bench.run().failure() is changed
+    assert bench.table.commits[-1][1].bulk.waiting
+    assert not any(row["operation"] == "completed" and row["relation"] == "transfers" for row in bench.rows)
+    assert bench.run().failure() is None
+    assert not bench.table.commits[-1][1].bulk.waiting
 
 
 def test_batches_end_at_transactions(bench: Bench) -> None:

@@ -183,7 +183,8 @@ class LogFlow:
         bulk = position.bulk
         for relation, chunk in chunks:
             bulk = bulk.copied(relation, chunk, pass_at)
-        return self._commit(rows, position, replace(position, bulk=bulk.at(position.point)), staged=staged)
+        # Complete only after the next read, which checks that the relations are still those that were copied.
+        return self._commit(rows, position, replace(position, bulk=bulk), staged=staged)
 
     def _commit(
         self,
