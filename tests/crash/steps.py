@@ -194,6 +194,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
 ELSEWHERE: dict[Step, str] = {
     Step.LAKE_ABORT: "needs a prepared batch whose table moved: test_aborts",
     Step.LAKE_DISCARD: "needs a batch that is refused: test_aborts",
+    Step.LAKE_SHORTEN: "only logs with a retention take it: tests/sources/test_log_retention",
     Step.LAKE_ADOPT: "only `taut adopt` takes it: tests/adopt",
     Step.LAKE_RELOCATE: "only `taut relocate` takes it: tests/relocation",
     Step.LAKE_RELOCATED: "only `taut relocate` takes it: tests/relocation",

@@ -128,6 +128,8 @@ class Bank:
     database: ToyDatabase
     pick: random.Random = field(default_factory=lambda: random.Random(7))
     transfers: int = 0
+    committed_at_ms: int | None = None
+    """When transactions are committed; None: now."""
 
     @classmethod
     def make(cls, spark: SparkSession, folder: Path) -> Bank:
@@ -165,7 +167,15 @@ class Bank:
                 Change("accounts", giver, left),
                 Change("savings", taker, savings.get(taker, 0) + amount),
                 Change("transfers", self.transfers % 100, amount),
+                committed_at_ms=self.committed_at_ms,
             )
+
+    def define(self, before: str, after: str) -> None:
+        """Change the definitions."""
+        file = self.folder / "transformations" / "bank.py"
+        text = file.read_text()
+        assert text.count(before) == 1
+        file.write_text(text.replace(before, after))
 
     def set(self, settings: str) -> None:
         """Run with these settings from now on, besides those of every bank."""
@@ -182,6 +192,7 @@ class Bank:
         strike: Strike | None = None,
         *,
         full: bool = False,
+        full_of: tuple[str, ...] = (),
         takeover: bool = False,
         reached: bool = True,
     ) -> Attempt:
@@ -193,7 +204,7 @@ class Bank:
                 job = project.job()
                 as_process(job)
                 job.ownership.takeover = takeover
-                execution = Run(job, select(job.topology, [], [], everything=full))
+                execution = Run(job, select(job.topology, [], full_of, everything=full))
                 attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
                 attempt.error = error
@@ -272,6 +283,14 @@ class Bank:
             assert shown == {relation: self.database.rows(relation) for relation in RELATIONS}
         self._check_log(catalog)
         catalog.close()
+
+    def log_points(self) -> list[int]:
+        """The transactions whose events the log table has, in order."""
+        storage = self.folder / "storage"
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
+        rows = catalog.load_table("default.bank_log").scan().to_arrow().to_pylist()
+        catalog.close()
+        return sorted({row["point"] for row in rows if row["operation"] not in ("copy", "completed")})
 
     def _check_log(self, catalog: SqlCatalog) -> None:
         rows = catalog.load_table("default.bank_log").scan().to_arrow().to_pylist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
 from tautochrone.model.kept_log import KeepsLogs, KeptLog
 from tautochrone.model.lake import TableVersion
+from tautochrone.model.log_retention import LOG_RETENTION
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.source import ChangeLog
 from tautochrone.model.source_position import LogPosition
@@ -49,6 +50,8 @@ class CaptureStatus:
         lag: how far the log is ahead of the table, by unit.
         lag_ms: by at most so much the table is behind in time: 0 if it has all of the log, else the age of
             the newest transaction that it has. None: not known.
+        log_rows: rows of the log table; None where its metadata does not tell.
+        log_retention: how long it keeps them, as the capture says; None: all.
         error: why the database did not answer; what it keeps is unknown then.
     """
 
@@ -63,6 +66,8 @@ class CaptureStatus:
     lag_ms: int | None = None
     rates: CommitRates = field(default_factory=CommitRates)
     kept: Sequence[KeptLog] = ()
+    log_rows: int | None = None
+    log_retention: str | None = None
     error: TautochroneError | None = None
 
 
@@ -74,12 +79,15 @@ def capture_statuses(project: Project) -> Iterator[CaptureStatus]:
         if log is not None:
             table, flow = resolved.flow.target, resolved.flow.name
             position = _position(project, table, flow)
-            rates = CommitRates()
+            rates, rows = CommitRates(), None
             if position is not None:
                 log_table = project.lake.load(table)
                 rates = commit_rates(log_table.versions(), flow, log_table.row_count)
+                rows = log_table.row_count(log_table.current_version())
+            retention = graph.definitions.datasets[table].properties.get(LOG_RETENTION)
             try:
-                yield _status(log, table, position, rates)
+                status = _status(log, table, position, rates)
+                yield replace(status, log_rows=rows, log_retention=retention)
             finally:
                 log.close()
 
@@ -87,7 +95,7 @@ def capture_statuses(project: Project) -> Iterator[CaptureStatus]:
 def commit_rates(
     versions: Sequence[TableVersion], flow: str, row_count: Callable[[Version], int | None]
 ) -> CommitRates:
-    """From the history of a log table, oldest first. Rows only come to it.
+    """From the history of a log table, oldest first.
 
     A commit of copied rows leaves the position's point where it was; events move it.
     """
@@ -99,7 +107,8 @@ def commit_rates(
     counted = [(_point(version, flow), row_count(version.version) or 0) for version in recent]
     for (point_before, count_before), (point, count) in pairwise(counted):
         if point_before in (None, point):
-            copied += count - count_before
+            # Fewer rows: old ones were dropped.
+            copied += max(0, count - count_before)
         else:
             events += count - count_before
     seconds = (newest_ms - recent[0].committed_at_ms) / 1000

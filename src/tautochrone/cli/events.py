@@ -231,6 +231,10 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         f"  {short(f['dataset']):<32} {f['files_before']} files rewritten as {f['files_after']}  "
         f"{f['duration_ms'] / 1000:.1f} s"
     ),
+    "log_shortened": lambda _e, f: (
+        f"  {short(f['dataset']):<32} {f['rows']} rows in {f['files']} files dropped: {f['reason']}  "
+        f"{f['duration_ms'] / 1000:.1f} s"
+    ),
     "orphans_removed": lambda _e, f: "\n".join(
         [
             f"  {short(f['dataset']):<32} {f['count']} files that nothing refers to ({f['bytes']:,} bytes) "

@@ -39,7 +39,7 @@ def sources(arguments: argparse.Namespace) -> int:
 
 def show_sources(lines: Sequence[dict[str, Any]]) -> None:
     """Captures as tables for people."""
-    columns = ("source", "table", "phase", "relations", "waiting", "lag", "error")
+    columns = ("source", "table", "phase", "relations", "waiting", "lag", "log_rows", "error")
     table(columns, [[_cell(line[column]) for column in columns] for line in lines])
     answer().write("\n")
     progress = ("source", "chunks", "rows_per_s", "events_per_s", "lag_s", "last_commit")
@@ -73,6 +73,8 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
         "last_commit": _utc(status.rates.committed_ms),
         "lag": dict(status.lag),
         "lag_s": None if status.lag_ms is None else _rounded(status.lag_ms / 1000),
+        "log_rows": status.log_rows,
+        "log_retention": status.log_retention,
         "kept": [asdict(entry) for entry in status.kept],
         "error": None if status.error is None else f"[{status.error.error_class}] {status.error.message}",
         "hint": None if status.error is None else status.error.hint,

@@ -22,6 +22,7 @@ class CommitMetadata:
 
     `run` and `runs` are of a view's state only: the sequence number of its newest run, which grows along the
     whole history of the table, and how many runs were added since they were last folded into one.
+    `shortened` are the relations of which rows of a log table were dropped.
     `revoked` are the ranges of checkpoints that revisions took back, after the first number, to the second.
     """
 
@@ -39,4 +40,5 @@ class CommitMetadata:
     reset: bool = False
     run: int | None = None
     runs: int | None = None
+    shortened: tuple[str, ...] = ()
     revoked: tuple[tuple[int, int], ...] = ()

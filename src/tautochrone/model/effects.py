@@ -36,6 +36,7 @@ class Step(StrEnum):
     LAKE_EXPIRE = "lake.expire"
     LAKE_CLEAN = "lake.clean"
     LAKE_COMPACT = "lake.compact"
+    LAKE_SHORTEN = "lake.shorten"
     LAKE_SEAL = "lake.seal"
     LAKE_ORPHANS = "lake.orphans"
     LAKE_ADOPT = "lake.adopt"

@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from tautochrone.model.commit_metadata import CommitMetadata
-from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
+from tautochrone.model.maintenance import Compacted, Dropped, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason
 
@@ -393,6 +393,34 @@ class LakeTable(ReadableTable, Protocol):
             max_files: about so many files are rewritten at a time.
             exclusive: entered for the commit; while it is held no other writer of the owner may be between
                 reading main and moving it.
+
+        Raises:
+            ConflictError: a batch is prepared, or files of the fork are gone; the table is left as it was.
+            FencedError: a newer owner is seen.
+        """
+
+    def files_before(self, version: Version, column: str, before_ms: int | None) -> Sequence[str]:
+        """Data files of a version in which no row has a time of `column` at or after `before_ms` (epoch
+        milliseconds), told from statistics alone. None if no file has an earlier time: then there are only
+        rows without one. Without `before_ms` all files of the version; none while rows of them are deleted.
+        """
+
+    def drop_files(
+        self,
+        fork: Fork,
+        paths: Collection[str],
+        commit_metadata: CommitMetadata,
+        *,
+        exclusive: AbstractContextManager[object],
+    ) -> Dropped | None:
+        """Take data files out of the newest version of a log, in one catalog commit. Older versions keep
+        them. For those who follow changes nothing happened, as after `compact`: their rows are those that
+        came. So whoever reads the table as a whole must not rely on it.
+
+        Args:
+            paths: those that the forked version does not have are ignored; None if it has none.
+            commit_metadata: says nothing about rows or positions.
+            exclusive: see `compact`.
 
         Raises:
             ConflictError: a batch is prepared, or files of the fork are gone; the table is left as it was.

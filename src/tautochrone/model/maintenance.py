@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["Compacted", "Expired", "Orphans", "Retention"]
+__all__ = ["Compacted", "Dropped", "Expired", "Orphans", "Retention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,16 @@ class Compacted:
     files_before: int = 0
     files_after: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Files that left the newest version of a log table, and their rows."""
+
+    table: TableName
+    version: Version
+    files: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ def decode(text: str | None) -> CommitMetadata | None:
         reset=data.get("reset", False),
         run=data.get("run"),
         runs=data.get("runs"),
+        shortened=tuple(data.get("shortened", ())),
         revoked=tuple((int(start), int(end)) for start, end in data.get("revoked", ())),
     )
 
@@ -76,6 +77,7 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
     merged = replace(
         new,
         positions={**old.positions, **new.positions},
+        shortened=_together(old, new),
         definition=new.definition or old.definition,
         violations=new.violations or old.violations,
     )
@@ -92,11 +94,15 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
 
 
 def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
-    """The commit metadata for a snapshot, with the positions of all flows, so that the table can be rolled
-    back to this snapshot after older ones are expired."""
+    """The commit metadata for a snapshot, with the positions of all flows and what was dropped of a log, so
+    that the table can be rolled back to this snapshot after older ones are expired."""
     if old is None or new.reset:
         return new
-    return replace(new, positions={**old.positions, **new.positions})
+    return replace(new, positions={**old.positions, **new.positions}, shortened=_together(old, new))
+
+
+def _together(old: CommitMetadata, new: CommitMetadata) -> tuple[str, ...]:
+    return tuple(sorted({*old.shortened, *new.shortened}))
 
 
 def _position_fields(position: SourcePosition) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Maintenance of an Iceberg table: expiry, compaction and orphan removal. None of it changes rows."""
+"""Maintenance of an Iceberg table: expiry, compaction and orphan removal. None of it changes rows,
+except that a log loses old files."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,11 +14,21 @@ from pyspark.errors import PySparkException
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
 from tautochrone.iceberg.changes.history import in_history
-from tautochrone.iceberg.commits.compare_and_set import MAIN, Loaded, check_fence, compare_and_set, load
-from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode
+from tautochrone.iceberg.changes.tasks import planned
+from tautochrone.iceberg.commits.compare_and_set import (
+    MAIN,
+    NO_VERSION,
+    Loaded,
+    check_fence,
+    compare_and_set,
+    load,
+)
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
 from tautochrone.iceberg.java.api import translate
+from tautochrone.iceberg.java.functions import items
 from tautochrone.iceberg.maintenance.compaction import Rewritten, rewrite_groups, rewrite_options
 from tautochrone.iceberg.maintenance.expiry import expirable, unreachable_files
+from tautochrone.iceberg.maintenance.old_log_files import old_log_files
 from tautochrone.iceberg.maintenance.orphans import (
     SEAL_KEY,
     check_seal,
@@ -30,7 +41,7 @@ from tautochrone.iceberg.reads.refs import prepared_batches
 from tautochrone.iceberg.reads.schema import TRIMMED
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, Fork
-from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
+from tautochrone.model.maintenance import Compacted, Dropped, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergMaintenance"]
@@ -112,6 +123,40 @@ class IcebergMaintenance(IcebergReading):
             bytes=sum(group.bytes for group in groups),
         )
 
+    def files_before(self, version: Version, column: str, before_ms: int | None) -> Sequence[str]:
+        if version == NO_VERSION:
+            return ()
+        table = load(self._iceberg, self._name).table
+        try:
+            return old_log_files(self._iceberg, table, version, column, before_ms)
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+
+    def drop_files(
+        self,
+        fork: Fork,
+        paths: Collection[str],
+        commit_metadata: CommitMetadata,
+        *,
+        exclusive: AbstractContextManager[object],
+    ) -> Dropped | None:
+        functions = self._iceberg.functions
+        tasks = functions.tasks(planned(functions, fork.handle.table, fork.version, {*paths}))
+        if not tasks.size():
+            return None
+
+        def rewrite(loaded: Loaded, update: Any) -> None:
+            nothing = self._iceberg.set(())
+            files = self._iceberg.set([task.file() for task in items(tasks)])
+            update.rewriteFiles(files, nothing, nothing, nothing)
+            # Positions and the mark must outlive the expiry of older commits.
+            update.set(COMMIT_METADATA_KEY, encode(with_positions(loaded.commit_metadata, commit_metadata)))
+
+        with exclusive:
+            version = self._replace(Step.LAKE_SHORTEN, fork, commit_metadata, rewrite)
+        rows = functions.task_rows(tasks)
+        return Dropped(table=self._name, version=version, files=int(tasks.size()), rows=rows)
+
     def remove_orphans(
         self, before_ms: int, fence: Fence, folders: Mapping[TableName, str], *, dry_run: bool = False
     ) -> Orphans:
@@ -179,11 +224,30 @@ class IcebergMaintenance(IcebergReading):
     def _swap(
         self, fork: Fork, commit_metadata: CommitMetadata, groups: Sequence[Rewritten], at_ms: int
     ) -> Version:
+        sequence = int(fork.handle.metadata.snapshot(int(fork.version)).sequenceNumber())
+
+        def rewrite(loaded: Loaded, update: Any) -> None:
+            check_seal(self._name, loaded, at_ms)
+            update.dataSequenceNumber(sequence)
+            nothing = self._iceberg.set(())
+            for group in groups:
+                update.rewriteFiles(group.before, group.vectors, group.after, nothing)
+            update.set(COMMIT_METADATA_KEY, encode(commit_metadata))
+
+        return self._replace(Step.LAKE_COMPACT, fork, commit_metadata, rewrite)
+
+    def _replace(
+        self,
+        step: Step,
+        fork: Fork,
+        commit_metadata: CommitMetadata,
+        rewrite: Callable[[Loaded, Any], None],
+    ) -> Version:
+        """One commit that exchanges files, and is no change to follow."""
         attempted_versions: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, commit_metadata.fence)
-            check_seal(self._name, loaded, at_ms)
             if prepared_batches(self._name, loaded.metadata):
                 raise ConflictError(
                     "BATCH_PREPARED",
@@ -191,12 +255,7 @@ class IcebergMaintenance(IcebergReading):
                 )
             # Main may have moved by appends: Iceberg checks that the files still exist without new deletes.
             update = loaded.table.newRewrite().validateFromSnapshot(int(fork.version))
-            sequence = int(loaded.metadata.snapshot(int(fork.version)).sequenceNumber())
-            update.dataSequenceNumber(sequence)
-            nothing = self._iceberg.set(())
-            for group in groups:
-                update.rewriteFiles(group.before, group.vectors, group.after, nothing)
-            update.set(COMMIT_METADATA_KEY, encode(commit_metadata))
+            rewrite(loaded, update)
             try:
                 snapshot = update.toBranch(MAIN).apply()
             except Py4JError as error:
@@ -219,7 +278,7 @@ class IcebergMaintenance(IcebergReading):
             self._iceberg,
             self._name,
             self._effects,
-            Step.LAKE_COMPACT,
+            step,
             build=build,
             done=lambda loaded: ours(loaded) is not None,
         )

@@ -82,6 +82,7 @@ def reverted(
         fence=commit_metadata.fence,
         store=commit_metadata.store,
         positions=commit_metadata.positions,
+        shortened=commit_metadata.shortened,
         revoked=commit_metadata.revoked,
     )
     transaction.newAppend().set(COMMIT_METADATA_KEY, encode(snapshot_metadata)).commit()

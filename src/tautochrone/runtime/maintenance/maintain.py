@@ -2,8 +2,8 @@
 
     1. mark checkpoints expired in the store; readers can no longer ask for them
     2. find the versions that are still needed
-    3. per table: compact small files (the owner only), remove unneeded versions and their files;
-       sometimes search for orphaned files
+    3. per table: drop what a log keeps too long and compact small files (the owner only), remove unneeded
+       versions and their files; sometimes search for orphaned files
     4. delete the store's rows of checkpoints that expired long ago
 
 A reader that pins a checkpoint before 1 keeps it; after 1 the pin is refused. Every step may be repeated, so
@@ -21,12 +21,14 @@ from tautochrone.errors import FencedError, LakeError, MetaError, TautochroneErr
 from tautochrone.model.effects import Step
 from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.lake import LakeTable
+from tautochrone.model.log_retention import LOG_RETENTION
 from tautochrone.model.maintenance import Expired
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanRemoval
 from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived
+from tautochrone.runtime.maintenance.shorten_log import shorten_log
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
@@ -116,6 +118,7 @@ class Maintenance:
             try:
                 is_owner = name in self.job.tables or (is_file_table(name) and bool(self.job.tables))
                 if is_owner and not dry_run:
+                    self._shorten(tables[name])
                     self._compact(tables[name])
                 done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
                 self.orphans.remove_orphans(tables[name], fence, dry_run=dry_run)
@@ -222,6 +225,31 @@ class Maintenance:
         self.job.effects.perform(
             Step.META_EXPIRE, self.job.name, lambda: self.job.store.checkpoints.expire(number)
         )
+
+    def _shorten(self, table: LakeTable) -> None:
+        """Drop rows that a log table keeps longer than its retention. For the owner only, as `_compact`."""
+        started = time.monotonic()
+        try:
+            done = shorten_log(self.job, table, self.now_ms(), self.exclusive(table.name))
+        except FencedError:
+            raise
+        except LakeError as error:
+            require_live_jvm()
+            reason = Reason.of(ReasonCode.TRIED_AGAIN_LATER, error_class=error.error_class)
+            self.job.emit("log_not_shortened", dataset=str(table.name), reason=reason)
+            return
+        if isinstance(done, Reason):
+            self.job.emit("log_not_shortened", dataset=str(table.name), reason=done)
+        elif done is not None:
+            retention = self.job.definitions.datasets[table.name].properties[LOG_RETENTION]
+            self.job.emit(
+                "log_shortened",
+                dataset=str(table.name),
+                files=done.files,
+                rows=done.rows,
+                reason=Reason.of(ReasonCode.LOG_RETENTION, retention=retention),
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
 
     def _compact(self, table: LakeTable) -> None:
         """Compact small files. For the owner only: nobody else may move main.

@@ -95,6 +95,8 @@ class KeyedRefresher:
         if missing is not None:
             return WaitingForBulkLoad(missing)
         merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
+        if merged is None:
+            _require_whole(task, source, newest, apply)
         session = self._session(task)
         base = self._context.base
         added = added_rows(
@@ -308,6 +310,23 @@ def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> Reaso
     if logs and all(apply.relation not in position.bulk.waiting for position in logs):
         return None
     return Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation)
+
+
+def _require_whole(task: RefreshTask, source: LakeTable, version: Version, apply: KeyedApply) -> None:
+    """
+    Raises:
+        RefreshError: `LOG_SHORTENED`, the table is built from all rows of the log, and some are gone.
+    """
+    metadata = None if apply.relation is None else source.merged_commit_metadata_at(version)
+    if metadata is not None and apply.relation in metadata.shortened:
+        raise RefreshError(
+            "LOG_SHORTENED",
+            f"{task.name} cannot be built from {source.name}: "
+            f"old rows of {apply.relation} were dropped from it",
+            sqlstate="55000",
+            location=task.location,
+            hint="copy the database again: --full-refresh of the log table and of all captured tables",
+        )
 
 
 def added_rows(

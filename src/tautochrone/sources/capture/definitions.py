@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.keyed_apply import column_list
+from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 
 __all__ = ["check_name", "define_log", "define_table", "matches_any", "patterns_of"]
@@ -56,8 +57,19 @@ def matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def define_log(name: str, format_name: str, comment: str) -> None:
-    """The log table of a capture, over a stream that `sources.registry` knows by the format."""
+def define_log(name: str, format_name: str, comment: str, retention: str | None) -> None:
+    """The log table of a capture, over a stream that `sources.registry` knows by the format.
+
+    Args:
+        retention: how long it keeps its rows; None: all.
+
+    Raises:
+        DefinitionError: `INVALID_LOG_RETENTION`.
+    """
+    properties = {"tautochrone.commit-time": "committed_at"}
+    if retention is not None:
+        parse_log_retention(retention, f"the capture {name}")
+        properties[LOG_RETENTION] = retention
 
     class Stream(DataSource):
         """Stands for the log in a query; Spark itself never reads it."""
@@ -74,9 +86,7 @@ def define_log(name: str, format_name: str, comment: str) -> None:
 
     SparkSession.active().dataSource.register(Stream)
 
-    @dp.table(
-        name=f"{name}_log", comment=comment, table_properties={"tautochrone.commit-time": "committed_at"}
-    )
+    @dp.table(name=f"{name}_log", comment=comment, table_properties=properties)
     def log() -> DataFrame:
         return SparkSession.active().readStream.format(format_name).option("capture", name).load()
 

@@ -46,6 +46,7 @@ def capture(
     as_text: str | Sequence[str] = (),
     new_tables: str = "copy",
     invalid_values: str = "fail",
+    log_retention: str | None = None,
 ) -> None:
     """Capture tables of a MariaDB server, each at the same transaction at every checkpoint.
 
@@ -61,10 +62,13 @@ def capture(
             `fail`: it is refused.
         invalid_values: what happens to zero dates such as `0000-00-00`: `fail`: the table gets no new
             version; `null`: they are NULL, and counted.
+        log_retention: how long the log table keeps changes, such as `7 days` or `12h`. `0s`: they go as soon
+            as all captured tables have them, for who needs no changes but tables. Without it all stay.
 
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
-            `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NOT_LOGGED`; `CAPTURED_TYPE_NOT_SUPPORTED`.
+            `INVALID_LOG_RETENTION`; `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NOT_LOGGED`;
+            `CAPTURED_TYPE_NOT_SUPPORTED`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the server does not answer, or refuses.
     """
@@ -83,7 +87,7 @@ def capture(
         require_known_types(table, name)
     _captures[name] = Capture(name, address, chosen, new_tables == "copy")
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
-    define_log(name, FORMAT, f"The change log of the MariaDB capture {name}")
+    define_log(name, FORMAT, f"The change log of the MariaDB capture {name}", log_retention)
     schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}
     has_one_schema = len(schemas) == 1 and not any("*" in schema for schema in schemas)
     for table in chosen:

@@ -51,6 +51,7 @@ def capture(
     schema_changes: str = "evolve",
     invalid_values: str = "fail",
     copy_tasks: int = 8,
+    log_retention: str | None = None,
 ) -> None:
     """Capture tables of a PostgreSQL database, each at the same transaction at every checkpoint.
 
@@ -71,10 +72,12 @@ def capture(
             always fail.
         copy_tasks: so many tasks of Spark read the first copy at once, each by a connection of its own. 0:
             the driver reads it, for executors that have no way to the database.
+        log_retention: how long the log table keeps changes, such as `7 days` or `12h`. `0s`: they go as soon
+            as all captured tables have them, for who needs no changes but tables. Without it all stay.
 
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
-            `CAPTURED_TABLE_WITHOUT_KEY`.
+            `INVALID_LOG_RETENTION`; `CAPTURED_TABLE_WITHOUT_KEY`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the database does not answer, or refuses.
     """
@@ -106,7 +109,7 @@ def capture(
         name, url, chosen, slot, publication, schema_changes == "evolve", max(0, copy_tasks)
     )
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
-    define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}")
+    define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}", log_retention)
     for table, columns_of_table in zip(chosen, columns, strict=True):
         names = [column.name for column in table.columns]
         texts = [column for column in names if matches_any(f"{table.name}.{column}", patterns_of(as_text))]
