@@ -21,7 +21,12 @@ from tautochrone.metaservice.coordinator import CoordinatorLoop, TransactionCoor
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.transactions import TransactionClient
 from tautochrone.model.sink import TransactionState
-from tautochrone.model.transactions import ANSWERS, TransactionChunk, TransactionOperation
+from tautochrone.model.transactions import (
+    ANSWERS,
+    CoordinatedTransaction,
+    TransactionChunk,
+    TransactionOperation,
+)
 from tautochrone.testing.toy_participant import ToyTarget
 
 _S, _Operation = TransactionState, TransactionOperation
@@ -340,3 +345,29 @@ def test_start_of_a_service_rolls_back_and_retries(service: Service) -> None:
         assert client.commit("committing") is _S.COMMITTED
     assert (service.target.rows(), service.target.staged()) == ([1], [])
     assert ("transaction_expired", {"transaction": "unprepared"}) in service.events
+
+
+class ShardedTarget(ToyTarget):
+    """Takes rows of odd chunks on the server `s1`, those of even ones on `s0`."""
+
+    def server_of(self, _transaction: CoordinatedTransaction, chunk: TransactionChunk) -> str:
+        return f"s{int(chunk.id) % 2}"
+
+
+def test_chunk_on_a_wrong_server_is_refused_with_the_right_one(service: Service, tmp_path: Path) -> None:
+    service.coordinator._participants["sharded"] = ShardedTarget(tmp_path / "sharded.db")  # type: ignore[index]
+    chunk = {"id": "1", "table": "rows", "rows": 1, "hash": "h", "server": "s0"}
+    with service.client() as client:
+        client.begin("t", participant="sharded")
+        body = {"owner": "loader", "fence": 1, "chunk": chunk}
+        refused = service.http.post("/v1/transactions/t/write", json=body)
+        assert (refused.status_code, refused.json()["error_class"]) == (421, "TRANSACTION_WRONG_SERVER")
+        assert refused.json()["parameters"] == {"server": "s1"}
+        assert client.get("t").chunks == []
+        for _ in range(2):
+            assert client.write("t", TransactionChunk(**{**chunk, "server": "s1"})) is _S.INITIALIZED
+        assert [registered.server for registered in client.get("t").chunks] == ["s1"]
+    with service.client(fence=2) as newer:
+        newer.recover()
+    with service.client() as older, pytest.raises(FencedError):
+        older.write("t", TransactionChunk(**chunk))

@@ -27,6 +27,8 @@ from tautochrone.model.transactions import (
     DECIDED,
     CoordinatedTransaction,
     Participant,
+    ShardedParticipant,
+    TransactionChunk,
     TransactionOperation,
 )
 from tautochrone.redaction import redacted
@@ -89,6 +91,29 @@ class TransactionCoordinator:
                 hint="known participants: " + ", ".join((CLIENT, *sorted(self._participants))),
             )
         return self._store.begin(transaction, owner, fence, timeout_ms, participant)
+
+    def write(self, transaction: str, owner: str, fence: int, chunk: TransactionChunk) -> TransactionState:
+        """As `Transactions.write`, if the chunk is on the server where it belongs.
+
+        Raises:
+            MetaError: `TRANSACTION_WRONG_SERVER`; its parameter `server` is the right one.
+        """
+        self._store.fence(owner, fence)
+        record = self._store.get(transaction)
+        if record is not None and record.state is _S.INITIALIZED and record.owner == owner:
+            participant: object = self._participants.get(record.participant)
+            if isinstance(participant, ShardedParticipant):
+                server = participant.server_of(record, chunk)
+                if server is not None and server != chunk.server:
+                    raise MetaError(
+                        "TRANSACTION_WRONG_SERVER",
+                        f"Chunk {chunk.id} of transaction {transaction} belongs on the server {server}, "
+                        f"not on {chunk.server or 'an unnamed one'}",
+                        hint="Write its rows on that server, then register the chunk again.",
+                        parameters={"server": server},
+                        sqlstate="25000",
+                    )
+        return self._store.write(transaction, owner, fence, chunk)
 
     def prepare(self, transaction: str, owner: str, fence: int) -> TransactionState:
         """As `Transactions.prepare`, after the participant agreed.

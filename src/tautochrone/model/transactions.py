@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tautochrone.model.sink import TransactionState
 
@@ -24,6 +24,7 @@ __all__ = [
     "ENDED",
     "CoordinatedTransaction",
     "Participant",
+    "ShardedParticipant",
     "TransactionChunk",
     "TransactionOperation",
 ]
@@ -154,3 +155,11 @@ class Participant(Protocol):
 
     def rollback(self, transaction: CoordinatedTransaction, chunks: Sequence[TransactionChunk]) -> None:
         """Drop what is staged, also chunks that were never registered."""
+
+
+@runtime_checkable
+class ShardedParticipant(Protocol):
+    """What a participant with several servers offers too, each with its own part of the rows."""
+
+    def server_of(self, transaction: CoordinatedTransaction, chunk: TransactionChunk) -> str | None:
+        """The server that has to take the chunk; None: any of them. The answer never changes."""

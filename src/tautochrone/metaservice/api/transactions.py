@@ -152,7 +152,7 @@ def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoo
     def write(transaction: Id, request: WriteRequest) -> Answer:
         """Register a chunk that was written to the target."""
         chunk = TransactionChunk(**request.chunk.model_dump())
-        state = store.transactions.write(transaction, _owner(request), request.fence, chunk)
+        state = coordinator.write(transaction, _owner(request), request.fence, chunk)
         return Answer(id=transaction, state=state)
 
     @router.post("/{transaction}/prepare")
