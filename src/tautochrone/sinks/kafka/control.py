@@ -82,6 +82,7 @@ class Claim:
     Attributes:
         starts: by partition the offset at which the sink begins.
         schema: of the table, as Spark's JSON.
+        value_format: how values are written.
     """
 
     topic: str
@@ -90,6 +91,7 @@ class Claim:
     key: tuple[str, ...]
     starts: Mapping[int, int]
     schema: Mapping[str, Any]
+    value_format: str = "json"
 
     def record(self, table: TableName) -> tuple[str, Mapping[str, Any]]:
         return f"{_CLAIM}{table}", {
@@ -99,6 +101,7 @@ class Claim:
             "key": list(self.key),
             "starts": {str(partition): offset for partition, offset in self.starts.items()},
             "schema": self.schema,
+            "value_format": self.value_format,
         }
 
     @classmethod
@@ -110,6 +113,8 @@ class Claim:
             key=tuple(value["key"]),
             starts={int(partition): offset for partition, offset in value["starts"].items()},
             schema=value["schema"],
+            # Claims of versions without Avro do not name it.
+            value_format=value.get("value_format", "json"),
         )
 
 

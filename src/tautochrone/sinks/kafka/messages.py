@@ -13,13 +13,13 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import TransactionId
-from tautochrone.sinks.json_rows import JsonRows, comparable, row_number, to_text
+from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
 
 __all__ = ["Message", "changelog_delta", "changelog_replacement", "upsert_delta", "upsert_replacement"]
 
-Message = tuple[bytes | None, bytes | None]
-"""Key and value."""
 _Row = Mapping[str, Any]
+Message = tuple[bytes | None, _Row | None]
+"""The key, and the value before it is encoded."""
 
 
 def upsert_delta(
@@ -65,7 +65,7 @@ def _upsert(sink: str, table: TableName, encoder: JsonRows, row: _Row, keys: set
             sqlstate="23505",
         )
     keys.add(key)
-    return key.encode(), to_text(row).encode()
+    return key.encode(), row
 
 
 def _key(encoder: JsonRows, row: _Row) -> str:
@@ -144,5 +144,5 @@ def _source(table: TableName, transaction: TransactionId) -> dict[str, Any]:
     }
 
 
-def _envelope(operation: str, before: _Row | None, after: _Row | None, source: Mapping[str, Any]) -> bytes:
-    return to_text({"before": before, "after": after, "op": operation, "source": source}).encode()
+def _envelope(operation: str, before: _Row | None, after: _Row | None, source: _Row) -> _Row:
+    return {"before": before, "after": after, "op": operation, "source": source}

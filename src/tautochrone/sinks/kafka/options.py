@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from tautochrone.model.names import TableName
 from tautochrone.sinks.common.options import invalid_option, positive_number, require_known, require_option
 
-__all__ = ["KafkaOptions", "Mode", "kafka_options"]
+__all__ = ["KafkaOptions", "Mode", "ValueFormat", "kafka_options"]
 
 _PREFIX = "kafka."
 _NAMES = frozenset(
-    {"topic", "control_topic", "mode", "partitions", "replication_factor", "chunk_rows", "key"}
+    {
+        "topic",
+        "control_topic",
+        "mode",
+        "partitions",
+        "replication_factor",
+        "chunk_rows",
+        "key",
+        "value.format",
+        "schema.registry.url",
+        "schema.registry.user",
+        "schema.registry.password",
+    }
 )
 _OWN_PROPERTIES = frozenset(
     {
@@ -31,6 +44,13 @@ class Mode(StrEnum):
     CHANGELOG = "changelog"
 
 
+class ValueFormat(StrEnum):
+    """How values are written."""
+
+    JSON = "json"
+    AVRO = "avro"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions:
     """Options with their types.
@@ -41,6 +61,7 @@ class KafkaOptions:
         control_topic: has the fence, the pointer and the claimed topics of this sink.
         partitions: of topics that the sink creates.
         replication_factor: of the same; -1 is the default of the cluster.
+        registry_url: of the schema registry, which Avro needs.
     """
 
     client: Mapping[str, str] = field(repr=False)
@@ -50,6 +71,10 @@ class KafkaOptions:
     partitions: int = 1
     replication_factor: int = -1
     chunk_rows: int = 100_000
+    value_format: ValueFormat = ValueFormat.JSON
+    registry_url: str = ""
+    registry_user: str = ""
+    registry_password: str = field(default="", repr=False)
 
     def topic_of(self, table: TableName) -> str:
         namespace = () if table.namespace == ("default",) else table.namespace
@@ -92,4 +117,27 @@ def kafka_options(name: str, options: Mapping[str, str]) -> KafkaOptions:
         partitions=positive_number(name, options, "partitions", 1),
         replication_factor=positive_number(name, options, "replication_factor", -1),
         chunk_rows=positive_number(name, options, "chunk_rows", 100_000),
+        value_format=_value_format(name, options),
+        registry_url=options.get("schema.registry.url", ""),
+        registry_user=options.get("schema.registry.user", ""),
+        registry_password=options.get("schema.registry.password", ""),
     )
+
+
+def _value_format(name: str, options: Mapping[str, str]) -> ValueFormat:
+    text = options.get("value.format", ValueFormat.JSON)
+    if text not in tuple(ValueFormat):
+        raise invalid_option(name, f"has value.format = {text}", "Write json or avro.")
+    if text == ValueFormat.AVRO:
+        hint = "Write the address of the schema registry, http://host:8081."
+        url = urlsplit(require_option(name, "value.format = avro", options, "schema.registry.url", hint))
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise invalid_option(name, f"cannot read the url {url.scheme}://… of its schema registry", hint)
+        if url.password:
+            raise invalid_option(
+                name,
+                "has a password in its url",
+                f'Write [sinks.{name}.options] "schema.registry.password" = {{ env = "…" }} in '
+                "tautochrone.toml.",
+            )
+    return ValueFormat(text)

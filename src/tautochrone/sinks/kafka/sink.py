@@ -294,6 +294,7 @@ class KafkaSink(TransactionSteps):
         for staged in self._staged.values():
             staged.close()
         self._staged.clear()
+        self._topics.close()
         self._client.close()
 
     # -- inside -----------------------------------------------------------------------------------
@@ -327,7 +328,9 @@ class KafkaSink(TransactionSteps):
         staged = self._staged[transaction]
         if table in staged.spools:
             staged.spools.pop(table).close()
-        spool = staged.spools[table] = Spool(messages, self._options.chunk_rows)
+        encode = self._topics.values(table).encode
+        encoded = ((key, None if value is None else encode(value)) for key, value in messages)
+        spool = staged.spools[table] = Spool(encoded, self._options.chunk_rows)
         return [
             Chunk(table=table, number=number, digest=digest) for number, digest in enumerate(spool.digests)
         ]

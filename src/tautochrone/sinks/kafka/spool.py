@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Iterable, Iterator
 
 from tautochrone.model.sink import Digest
-from tautochrone.sinks.kafka.messages import Message
 
-__all__ = ["RunningDigest", "Spool"]
+__all__ = ["EncodedMessage", "RunningDigest", "Spool"]
+
+EncodedMessage = tuple[bytes | None, bytes | None]
+"""Key and value."""
 
 _LENGTHS = struct.Struct("<qqq")
 _ABSENT = -1
@@ -40,7 +42,7 @@ class RunningDigest:
 class Spool:
     """Messages in chunks of `chunk_rows`. Small ones stay in memory."""
 
-    def __init__(self, messages: Iterable[Message], chunk_rows: int) -> None:
+    def __init__(self, messages: Iterable[EncodedMessage], chunk_rows: int) -> None:
         self.digests: list[Digest] = []
         self._file = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115
         current = RunningDigest()
@@ -57,7 +59,7 @@ class Spool:
         if count:
             self.digests.append(current.digest())
 
-    def messages(self) -> Iterator[tuple[int, Message]]:
+    def messages(self) -> Iterator[tuple[int, EncodedMessage]]:
         """The number of the chunk, and the message."""
         self._file.seek(0)
         while header := self._file.read(_LENGTHS.size):

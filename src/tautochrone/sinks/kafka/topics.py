@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,8 @@ from tautochrone.model.names import TableName
 from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
 from tautochrone.sinks.kafka.client import Client, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic
-from tautochrone.sinks.kafka.options import KafkaOptions, Mode
+from tautochrone.sinks.kafka.options import KafkaOptions, Mode, ValueFormat
+from tautochrone.sinks.kafka.values import SchemaRegistry, Values, check_avro, values_of
 
 __all__ = ["PUBLICATION_HEADER", "SINK_HEADER", "Topics"]
 
@@ -31,6 +31,10 @@ class Topics:
         self._options = options
         self._control = control
         self._encoders: dict[TableName, tuple[Claim, JsonRows]] = {}
+        self._values: dict[TableName, tuple[Claim, Values]] = {}
+        self._registry: SchemaRegistry | None = None
+        if options.value_format is ValueFormat.AVRO:
+            self._registry = SchemaRegistry(sink, options)
 
     # -- claims -----------------------------------------------------------------------------------
 
@@ -42,6 +46,7 @@ class Topics:
                 `SINK_TOPIC_RETENTION`; `SINK_OPTION_INVALID`; `SINK_TYPE_UNSUPPORTED`.
         """
         JsonRows(self._sink, table, schema, key)
+        check_avro(self._sink, table, schema, self._options)
         topic = self._options.topic_of(table)
         claim = self._control.claims.get(table)
         starts: Mapping[int, int]
@@ -57,6 +62,7 @@ class Topics:
             key=tuple(key),
             starts=starts,
             schema=schema.jsonValue(),
+            value_format=str(self._options.value_format),
         )
 
     def encoder(self, table: TableName) -> JsonRows:
@@ -67,6 +73,18 @@ class Topics:
             schema = StructType.fromJson(dict(claim.schema))
             known = self._encoders[table] = (claim, JsonRows(self._sink, table, schema, claim.key))
         return known[1]
+
+    def values(self, table: TableName) -> Values:
+        """How the values of a claimed table's topic are written."""
+        claim = self._control.claims[table]
+        known = self._values.get(table)
+        if known is None or known[0] != claim:
+            known = self._values[table] = (claim, values_of(self._sink, table, claim, self._registry))
+        return known[1]
+
+    def close(self) -> None:
+        if self._registry is not None:
+            self._registry.close()
 
     def _new_topic(self, table: TableName, topic: str) -> tuple[dict[int, int], str]:
         for other, claim in self._control.claims.items():
@@ -114,12 +132,12 @@ class Topics:
 
     def _require_same(self, table: TableName, claim: Claim, key: Sequence[str]) -> None:
         options = self._options
-        before = (claim.topic, claim.mode, claim.key)
-        after = (options.topic_of(table), str(options.mode), tuple(key))
+        before = (claim.topic, claim.mode, claim.key, claim.value_format)
+        after = (options.topic_of(table), str(options.mode), tuple(key), str(options.value_format))
         if before != after:
             raise SinkError(
                 "SINK_OPTION_INVALID",
-                f"Sink {self._sink}: {table} was delivered with topic, mode and key {before}, "
+                f"Sink {self._sink}: {table} was delivered with topic, mode, key and format {before}, "
                 f"and now has {after}",
                 hint="Set them back, or give the sink another topic and another control_topic, and run "
                 f"`taut sinks --forget {self._sink}`.",
@@ -173,18 +191,20 @@ class Topics:
 
     def keys(self, table: TableName, publication: int) -> dict[str, int]:
         """Of a topic of newest values the hash of each key's row."""
+        decode = self.values(table).decode
         newest: dict[str, tuple[int, int | None]] = {}
         for written, message in self._messages(table, publication):
             key, value = message.key().decode(), message.value()
-            number = None if value is None else row_number(comparable(json.loads(value)))
+            number = None if value is None else row_number(comparable(decode(value)))
             if written >= newest.get(key, (0, None))[0]:
                 newest[key] = (written, number)
         return {key: number for key, (_, number) in newest.items() if number is not None}
 
     def changes(self, table: TableName, publication: int) -> Iterator[tuple[Mapping[str, Any], int]]:
         """Of a change log each row that came (1) or went (-1)."""
+        decode = self.values(table).decode
         for _, message in self._messages(table, publication):
-            envelope = json.loads(message.value())
+            envelope = decode(message.value())
             for row, sign in ((envelope["before"], -1), (envelope["after"], 1)):
                 if row is not None:
                     yield row, sign
@@ -199,11 +219,12 @@ class Topics:
                 copies[text] += sign
                 rows[text] = row
         else:
+            decode = self.values(table).decode
             newest: dict[str, tuple[int, Mapping[str, Any] | None]] = {}
             for written, message in self._messages(table, publication):
                 key, value = message.key().decode(), message.value()
                 if written >= newest.get(key, (0, None))[0]:
-                    newest[key] = (written, None if value is None else json.loads(value))
+                    newest[key] = (written, None if value is None else decode(value))
             rows = {comparable(row): row for _, row in newest.values() if row is not None}
             copies.update(rows.keys())
         return Counter({text: count for text, count in copies.items() if count}), rows
