@@ -36,12 +36,15 @@ class Dashboard:
 
     Args:
         sums: of two mirrored tables, the expression that is summed up.
+        pause_s: between two reads of a reader.
 
     Attributes:
         seen: how often readers saw a checkpoint with the sums of both tables.
     """
 
-    def __init__(self, port: int, database: str, sums: dict[str, str], readers: int = 2) -> None:
+    def __init__(
+        self, port: int, database: str, sums: dict[str, str], readers: int = 2, pause_s: float = 0.0
+    ) -> None:
         self._port = port
         self._pointer = POINTER.format(database=database)
         subqueries = [
@@ -55,6 +58,7 @@ class Dashboard:
         ]
         self._unpublished = f"SELECT toString(sum(signed)) FROM ({' UNION ALL '.join(signed)})"
         self._readers = readers
+        self._pause_s = pause_s
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._errors: list[BaseException] = []
@@ -112,7 +116,7 @@ class Dashboard:
     def _read(self) -> None:
         client = Client(self._port)
         try:
-            while not self._stopping.is_set():
+            while not self._stopping.wait(self._pause_s):
                 for (number,) in client.rows(self._pointer):
                     ((first, second),) = client.rows(self._sums.format(number=number))
                     with self._lock:

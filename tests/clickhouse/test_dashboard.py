@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.clickhouse.dashboards import Dashboard
 from tests.clickhouse.test_server import Server
 from tests.sinks.test_delivery import LINES, ORDERS, World, bag, net
 
 from tautochrone.meta import MetaStore
-from tautochrone.model.names import Version
+from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.delivery import Delivery
+from tautochrone.runtime.revision.plan import RevisionRequest
+from tautochrone.runtime.revision.revise import revise, survey
+from tautochrone.testing.harness import Pipeline
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("word", StringType())])
 ROWS = 24
@@ -108,3 +114,108 @@ def test_a_dashboard_never_sees_half_of_a_checkpoint(mirrored: Mirrored) -> None
         dashboard.read_more()
     assert dashboard.seen.keys() == {(number, *sums) for number, sums in mirrored.sums.items()}
     assert all(int(first) + int(second) == TOTAL for _, first, second in dashboard.seen)
+
+
+# -- a pipeline that runs, with a revision ---------------------------------------------------------
+
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+
+@dp.table
+def entries():
+    schema = "account INT, kind STRING, amount DECIMAL(12, 2)"
+    return spark.readStream.schema(schema).json("@IN@")
+
+def balances(kind):
+    query = "SELECT account, sum(amount) AS balance FROM entries WHERE kind = '{}' GROUP BY account"
+    return spark.sql(query.format(kind))
+
+@dp.materialized_view(table_properties={"tautochrone.sinks": "mirror"})
+def checking():
+    return balances("checking")
+
+@dp.materialized_view(table_properties={"tautochrone.sinks": "mirror"})
+def savings():
+    return balances("savings")
+
+dp.create_sink("mirror", "clickhouse", {"url": "clickhouse://127.0.0.1:@PORT@/bank"})
+"""
+ACCOUNTS = 7
+DEPOSIT = 100
+SUMS = "SELECT (SELECT sum(balance) FROM checking), (SELECT sum(balance) FROM savings)"
+
+
+class Bank:
+    """Money moves between the two kinds of accounts of the same people."""
+
+    def __init__(self, folder: Path, spark: SparkSession, port: int) -> None:
+        self._input = folder / "in"
+        self._input.mkdir()
+        self.pipeline = Pipeline(folder / "project", spark)
+        text = DEFINITIONS.replace("@IN@", str(self._input)).replace("@PORT@", str(port))
+        self.pipeline.write("definitions/bank.py", text)
+        self.expected: dict[int, tuple[Decimal, Decimal]] = {}
+        entries = [self._entry(account, "checking", DEPOSIT) for account in range(ACCOUNTS)]
+        entries += [self._entry(account, "savings", DEPOSIT) for account in range(ACCOUNTS)]
+        self._put("deposits", entries)
+
+    def transfer(self, number: int, amount: int) -> None:
+        account = number % ACCOUNTS
+        entries = [self._entry(account, "checking", -amount), self._entry(account, "savings", amount)]
+        self._put(f"transfer-{number}", entries)
+
+    def transfer_while_running(self, dashboard: Dashboard, numbers: range) -> None:
+        """Each transfer is read in a checkpoint of its own."""
+        with self.pipeline.running(100) as happened:
+            for number in numbers:
+                checkpoints = len(happened.checkpoints)
+                self.transfer(number, number + 1)
+                dashboard.wait_for(lambda past=checkpoints: len(happened.checkpoints) > past)  # type: ignore[misc]
+        for checkpoint in happened.checkpoints:
+            ((checking, savings),) = self.pipeline.query(SUMS, checkpoint=checkpoint)
+            self.expected[checkpoint] = checking, savings
+
+    def correct(self, number: int, amount: int, to: int) -> None:
+        """A transfer was of another amount: the tables go back, and its file is read again."""
+        self.transfer(number, amount)
+        entries = (TableName("lake", ("default",), "entries"),)
+        request = RevisionRequest(named=entries, to=CheckpointNumber(to), read_again=True)
+        with self.pipeline.opened() as (job, _):
+            revise(job, request, survey(job, request))
+
+    def _put(self, name: str, entries: list[dict[str, Any]]) -> None:
+        hidden = self._input / f".{name}"
+        hidden.write_text("\n".join(map(json.dumps, entries)))
+        hidden.rename(self._input / f"{name}.json")
+
+    def _entry(self, account: int, kind: str, amount: int) -> dict[str, Any]:
+        return {"account": account, "kind": kind, "amount": str(amount)}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_dashboard_over_a_running_pipeline_with_a_revision(
+    tmp_path: Path, spark: SparkSession, server: Server
+) -> None:
+    bank = Bank(tmp_path, spark, server.port)
+    dashboard = Dashboard(server.port, "bank", {"checking": "balance", "savings": "balance"}, pause_s=0.01)
+    assert bank.pipeline.run().state == "COMPLETED"
+    before = int(bank.pipeline.job.store.checkpoints.highest_used_number())
+    with dashboard.reading():
+        bank.transfer_while_running(dashboard, range(4))
+        bank.correct(3, amount=90, to=before)
+        bank.transfer_while_running(dashboard, range(4, 7))
+        dashboard.read_more()
+    ((checking, savings),) = bank.pipeline.query(SUMS)
+    bank.pipeline.close()
+    seen = {number: (Decimal(first), Decimal(second)) for number, first, second in dashboard.seen}
+    assert len(seen) == len(dashboard.seen)
+    assert {sum(sums) for sums in seen.values()} == {2 * ACCOUNTS * DEPOSIT}
+    bank.expected.setdefault(before, (Decimal(ACCOUNTS * DEPOSIT), Decimal(ACCOUNTS * DEPOSIT)))
+    assert {number: bank.expected[number] for number in seen} == seen
+    assert seen[max(seen)] == (checking, savings)
+    assert len(seen) >= 4, seen
