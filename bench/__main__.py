@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from bench import cdc, checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, sinks, tpch
+from bench.cdc_continuous import measure_idle, measure_tables
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.spark.session.factory import use_database
+from tautochrone.spark.session.jars import resolve
+from tautochrone.spark.session.java import find_java
 from tautochrone.spark.session.settings import SparkSettings
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 
-_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise", "cdc", "sinks")
+_CAPTURES = ("cdc", "cdc_tables", "cdc_idle")
+_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise", *_CAPTURES, "sinks")
 _CLUSTER = "cluster"
 _SERVICE = "service"
 
@@ -37,7 +41,7 @@ def main() -> None:
     add("--memory", default="8g", help="of Spark")
     add("--ingest-rows", type=int, default=1_000_000, help="of a commit, or of what a cluster ingests")
     add("--executors", type=int, nargs="+", default=[1, 2, 4], help="of the clusters")
-    add("--tables", type=int, default=100, help="that are taken back to a checkpoint")
+    add("--tables", type=int, default=100, help="that are taken back to a checkpoint, or captured")
     add("--events", type=int, default=500_000, help="changes of a captured database")
     add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
     parts = (*_IN_ONE_SPARK, _SERVICE, _CLUSTER)
@@ -65,8 +69,11 @@ def main() -> None:
 def _in_one_spark(
     named: list[str], options: argparse.Namespace, results: dict[str, Any], folder: Path
 ) -> None:
+    conf = {"spark.driver.memory": options.memory}
+    if "cdc" in named:
+        conf["spark.driver.extraClassPath"] = ":".join(map(str, resolve((cdc.JDBC_DRIVER,), find_java())))
     spark = start_session(
-        SparkSettings(master="local[*]", conf={"spark.driver.memory": options.memory}),
+        SparkSettings(master="local[*]", conf=conf),
         CatalogSettings.default(str(folder / "base")),
     )
     use_database(spark, "lake", "default", create=True)
@@ -90,6 +97,8 @@ def _in_one_spark(
         "revise": lambda: revise.measure(spark, folder, options.tables),
         "cdc": lambda: cdc.measure(spark, folder, options.events),
         "sinks": lambda: sinks.measure(spark, folder),
+        "cdc_tables": lambda: measure_tables(spark, folder, options.tables),
+        "cdc_idle": lambda: measure_idle(spark, folder),
     }
     _run({name: parts[name] for name in named}, results, folder)
     spark.stop()

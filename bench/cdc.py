@@ -1,4 +1,5 @@
-"""Capture of a PostgreSQL database: its rows are copied, then its log is followed."""
+"""Capture of a PostgreSQL database: its rows are copied, then its log is followed. Beside it Spark's own JDBC
+source appends the same rows to a table."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from bench.running import cpu_s
+from tautochrone.spark.session.jars import Artifact
 from tautochrone.testing.harness import Happened, Pipeline
-from tautochrone.testing.postgresql import fresh_database
+from tautochrone.testing.postgresql import fresh_database, restart_server
 
-__all__ = ["measure"]
+__all__ = ["JDBC_DRIVER", "measure"]
+
+JDBC_DRIVER = Artifact("org.postgresql", "postgresql", "42.7.4")
 
 _TABLE = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(12, 2) NOT NULL,
@@ -61,6 +65,9 @@ def measure(spark: SparkSession, folder: Path, events: int = 500_000) -> dict[st
                 "SELECT i, 'owner ' || i %% 1000, 100 FROM generate_series(0, %s::bigint - 1) i",
                 (events,),
             )
+            database = connection.info.dbname
+        appended = _jdbc_append(spark, database, folder, events)
+        with psycopg.connect(url, autocommit=True) as connection:
             pipeline.write("definitions/bank.py", _CAPTURE.format(url=url))
             copied = _run(pipeline)
             # The first change of a process is slower: Java has not compiled yet what it does.
@@ -78,12 +85,45 @@ def measure(spark: SparkSession, folder: Path, events: int = 500_000) -> dict[st
     return {
         "events": events,
         "copied_per_s": events / copied["wall_s"],
+        "bulk_s": copied["wall_s"] - copied["merge_s"],
+        "jdbc_append_s": appended["wall_s"],
+        "jdbc_append_cpu_s_per_million": appended["cpu_s"] / events * 1e6,
         "copied_cpu_s_per_million": copied["cpu_s"] / events * 1e6,
         "events_per_s": events / followed["wall_s"],
         "events_cpu_s_per_million": followed["cpu_s"] / events * 1e6,
         "merge_s": followed["merge_s"],
         "wall_s": followed["wall_s"],
     }
+
+
+def _jdbc_append(spark: SparkSession, database: str, folder: Path, events: int) -> dict[str, float]:
+    """What Spark alone does: ranges of the key by JDBC, into an Iceberg table."""
+    # Java has no sockets of files.
+    restart_server(tcp=True)
+    catalog = f"{folder.name}_append"
+    options = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "hadoop",
+        ".warehouse": str(folder / "append"),
+    }
+    for key, value in options.items():
+        spark.conf.set(f"spark.sql.catalog.{catalog}{key}", value)
+    ranges = spark.read.jdbc(
+        f"jdbc:postgresql://127.0.0.1:5432/{database}",
+        "accounts",
+        column="id",
+        lowerBound=0,
+        upperBound=events,
+        numPartitions=8,
+        properties={"user": "postgres", "driver": "org.postgresql.Driver", "fetchsize": "10000"},
+    )
+    spark.sql(f"DROP TABLE IF EXISTS {catalog}.bank.accounts")
+    # Java has not compiled yet what the first write does.
+    ranges.where("id < 10000").writeTo(f"{catalog}.bank.accounts").create()
+    before, started = cpu_s(spark), time.monotonic()
+    ranges.writeTo(f"{catalog}.bank.accounts").append()
+    elapsed_s = time.monotonic() - started
+    return {"wall_s": elapsed_s, "cpu_s": sum(cpu_s(spark).values()) - sum(before.values())}
 
 
 def _run(pipeline: Pipeline) -> dict[str, float]:

@@ -40,6 +40,8 @@ def table(results: dict[str, Any]) -> str:
         "hops": _hops,
         "revise": _revise,
         "cdc": _cdc,
+        "cdc_tables": _cdc_tables,
+        "cdc_idle": _cdc_idle,
         "service": _service,
         "sinks": _sinks,
     }
@@ -65,9 +67,30 @@ def _cdc(part: dict[str, Any]) -> list[str]:
         f"capture of a PostgreSQL table of {part['events']} rows",
         f"until they are readable, copied: {part['copied_per_s']:,.0f} rows/s, "
         f"{part['copied_cpu_s_per_million']:.1f} CPU seconds for a million",
+        f"of that into the log table in {part['bulk_s']:.1f} s; Spark's JDBC source appends them to a "
+        f"table in {part['jdbc_append_s']:.1f} s, {part['jdbc_append_cpu_s_per_million']:.1f} CPU seconds "
+        f"for a million: {part['bulk_s'] / part['jdbc_append_s']:.2f} times as long",
         f"until they are readable, all updated, a hundred in each transaction: "
         f"{part['events_per_s']:,.0f} events/s, {part['events_cpu_s_per_million']:.1f} CPU seconds for a "
         f"million; {part['merge_s']:.1f} of {part['wall_s']:.1f} s merge the table",
+    ]
+
+
+def _cdc_tables(part: dict[str, Any]) -> list[str]:
+    return [
+        f"{part['changed']} of {part['tables']} captured tables change, 20 rows of each: a checkpoint takes "
+        f"{part['median_checkpoint_ms'] / 1000:.1f} s (median of {len(part['rounds'])}), readable after "
+        f"{part['median_readable_ms'] / 1000:.1f} s, {part['median_cpu_s']:.1f} CPU seconds, "
+        f"{part['median_jobs']:g} Spark jobs; the first copy took {part['first_s']:.0f} s"
+    ]
+
+
+def _cdc_idle(part: dict[str, Any]) -> list[str]:
+    shares = ", ".join(f"{side} {share:.1%}" for side, share in part["cpu_share"].items())
+    return [
+        f"three captured tables with five changes a second, every {part['interval_ms'] / 1000:g} s: "
+        f"{part['cpu_share_in_all']:.1%} of a CPU ({shares}), {part['jobs_of_a_checkpoint']:.1f} Spark jobs "
+        f"a checkpoint"
     ]
 
 

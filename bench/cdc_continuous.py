@@ -1,0 +1,159 @@
+"""A captured PostgreSQL database in `run --continuous`: many tables that change at once, and few changes."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from bench.running import continuous, cpu_s, wait_until
+from tautochrone.testing.harness import Happened, Pipeline
+from tautochrone.testing.postgresql import fresh_database
+
+__all__ = ["measure_idle", "measure_tables"]
+
+_CAPTURE = """
+from tautochrone.sources import postgresql
+
+postgresql.capture("shop", url="{url}", tables="public.*")
+"""
+_ROWS = 100
+
+
+def measure_tables(spark: SparkSession, folder: Path, tables: int = 100, rounds: int = 5) -> dict[str, Any]:
+    """Times in ms of checkpoints in each of which half of many captured tables change in one transaction, 20
+    rows of each.
+
+    Args:
+        spark: a warm session.
+        folder: of the pipeline.
+        tables: that are captured.
+        rounds: checkpoints that are measured, after two others.
+    """
+    measurements, changed = [], tables // 2
+    with _captured(spark, folder / "cdc_tables", tables) as (pipeline, connection):
+        started = time.monotonic()
+        with continuous(pipeline, 500) as happened:
+            wait_until(lambda: bool(happened.checkpoints) and not _waiting(happened), "the first copy")
+            first_s = time.monotonic() - started
+            for number in range(rounds + 2):
+                wait_until(lambda: happened[-1]["event"] == "no_news", "an idle pipeline")
+                seen, checkpoints = len(happened), len(happened.checkpoints)
+                jobs, cpu, began = pipeline.spark_jobs(), cpu_s(spark), time.monotonic()
+                with connection.transaction():
+                    for table in range(changed):
+                        connection.execute(f"UPDATE t{table} SET n = n + 1 WHERE id <= 20")
+                wait_until(lambda: len(happened.checkpoints) > checkpoints, "a checkpoint")  # noqa: B023
+                elapsed_s = time.monotonic() - began
+                new = Happened(happened[seen:])
+                if number >= 2:
+                    measurements.append(
+                        {
+                            "readable_ms": elapsed_s * 1000,
+                            "checkpoint_ms": new.of("checkpoint")[-1]["duration_ms"],
+                            "jobs": pipeline.spark_jobs() - jobs,
+                            "cpu_s": sum(cpu_s(spark).values()) - sum(cpu.values()),
+                        }
+                    )
+        totals = connection.execute("SELECT sum(n) FROM t0").fetchone()
+        stored = pipeline.query("SELECT sum(n) FROM shop_t0")
+        if stored != [totals]:
+            raise RuntimeError(f"the table holds {stored}, the database {totals}")
+    return {
+        "tables": tables,
+        "changed": changed,
+        "first_s": first_s,
+        "rounds": measurements,
+        **{
+            f"median_{name}": statistics.median(entry[name] for entry in measurements)
+            for name in measurements[0]
+        },
+    }
+
+
+def measure_idle(
+    spark: SparkSession, folder: Path, interval_ms: int = 10_000, seconds: float = 60
+) -> dict[str, Any]:
+    """CPU of this process, its JVM and their workers as part of one CPU, while three captured tables get five
+    changes a second.
+
+    Args:
+        spark: a warm session.
+        folder: of the pipeline.
+        interval_ms: between checkpoints.
+        seconds: that are measured.
+    """
+    with _captured(spark, folder / "cdc_idle", 3) as (pipeline, connection):
+        ended = threading.Event()
+
+        def write() -> None:
+            number = 0
+            while not ended.wait(0.2):
+                number += 1
+                connection.execute(f"UPDATE t{number % 3} SET n = n + 1 WHERE id = %s", (number % _ROWS,))
+
+        writer = threading.Thread(target=write)
+        with continuous(pipeline, interval_ms) as happened:
+            wait_until(lambda: bool(happened.checkpoints) and not _waiting(happened), "the first copy")
+            writer.start()
+            wait_until(lambda: len(happened.checkpoints) >= 4, "the first checkpoints")
+            before, jobs, started = len(happened.checkpoints), pipeline.spark_jobs(), time.monotonic()
+            cpu = cpu_s(spark)
+            time.sleep(seconds)
+            after, elapsed_s = cpu_s(spark), time.monotonic() - started
+            checkpoints, jobs = len(happened.checkpoints) - before, pipeline.spark_jobs() - jobs
+            ended.set()
+            writer.join()
+    share = {side: (after[side] - cpu[side]) / elapsed_s for side in cpu}
+    return {
+        "interval_ms": interval_ms,
+        "checkpoints": checkpoints,
+        "jobs_of_a_checkpoint": jobs / max(1, checkpoints),
+        "cpu_share": share,
+        "cpu_share_in_all": sum(share.values()),
+    }
+
+
+def _waiting(happened: Happened) -> bool:
+    """Whether the newest checkpoint lacks tables."""
+    newest = happened.checkpoints[-1]
+    return any(event["checkpoint"] == newest for event in happened.of("refresh_waiting"))
+
+
+@contextmanager
+def _captured(
+    spark: SparkSession, folder: Path, tables: int
+) -> Iterator[tuple[Pipeline, psycopg.Connection[Any]]]:
+    """A pipeline that captures tables `t0`, `t1` … of a new database, and a connection to it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    url = fresh_database()
+    pipeline = Pipeline(folder, spark)
+    try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            for table in range(tables):
+                connection.execute(
+                    f"CREATE TABLE t{table} (id int PRIMARY KEY, name text, n bigint NOT NULL, "
+                    "price numeric(10, 2), changed timestamptz DEFAULT now())"
+                )
+                connection.execute(
+                    f"INSERT INTO t{table} (id, name, n, price) "
+                    f"SELECT i, 'name ' || i, 0, i FROM generate_series(1, {_ROWS}) i"
+                )
+            pipeline.write("definitions/shop.py", _CAPTURE.format(url=url))
+            yield pipeline, connection
+    finally:
+        pipeline.close()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                "WHERE database = current_database()"
+            )
