@@ -73,6 +73,7 @@ def captured(relation):
             "tautochrone.apply.sequence": "point, sequence",
             "tautochrone.apply.delete": "operation = 'delete'",
             "tautochrone.apply.relation": relation,
+            "tautochrone.apply.relation_column": "relation",
         },
     )
     def rows():

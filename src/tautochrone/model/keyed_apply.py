@@ -23,6 +23,8 @@ class KeyedApply:
         delete: a condition over the query's columns; an event that meets it removes the row.
         relation: the relation of a change log whose bulk must be complete before the table has a
             version; None: it waits for nothing.
+        relation_column: the input's column that names the relation of a row, if the flow takes only rows of
+            `relation`: then the input is read once for all tables that say so.
         transaction, snapshot: columns with the number of an event's transaction, and with what the reader
             of a copied row saw (see `runtime.refresh.latest_events`); None: nothing was copied.
         truncate: a condition over the query's columns; an event that meets it removes all rows.
@@ -40,6 +42,7 @@ class KeyedApply:
     sequence: tuple[str, ...]
     delete: str | None = None
     relation: str | None = None
+    relation_column: str | None = None
     transaction: str | None = None
     snapshot: str | None = None
     truncate: str | None = None
@@ -77,6 +80,7 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
         sequence=sequence,
         delete=texts.get("delete"),
         relation=texts.get("relation"),
+        relation_column=texts.get("relation_column"),
         transaction=texts.get("transaction"),
         snapshot=texts.get("snapshot"),
         truncate=texts.get("truncate"),

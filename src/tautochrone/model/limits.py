@@ -24,8 +24,10 @@ __all__ = [
     "MAX_COUNTED_VIOLATIONS",
     "MAX_DELETE_POSITIONS",
     "MAX_DELETION_VECTOR_POSITIONS",
+    "MAX_DRIVER_CHARACTERS",
     "MAX_DRIVER_ROWS",
     "MAX_FIRST_BAD_RECORD_PROBES",
+    "MAX_HELD_LOG_ROWS",
     "MAX_INTERPRETED_ROWS",
     "MAX_IN_LIST_VALUES",
     "MAX_KEY_RANGES",
@@ -50,6 +52,10 @@ MAX_DRIVER_ROWS = 20_000
 Spark job. More rows stay on the executors that computed them. Measured at TPC-H scale factor 10: with 150,000
 changed rows on the driver a refresh took twice as long as with those rows on the executors."""
 
+MAX_DRIVER_CHARACTERS = 16_000_000
+"""New rows of a change log that have more characters stay on the executors, however few they are: values of a
+database may be long."""
+
 MAX_SINGLE_TASK_ROWS = 50_000
 """A node whose leaves have at most this many rows each is grouped, sorted and joined in one task, without a
 shuffle or a broadcast. Above it Spark's own partitioning is kept."""
@@ -57,6 +63,10 @@ shuffle or a broadcast. Above it Spark's own partitioning is kept."""
 LARGE_RELATION_ROWS = 200_000
 """For a relation above this size one more Spark job pays that finds out which keys a read needs. Smaller
 relations are read whole."""
+
+MAX_HELD_LOG_ROWS = 1_000_000
+"""New rows of a change log that are held on the executors for a checkpoint, where several tables read them or
+one reads them several times. More are read from the files each time."""
 
 MAX_BROADCAST_VALUES = 1_500_000
 """Values (rows times columns) of a materialized join side that is broadcast. A larger side is shuffled.

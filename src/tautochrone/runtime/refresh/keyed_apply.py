@@ -1,6 +1,7 @@
 """Bringing a streaming table that takes updates and deletes to a checkpoint.
 
-    1. the rows that its input got since the version that the table has merged   2. the flow's query over them
+    1. the rows that its input got since the version that the table has merged; those of a change log are
+       read once for all tables (`runtime.refresh.log_rows`)   2. the flow's query over them
     3. the last event of each key   4. one commit: old rows of these keys out, new rows in
 
 The commit names the version of the input, so what is merged follows from (table, old version, new version)
@@ -10,14 +11,17 @@ complete has no version yet, which is no error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.ingest.column_alignment import align
+from tautochrone.model import limits
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import (
     FILE_COLUMN,
@@ -35,6 +39,7 @@ from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
+from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
@@ -46,9 +51,16 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.runtime.refresh.weighted_apply import row_change
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.execute.materialize import checkpointed, materialize, unpersist
+from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
+from tautochrone.spark.translate.literals import has_literals, in_list, in_ranges
 
 __all__ = ["KeyedRefresher", "WaitingForBulkLoad", "added_rows", "commit_change"]
+
+
+_UNORDERED = ("timestamp", "timestamp_ntz")
+"""Types of keys whose values need more care as literals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,15 @@ class KeyedRefresher:
     def __init__(self, context: RefreshContext, sessions: SessionPool) -> None:
         self._context = context
         self._sessions = sessions
+        self._log_rows = LogRows()
+        self._waiting: dict[tuple[TableName, Version], frozenset[str] | None] = {}
+        self._plans: dict[TableName, JavaObject] = {}
+        """Of flows: only the rows below the query differ between two checkpoints of a run."""
+
+    def forget(self) -> None:
+        """Drop what was held for a checkpoint."""
+        self._log_rows.forget()
+        self._waiting.clear()
 
     def keyed_apply(self, table: TableName) -> KeyedApply | None:
         """How a streaming table's events are merged; None: it only takes appended rows.
@@ -91,40 +112,106 @@ class KeyedRefresher:
             result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
             return replace(result, is_recovered=True)
         source, newest = self._context.load_table(input_name), task.inputs[input_name]
-        missing = _incomplete(source, newest, apply)
-        if missing is not None:
-            return WaitingForBulkLoad(missing)
+        if apply.relation is not None and self._is_waiting(source, newest, apply.relation):
+            return WaitingForBulkLoad(Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation))
         merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
         if merged is None:
             _require_whole(task, source, newest, apply)
-        session = self._session(task)
-        base = self._context.base
-        added = added_rows(
-            task.name, source, self._context, None if merged is None else Version(merged), newest
-        )
-        mode = RefreshMode.FULL if merged is None else RefreshMode.INCREMENTAL
+        old = None if merged is None else Version(merged)
+        mode = RefreshMode.FULL if old is None else RefreshMode.INCREMENTAL
         metadata = task.metadata_with(mode)
-        if added is None:
+        new_rows = self._new_rows(task, apply, source, old, newest)
+        if new_rows is None or (old is not None and not new_rows.count):
             task.table.commit_metadata_only(task.fork, metadata)
-            return _no_data(task, ReasonCode.NO_NEW_ROWS)
-        schema = self._context.schemas[task.name]
-        flow = task.flows[0].flow
-        events = stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
+            missing_rows = new_rows is None
+            return _no_data(task, ReasonCode.NO_NEW_ROWS if missing_rows else ReasonCode.NO_EVENTS_OF_KEYS)
+        session = self._session(task)
+        if task.name not in self._plans:
+            self._plans[task.name] = analyzed_plan(task.flows[0].flow.evaluate(session))
+        events = stream_as_batch(session, self._plans[task.name], new_rows.rows)
+        if new_rows.count > limits.MAX_HELD_LOG_ROWS:
+            return self._merge(task, apply, events, None, metadata)
+        # The query's casts are evaluated once for all that is asked about the events.
+        if new_rows.fit_on_driver:
+            with tuned(session, delta_rows=new_rows.count):
+                events, count = materialize(events, max_rows=new_rows.count)
+                return self._merge(task, apply, events, count, metadata, is_local=True)
+        cached, count = checkpointed(events)
+        try:
+            return self._merge(task, apply, cached, count, metadata)
+        finally:
+            unpersist(cached)
+
+    def _is_waiting(self, source: LakeTable, version: Version, relation: str) -> bool:
+        """Whether the bulk of a relation is not complete. All tables of a log ask, and the answer is in the
+        metadata of all its commits."""
+        if (source.name, version) not in self._waiting:
+            self._waiting[source.name, version] = _waiting_relations(source, version)
+        waiting = self._waiting[source.name, version]
+        return waiting is None or relation in waiting
+
+    def _new_rows(
+        self, task: RefreshTask, apply: KeyedApply, source: LakeTable, old: Version | None, new: Version
+    ) -> RelationRows | None:
+        """The rows that the input got, of the table's relation if it has one; None: it got none."""
+
+        def read() -> DataFrame | None:
+            return added_rows(task.name, source, self._context, old, new)
+
+        if apply.relation is None or apply.relation_column is None:
+            rows = read()
+            return None if rows is None else RelationRows(rows, sys.maxsize)
+        after, before = source.row_count(new), 0 if old is None else source.row_count(old)
+        expected = sys.maxsize if after is None or before is None else max(0, after - before)
+        log_range = LogRange(source.name, old, new)
+        return self._log_rows.of_relation(log_range, apply.relation_column, apply.relation, expected, read)
+
+    def _merge(
+        self,
+        task: RefreshTask,
+        apply: KeyedApply,
+        events: DataFrame,
+        count: int | None,
+        metadata: CommitMetadata,
+        *,
+        is_local: bool = False,
+    ) -> Refreshed:
+        """Merge the events of a flow.
+
+        Args:
+            count: of the events, which are held then; None: they are too many.
+            is_local: they are on the driver.
+        """
+        mode = RefreshMode(metadata.mode or RefreshMode.FULL)
+        is_first = mode is RefreshMode.FULL
+        if count == 0 and not is_first:
+            task.table.commit_metadata_only(task.fork, metadata)
+            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         if apply.weight is not None:
             return self._add_and_remove_rows(task, apply, events, metadata)
-        summary = summarize(events, apply)
-        if merged is not None and not summary.count:
+        summary = summarize(events, apply, count if is_local else None)
+        if not is_first and not summary.count:
             task.table.commit_metadata_only(task.fork, metadata)
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         invalid = invalid_values(events, apply, summary)
         if invalid is not None and not apply.invalid_is_null:
             raise _invalid_value(task, invalid)
-        merge = _Merge(task.table, task.fork, apply, base, session)
-        stored_rows = None if merged is None else merge.stored_rows
-        rows = latest_rows(events, apply, summary, stored_rows)
-        staged = task.table.stage(task.fork, align(rows, schema, flow.name))
-        is_truncated = merged is not None and summary.last_truncate is not None
-        old_rows = {} if merged is None or is_truncated else merge.old_rows(events)
+        merge = _Merge(
+            task.table, task.fork, apply, self._context.base, self._session(task), count, is_local=is_local
+        )
+        # In one partition nothing is shuffled.
+        rows = latest_rows(
+            events.coalesce(1) if is_local else events,
+            apply,
+            summary,
+            None if is_first else merge.stored_rows,
+        )
+        if count is not None and is_local:
+            rows, _ = materialize(rows, max_rows=count)
+        aligned = align(rows, self._context.schemas[task.name], task.flows[0].flow.name)
+        staged = task.table.stage(task.fork, aligned, local=is_local)
+        is_truncated = not is_first and summary.last_truncate is not None
+        old_rows = {} if is_first or is_truncated else merge.old_rows(events)
         if is_truncated:
             committed: Committed | None = task.table.replace_rows(
                 task.fork, [staged] if staged.rows else [], metadata
@@ -180,6 +267,10 @@ class _Merge:
     base: SparkSession
     """Reads the table itself, whatever the checkpoint shows of it."""
     session: SparkSession
+    events: int | None = None
+    """So many are merged; None: nobody knows."""
+    is_local: bool = False
+    """The events are on the driver."""
 
     def stored_rows(self, events: DataFrame) -> DataFrame:
         """The table's rows whose keys have events."""
@@ -189,6 +280,12 @@ class _Merge:
         """Where the rows are whose keys have events: data file → positions."""
         stored = self._of_keys(events, [FILE_COLUMN, POSITION_COLUMN])
         positions_by_file: dict[str, list[int]] = {}
+        if not self.is_local:
+            # Rows as Python objects would take longer than finding them.
+            grouped = stored.toArrow().group_by(FILE_COLUMN).aggregate([(POSITION_COLUMN, "list")])
+            for row in grouped.to_pylist():
+                positions_by_file[row[FILE_COLUMN]] = sorted(row[f"{POSITION_COLUMN}_list"])
+            return positions_by_file
         for row in stored.collect():
             positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
         return {file: sorted(positions) for file, positions in positions_by_file.items()}
@@ -206,13 +303,31 @@ class _Merge:
         stored = self.table.read(self.base, self.fork.version)
         if columns:
             stored = stored.select(*names, *columns)
+        if self.is_local:
+            for condition in self._conditions(events):
+                stored = stored.where(condition)
         stored = dataframe_of_plan(self.session, analyzed_plan(stored)).alias("stored")
-        touched = events.select(*names).distinct().alias("touched")
+        touched = events.select(*names)
+        # A few keys go to the rows of the table, which may be many.
+        are_sent = self.events is not None and self.events * len(names) <= limits.MAX_BROADCAST_VALUES
+        touched = (sf.broadcast(touched) if are_sent else touched.distinct()).alias("touched")
         equal: Column = sf.lit(True)
         for name in names:
             equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"touched.{name}"))
         rows = stored.join(touched, equal, "left_semi")
         return rows.select(*columns) if columns else rows
+
+    def _conditions(self, events: DataFrame) -> Iterator[str]:
+        """What all rows meet whose keys have events, for each column of the key that has literals: files
+        without such rows are not read."""
+        kinds = dict(events.select(*map(quoted, self.apply.keys)).dtypes)
+        usable = [key for key in self.apply.keys if has_literals(kinds[key]) and kinds[key] not in _UNORDERED]
+        rows = events.select(*map(quoted, usable)).collect() if usable else []
+        for number, key in enumerate(usable):
+            values = {row[number] for row in rows}
+            as_list = len(values) <= limits.MAX_IN_LIST_VALUES
+            condition = (in_list if as_list else in_ranges)(quoted(key), values, kinds[key])
+            yield f"({condition}) OR {quoted(key)} IS NULL" if None in values else condition
 
 
 def commit_change(
@@ -300,16 +415,12 @@ def _nulled(invalid: InvalidValues) -> Reason:
     return Reason.of(ReasonCode.INVALID_VALUES_NULL, rows=invalid.rows, example=invalid.example)
 
 
-def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> Reason | None:
-    """Why the log at a version is no state that the database had, for the relation; None: it is one."""
-    if apply.relation is None:
-        return None
+def _waiting_relations(source: LakeTable, version: Version) -> frozenset[str] | None:
+    """The relations of which the log at a version is no state that the database had; None: of all."""
     metadata = source.merged_commit_metadata_at(version)
     positions = [] if metadata is None else list(metadata.positions.values())
     logs = [position for position in positions if isinstance(position, LogPosition)]
-    if logs and all(apply.relation not in position.bulk.waiting for position in logs):
-        return None
-    return Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation)
+    return frozenset[str]().union(*(position.bulk.waiting for position in logs)) if logs else None
 
 
 def _require_whole(task: RefreshTask, source: LakeTable, version: Version, apply: KeyedApply) -> None:

@@ -49,12 +49,14 @@ class EventSummary:
             without one.
         leaves_unchanged: some event does not have all values of its row.
         has_invalid: some event has a value that the type of its column does not have.
+        has_copies: some event may be a copied row.
     """
 
     count: int
     last_truncate: Any | None
     leaves_unchanged: bool
     has_invalid: bool = False
+    has_copies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +67,30 @@ class InvalidValues:
     example: str
 
 
-def summarize(events: DataFrame, apply: KeyedApply) -> EventSummary:
-    """One pass over the events; none where nothing depends on it."""
+def summarize(events: DataFrame, apply: KeyedApply, local_count: int | None = None) -> EventSummary:
+    """One pass over the events; none where nothing depends on it.
+
+    Args:
+        local_count: how many they are, if they are on the driver. There no Spark job is needed to see that
+            no event is a special one.
+    """
     if apply.truncate is None and apply.unchanged is None and apply.invalid is None:
         return EventSummary(1, None, False)
     columns = [*apply.sequence, *([apply.transaction] if apply.transaction else [])]
     order = sf.struct(*[sf.col(quoted(name)) for name in columns])
     truncates = sf.expr(apply.truncate or "false")
     unchanged = sf.size(sf.col(quoted(apply.unchanged))) > 0 if apply.unchanged else sf.lit(False)
+    copied = sf.lit(False) if apply.snapshot is None else sf.col(quoted(apply.snapshot)).isNotNull()
+    if local_count is not None:
+        special = truncates | unchanged | has_invalid(apply) | copied
+        if not events.where(special).take(1):
+            return EventSummary(local_count, None, False, has_copies=False)
     summary = events.agg(
         sf.count(sf.lit(1)).alias("count"),
         sf.max(sf.when(truncates, order)).alias("last_truncate"),
         sf.coalesce(sf.bool_or(unchanged), sf.lit(False)).alias("leaves_unchanged"),
         sf.coalesce(sf.bool_or(has_invalid(apply)), sf.lit(False)).alias("has_invalid"),
+        sf.coalesce(sf.bool_or(copied), sf.lit(False)).alias("has_copies"),
     ).first()
     assert summary is not None
     return EventSummary(**summary.asDict(recursive=False))
@@ -129,7 +142,7 @@ def _last_events(
     """The last event of each key, unless it deletes."""
     keys = [sf.col(quoted(name)) for name in apply.keys]
     events = _after_truncate(events, apply, summary)
-    ordered = events.withColumn(_ORDER, _order(apply))
+    ordered = events.withColumn(_ORDER, _order(apply) if summary.has_copies else sf.lit(_NEW))
     if summary.leaves_unchanged:
         ordered = _with_unchanged_values(events, ordered, apply, stored_rows)
     newest = Window.partitionBy(*keys).orderBy(

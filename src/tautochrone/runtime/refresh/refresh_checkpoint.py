@@ -124,6 +124,7 @@ class CheckpointRefresher:
             job.settings.parallelism,
         )
         self._changes.forget()
+        self._keyed.forget()
         # Invariants over tables of other jobs wait for them, after all that this job can do.
         checked = frozenset[TableName]().union(*(invariant.tables for invariant in job.graph.invariants))
         return RefreshProgress(

@@ -132,6 +132,7 @@ def define_table(
                 [_INVALID, *(f"{_PREFIX}{column}" for column in _EVENT_COLUMNS)]
             ),
             "tautochrone.apply.relation": relation,
+            "tautochrone.apply.relation_column": "relation",
             **(_OF_EQUAL_ROWS if has_equal_rows else {}),
         },
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
+from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.catalyst import Catalyst
@@ -16,6 +19,7 @@ __all__ = [
     "checkpointed",
     "fits_on_driver",
     "local_relation",
+    "local_rows_by_value",
     "materialize",
     "materialize_if_small",
     "materialize_up_to",
@@ -54,6 +58,31 @@ def local_relation(
         output, data, _NOT_STREAMING, jvm.scala.Option.empty()
     )
     return relation, count
+
+
+def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, DataFrame]:
+    """The rows of a DataFrame by the values of a column, computed now and kept on the driver.
+
+    Args:
+        frame: sorted by the column: equal values follow each other.
+    """
+    session = frame.sparkSession
+    jvm = cached_packages(session._jvm)  # noqa: SLF001
+    relation, _ = local_relation(frame)
+    values = [value for (value,) in dataframe_of_plan(session, relation).select(quoted(column)).collect()]
+    groups: dict[Any, DataFrame] = {}
+    start = 0
+    for value, equal in groupby(values):
+        count = sum(1 for _ in equal)
+        rows = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
+            relation.output(),
+            relation.data().slice(start, start + count),
+            _NOT_STREAMING,
+            jvm.scala.Option.empty(),
+        )
+        groups[value] = dataframe_of_plan(session, rows)
+        start += count
+    return groups
 
 
 def _with_common_nullability(outputs: Sequence[JavaObject]) -> JavaObject:

@@ -1,0 +1,157 @@
+"""The new rows of a change log's table, read once for all tables that take their events from it.
+
+A log has the events of many relations, and each of its tables needs those of one. What the log gained since
+the last checkpoint is read by the first table that asks, and split:
+
+    few rows       are held on the driver, by relation, unless they are long
+    more rows      are counted by relation; those of many relations are held on the executors
+    very many      are counted by relation, and each table reads the files
+
+A table whose relation has no new rows needs no Spark job then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from tautochrone.model import limits
+from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.spark.execute.materialize import (
+    checkpointed,
+    fits_on_driver,
+    local_rows_by_value,
+    unpersist,
+)
+
+__all__ = ["LogRange", "LogRows", "RelationRows"]
+
+_FEW_RELATIONS = 2
+"""So many relations read their rows from the files: holding all rows costs more than reading them twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The rows that a log's table has in one version and not in an older one; None: all rows."""
+
+    table: TableName
+    old: Version | None
+    new: Version
+
+
+@dataclass(frozen=True, slots=True)
+class RelationRows:
+    """Rows of one relation.
+
+    Attributes:
+        count: so many they are, at most.
+        characters: as text; None: nobody knows.
+    """
+
+    rows: DataFrame
+    count: int
+    characters: int | None = None
+
+    @property
+    def fit_on_driver(self) -> bool:
+        """Whether they are few and short."""
+        is_short = self.characters is not None and self.characters <= limits.MAX_DRIVER_CHARACTERS
+        return is_short and fits_on_driver(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """The rows of a range by relation.
+
+    Attributes:
+        rows: all of them; None: there are none.
+        sizes: of each relation, the number of rows and of their characters, as far as known.
+        local: rows of each relation, if these are on the driver.
+        is_held: `rows` are kept on the executors.
+    """
+
+    rows: DataFrame | None
+    sizes: Mapping[str | None, tuple[int, int | None]] = field(default_factory=dict)
+    local: Mapping[str | None, DataFrame] = field(default_factory=dict)
+    is_held: bool = False
+
+
+class LogRows:
+    """Safe to use from the threads of one run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._range_locks: defaultdict[LogRange, threading.Lock] = defaultdict(threading.Lock)
+        self._splits: dict[LogRange, _Split] = {}
+
+    def of_relation(
+        self,
+        log_range: LogRange,
+        column: str,
+        relation: str,
+        expected: int,
+        read: Callable[[], DataFrame | None],
+    ) -> RelationRows | None:
+        """The rows of a relation; None: the range has no rows at all.
+
+        Args:
+            column: the log's column that names the relation of a row.
+            expected: how many rows the range has, about; only where they are held depends on it.
+            read: reads the range; None: it has no rows.
+        """
+        with self._lock:
+            range_lock = self._range_locks[log_range]
+        with range_lock:
+            split = self._splits.get(log_range)
+            if split is None:
+                split = self._splits[log_range] = _split(read(), column, expected)
+        if split.rows is None:
+            return None
+        count, characters = split.sizes.get(relation, (0, 0))
+        rows = split.local.get(relation)
+        if rows is None:
+            rows = split.rows.where(sf.col(quoted(column)) == sf.lit(relation))
+        return RelationRows(rows, count, characters)
+
+    def forget(self) -> None:
+        """Drop the rows that were held for a checkpoint."""
+        with self._lock:
+            for split in self._splits.values():
+                if split.is_held and split.rows is not None:
+                    unpersist(split.rows)
+            self._splits.clear()
+            self._range_locks.clear()
+
+
+def _split(rows: DataFrame | None, column: str, expected: int) -> _Split:
+    if rows is None:
+        return _Split(None)
+    if fits_on_driver(expected):
+        cached, _ = checkpointed(rows.coalesce(1).sortWithinPartitions(quoted(column)))
+        sizes = _sizes(cached, column)
+        count, characters = (sum(parts) for parts in zip((0, 0), *sizes.values(), strict=True))
+        if not fits_on_driver(count) or characters > limits.MAX_DRIVER_CHARACTERS:
+            return _Split(cached, sizes, is_held=True)
+        local = local_rows_by_value(cached, column)
+        unpersist(cached)
+        return _Split(rows, sizes, local)
+    counted = rows.groupBy(sf.col(quoted(column)).alias("relation")).agg(sf.count(sf.lit(1)).alias("rows"))
+    counts = {row["relation"]: int(row["rows"]) for row in counted.collect()}
+    if len(counts) <= _FEW_RELATIONS or sum(counts.values()) > limits.MAX_HELD_LOG_ROWS:
+        return _Split(rows, {relation: (count, None) for relation, count in counts.items()})
+    cached, _ = checkpointed(rows)
+    return _Split(cached, _sizes(cached, column), is_held=True)
+
+
+def _sizes(rows: DataFrame, column: str) -> dict[str | None, tuple[int, int]]:
+    """By relation, the number of rows and of characters of them as text."""
+    text = sf.struct(*[sf.col(quoted(name)) for name in rows.columns]).cast("string")
+    sizes = rows.groupBy(sf.col(quoted(column)).alias("relation")).agg(
+        sf.count(sf.lit(1)).alias("rows"), sf.sum(sf.length(text)).alias("characters")
+    )
+    return {row["relation"]: (int(row["rows"]), int(row["characters"])) for row in sizes.collect()}

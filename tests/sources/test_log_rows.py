@@ -1,0 +1,95 @@
+"""The new rows of a change log are read once for all tables that take their events from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.model import limits
+from tautochrone.model.names import TableName, Version
+from tautochrone.runtime.refresh import keyed_apply
+from tautochrone.runtime.refresh.log_rows import LogRange, LogRows
+from tautochrone.testing.toy_database import Change
+
+from .bank import Bank
+
+pytestmark = pytest.mark.spark
+
+RANGE = LogRange(TableName("lake", ("default",), "log"), Version("1"), Version("2"))
+RELATIONS = ("a", "b", "c", None)
+
+
+@pytest.mark.parametrize(
+    ("max_driver_rows", "max_held_rows"),
+    [
+        pytest.param(100, 0, id="on the driver"),
+        pytest.param(0, 100, id="on the executors"),
+        pytest.param(0, 0, id="in files"),
+    ],
+)
+def test_relations_share_one_read(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, max_driver_rows: int, max_held_rows: int
+) -> None:
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", max_driver_rows)
+    monkeypatch.setattr(limits, "MAX_HELD_LOG_ROWS", max_held_rows)
+    rows = [(RELATIONS[n % 4], n, {"id": str(n)}) for n in range(20)]
+    log = spark.createDataFrame(rows, "relation STRING, n INT, columns MAP<STRING, STRING>").repartition(3)
+    reads: list[DataFrame] = []
+
+    def read() -> DataFrame:
+        reads.append(log)
+        return log
+
+    shared = LogRows()
+    for number, relation in enumerate(("b", "a", "c")):
+        jobs = _jobs(spark)
+        relation_rows = shared.of_relation(RANGE, "relation", relation, 20, read)
+        assert relation_rows is not None
+        assert relation_rows.count == 5
+        stored = [(row.n, row.columns) for row in relation_rows.rows.collect()]
+        assert sorted(stored) == [(n, {"id": str(n)}) for n in range(20) if RELATIONS[n % 4] == relation]
+        if max_driver_rows and number:
+            assert _jobs(spark) == jobs, "rows on the driver need no job"
+    missing = shared.of_relation(RANGE, "relation", "d", 20, read)
+    assert missing is not None
+    assert missing.count == 0
+    assert len(reads) == 1
+    shared.forget()
+    shared.of_relation(RANGE, "relation", "a", 20, read)
+    assert len(reads) == 2
+    shared.forget()
+
+
+def test_a_checkpoint_reads_the_log_once(bank: Bank) -> None:
+    bank.run().require_completed()
+    bank.work()
+    with patch.object(keyed_apply, "added_rows", wraps=keyed_apply.added_rows) as added_rows:
+        bank.run().require_completed()
+    assert added_rows.call_count == 1
+    # Only one of the three relations changes: the tables of the others read nothing.
+    bank.database.transaction(Change("transfers", 1, 5))
+    attempt = bank.run()
+    attempt.require_completed()
+    bank.check()
+    modes = {event["dataset"].rpartition(".")[2]: event["mode"] for event in attempt.named("refresh")}
+    assert modes["transfers"] == "incremental"
+    assert modes["accounts"] == modes["savings"] == "no_data"
+
+
+@pytest.mark.slow
+def test_rows_that_the_driver_does_not_hold(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 0)
+    for max_held_rows in (1000, 0):
+        monkeypatch.setattr(limits, "MAX_HELD_LOG_ROWS", max_held_rows)
+        bank.work()
+        bank.run().require_completed()
+    bank.check()
+
+
+def _jobs(spark: SparkSession) -> int:
+    context = spark.sparkContext
+    number: Callable[[], int] = context._jsc.sc().dagScheduler().numTotalJobs
+    return int(number())
