@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from unittest.mock import patch
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version
-from tautochrone.runtime.refresh import keyed_apply
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows
 from tautochrone.testing.toy_database import Change
 
@@ -63,24 +61,16 @@ def test_relations_share_one_read(
     shared.forget()
 
 
-def test_a_checkpoint_reads_the_log_once(bank: Bank) -> None:
+@pytest.mark.slow
+def test_rows_that_the_driver_does_not_hold(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     bank.run().require_completed()
-    bank.work()
-    with patch.object(keyed_apply, "added_rows", wraps=keyed_apply.added_rows) as added_rows:
-        bank.run().require_completed()
-    assert added_rows.call_count == 1
     # Only one of the three relations changes: the tables of the others read nothing.
     bank.database.transaction(Change("transfers", 1, 5))
     attempt = bank.run()
     attempt.require_completed()
-    bank.check()
     modes = {event["dataset"].rpartition(".")[2]: event["mode"] for event in attempt.named("refresh")}
     assert modes["transfers"] == "incremental"
     assert modes["accounts"] == modes["savings"] == "no_data"
-
-
-@pytest.mark.slow
-def test_rows_that_the_driver_does_not_hold(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 0)
     for max_held_rows in (1000, 0):
         monkeypatch.setattr(limits, "MAX_HELD_LOG_ROWS", max_held_rows)

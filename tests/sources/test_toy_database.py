@@ -18,6 +18,7 @@ from tests.crash.faults import Strike
 from tautochrone.errors import MetaError, SettingsError, SourceUnreachableError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.loop.run import RunState
+from tautochrone.runtime.refresh import keyed_apply
 from tautochrone.testing.crash import Taut, fault
 from tautochrone.testing.toy_database import ToyChangeLog
 
@@ -71,8 +72,10 @@ def test_tables_are_states_of_the_database(bank: Bank) -> None:
         bank.run().require_completed()
     for _ in range(2):
         bank.work()
-        attempt = bank.run()
+        with patch.object(keyed_apply, "added_rows", wraps=keyed_apply.added_rows) as added_rows:
+            attempt = bank.run()
         attempt.require_completed()
+        assert added_rows.call_count == 1, "three tables take the same rows of the log"
         modes = {event["dataset"].rpartition(".")[2]: event["mode"] for event in attempt.named("refresh")}
         assert modes["accounts"] == modes["savings"] == "incremental"
     bank.check()
