@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import os
 import signal
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -191,7 +192,9 @@ def deliver_and_die(bench: MariadbBench, statements: int, *, keyed: bool) -> boo
         child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
         return not os.WIFSIGNALED(status)
+    status = 1
     try:
         sink: Any = bench.open()
         connection = sink._database._connected()
@@ -209,8 +212,11 @@ def deliver_and_die(bench: MariadbBench, statements: int, *, keyed: bool) -> boo
         sink.fence(Fence(2))
         sink.ensure(ORDERS, bench.schema("more"), ["id"] if keyed else [], Fence(2))
         deliver(sink, transaction(2, fence=2), COLUMNS, [(1, "two"), (3, "three")], [(1, "one")])
+        status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os._exit(0)
+        os._exit(status)
 
 
 @pytest.mark.parametrize("keyed", [True, False])

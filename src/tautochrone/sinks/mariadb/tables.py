@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pymysql
+from pymysql.constants import ER
 from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
@@ -224,8 +226,16 @@ class Tables:
             )
         for column in mirrored.schema.names if columns else ():
             if column.lower() not in columns:
-                cursor.execute(f"ALTER TABLE {mirrored.name} ADD COLUMN {mirrored.definition_of(column)}")
+                self._add_column(cursor, mirrored, column)
         cursor.execute(f"UPDATE {self._registry} SET is_created = TRUE WHERE name = %s", (name,))
+
+    def _add_column(self, cursor: Any, mirrored: MirroredTable, column: str) -> None:
+        try:
+            cursor.execute(f"ALTER TABLE {mirrored.name} ADD COLUMN {mirrored.definition_of(column)}")
+        except pymysql.Error as error:
+            # The statement of a process that died may still have run.
+            if error.args[0] != ER.DUP_FIELDNAME:
+                raise
 
     def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
         """A table that the sink has, or None."""
