@@ -24,6 +24,7 @@ _BUILT_IN = {
     "clickhouse": "tautochrone.sinks.clickhouse:open_clickhouse_sink",
     "postgresql": "tautochrone.sinks.postgresql:open_postgresql_sink",
     "mariadb": "tautochrone.sinks.mariadb:open_mariadb_sink",
+    "starrocks": "tautochrone.sinks.starrocks:open_starrocks_sink",
     "kafka-transactional": "tautochrone.sinks.kafka:open_kafka_sink",
 }
 _registered: dict[str, SinkFactory] = {}

@@ -1,0 +1,118 @@
+"""Statements over StarRocks's MySQL protocol, and its errors as the sink's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pymysql
+from pymysql.constants import CR, ER
+from pymysql.cursors import SSCursor
+
+from tautochrone.errors import SinkError
+from tautochrone.sinks.starrocks.options import StarrocksOptions
+
+__all__ = ["Database", "SqlDatabase", "quoted"]
+
+_IDLE_S = 60
+"""A connection that was idle for longer may have been closed by the server."""
+_NOT_REACHABLE = (ER.ACCESS_DENIED_ERROR, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN)
+
+
+class SqlDatabase(Protocol):
+    """What the sink needs of a connection."""
+
+    def query(self, statement: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+
+    def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query, not all of them in memory."""
+
+    def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None:
+        """A statement that is a transaction of its own."""
+
+    def close(self) -> None: ...
+
+
+def quoted(*names: str) -> str:
+    """A name as SQL."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+class Database:
+    """One connection, opened again when it was lost."""
+
+    def __init__(self, sink: str, options: StarrocksOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._connection: Any = None
+        self._used_at = 0.0
+
+    def query(self, statement: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._errors(), self._connected().cursor() as cursor:
+            cursor.execute(statement, arguments or None)
+            return list(cursor.fetchall())
+
+    def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        with self._errors(), self._connected().cursor(SSCursor) as cursor:
+            cursor.execute(statement)
+            yield from cursor
+
+    def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None:
+        with self._errors(), self._connected().cursor() as cursor:
+            cursor.execute(statement, arguments or None)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.open:
+            # Not `close`, which would wait for a server that does not answer.
+            connection._force_close()  # noqa: SLF001
+
+    def _connected(self) -> Any:
+        if self._connection is not None and time.monotonic() - self._used_at > _IDLE_S:
+            try:
+                self._connection.ping(reconnect=False)
+            except (pymysql.Error, OSError):
+                self.close()
+        if self._connection is None or not self._connection.open:
+            tls = {"ssl_ca": self._options.ssl_ca, "ssl_verify_cert": True} if self._options.ssl_ca else {}
+            self._connection = pymysql.connect(
+                host=self._options.host,
+                port=self._options.sql_port,
+                user=self._options.user,
+                password=self._options.password,
+                autocommit=True,
+                charset="utf8mb4",
+                connect_timeout=10,
+                **tls,
+            )
+        self._used_at = time.monotonic()
+        return self._connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.Error, OSError) as error:
+            code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+            text = " ".join(str(error.args[-1] if error.args else error).split())
+            is_client_error = CR.CR_ERROR_FIRST <= code <= CR.CR_ERROR_LAST
+            if isinstance(error, OSError) or not code or code in _NOT_REACHABLE or is_client_error:
+                self.close()
+                raise SinkError(
+                    "SINK_NOT_REACHABLE",
+                    f"Sink {self._sink}: StarRocks does not answer statements: {text}",
+                    hint="Is a frontend up, and are host, sql_port, user and password right?",
+                    retryable=True,
+                    sqlstate="08006",
+                ) from error
+            raise SinkError(
+                "SINK_DATABASE_REFUSED",
+                f"Sink {self._sink}: StarRocks refuses a statement: {text}",
+                hint="The user needs CREATE TABLE on the database, and ALTER, SELECT, INSERT and DELETE on "
+                "its tables. With fewer backends than copies of a table, set the option replication_num.",
+                sqlstate="58000",
+                parameters={"sink": self._sink},
+            ) from error

@@ -1,0 +1,32 @@
+"""The factory of the format `starrocks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tautochrone.errors import SinkError
+from tautochrone.model.sink import Sink
+from tautochrone.sinks.starrocks.options import starrocks_options
+
+__all__ = ["open_starrocks_sink"]
+
+
+def open_starrocks_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink; of a server without its database, create the database.
+
+    Raises:
+        SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, or `SINK_NOT_REACHABLE`.
+    """
+    parsed = starrocks_options(name, options)
+    try:
+        from tautochrone.sinks.starrocks.database import Database
+    except ImportError as error:
+        raise SinkError(
+            "SINK_PACKAGE_MISSING",
+            f"Sink {name}: the Python package pymysql is not installed",
+            hint="pip install 'tautochrone[mysql]'",
+        ) from error
+    from tautochrone.sinks.starrocks.client import TransactionClient
+    from tautochrone.sinks.starrocks.sink import StarrocksSink
+
+    return StarrocksSink(name, parsed, Database(name, parsed), TransactionClient(name, parsed))

@@ -1,0 +1,395 @@
+"""The port of sinks over StarRocks: one stream load transaction over all tables, and the pointer in it.
+
+1. `write` puts the changed rows into a file of this process.
+2. `prepare` compares what is there with what was sent, by content, and turns it into upserts and deletes. It
+   writes the label of the transaction into `taut_fences`, looks at the fence, then begins the transaction,
+   loads the rows and the row of the pointer, and prepares it.
+3. `commit` looks at the fence and commits. All tables and the pointer are rows of the same transaction. What
+   became of it when the answer is lost, the state of its label and the pointer say.
+4. A new owner first writes its fence, then rolls back every label that an older owner wrote.
+
+StarRocks has no comparison and change in one step, and does not need one here. An older owner that commits
+looked at the fence before it was raised. Its transaction had begun and its label was written by then, so the
+new owner reads the label after it raised the fence, and rolls the transaction back or waits until readers see
+it. Each owner writes only the row of its own fence, so an older one lowers nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.sink import (
+    Capabilities,
+    Chunk,
+    Digest,
+    Intent,
+    Operation,
+    Published,
+    Recovered,
+    RowDifference,
+    TransactionId,
+    TransactionState,
+)
+from tautochrone.sinks.common.steps import (
+    TransactionSteps,
+    differing_rows,
+    require_fence,
+    require_visible,
+    same_content,
+    signed_frames,
+    total_digest,
+)
+from tautochrone.sinks.json_rows import comparable, row_number, to_text
+from tautochrone.sinks.starrocks.changes import load_bodies, operations
+from tautochrone.sinks.starrocks.client import LabelState, TransactionClient
+from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
+from tautochrone.sinks.starrocks.options import StarrocksOptions
+from tautochrone.sinks.starrocks.spool import Spool, SpooledRow, batch_digest
+from tautochrone.sinks.starrocks.tables import OPERATION, MirroredTable, Tables, create_primary_key_table
+
+__all__ = ["StarrocksSink"]
+
+_S = TransactionState
+_OPEN = (_S.INITIALIZED, _S.PREPARED, _S.COMMITTING)
+_TEXT = "VARCHAR(1048576)"
+
+
+@dataclass(slots=True)
+class _Staged:
+    """An unfinished transaction of this process.
+
+    Attributes:
+        label: of the transaction of StarRocks; None before `prepare`.
+    """
+
+    intent: Intent
+    spools: dict[TableName, Spool] = field(default_factory=dict)
+    label: str | None = None
+
+
+class StarrocksSink(TransactionSteps):
+    """See the module docstring."""
+
+    def __init__(
+        self, name: str, options: StarrocksOptions, database: SqlDatabase, client: TransactionClient
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._database = database
+        self._client = client
+        self._tables = Tables(name, options, database)
+        self._sinks = quoted(options.database, "taut_sinks")
+        self._fences = quoted(options.database, "taut_fences")
+        self._mirrored: dict[TableName, MirroredTable] = {}
+        self._states: dict[TransactionId, TransactionState] = {}
+        self._staged: dict[TransactionId, _Staged] = {}
+        self._labels = 0
+        self._create_own_tables()
+
+    def _create_own_tables(self) -> None:
+        database, options = self._database, self._options
+        statement = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+        if not database.query(statement, (options.database,)):
+            database.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(options.database)}")
+        self._tables.create_registry()
+        columns = f"`name` VARCHAR(190) NOT NULL, `published` {_TEXT}, `published_at` DATETIME"
+        create_primary_key_table(database, options, "taut_sinks", columns, ["name"])
+        columns = f"`sink` VARCHAR(190) NOT NULL, `fence` BIGINT NOT NULL, `labels` {_TEXT}"
+        create_primary_key_table(database, options, "taut_fences", columns, ["sink", "fence"])
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(resumable=False)
+
+    # -- owners and the pointer -------------------------------------------------------------------
+
+    def published(self) -> Published | None:
+        rows = self._database.query(f"SELECT `published` FROM {self._sinks} WHERE `name` = %s", (self.name,))
+        if not rows or rows[0][0] is None:
+            return None
+        intent = Intent.from_json(json.loads(rows[0][0]))
+        return Published(transaction=intent.transaction, versions=intent.versions)
+
+    def highest_fence(self) -> Fence:
+        statement = f"SELECT MAX(`fence`) FROM {self._fences} WHERE `sink` = %s"
+        ((highest,),) = self._database.query(statement, (self.name,))
+        return Fence(highest or 0)
+
+    def fence(self, fence: Fence) -> None:
+        self._require(fence)
+        if self.highest_fence() < fence:
+            self._write_labels(fence, [])
+            # A newer owner may have come between the first look and the row.
+            self._require(fence)
+
+    def _require(self, fence: Fence) -> None:
+        require_fence(self.name, fence, self.highest_fence())
+
+    def _write_labels(self, fence: Fence, labels: Sequence[str]) -> None:
+        # An INSERT into a Primary Key table replaces the row with this key.
+        self._database.execute(
+            f"INSERT INTO {self._fences} (`sink`, `fence`, `labels`) VALUES (%s, %s, %s)",
+            (self.name, int(fence), json.dumps(list(labels))),
+        )
+        # The statement may be answered before readers see the row.
+        query = f"SELECT `labels` FROM {self._fences} WHERE `sink` = %s AND `fence` = %s"
+        deadline = time.monotonic() + self._options.visible_wait_s
+        while self._database.query(query, (self.name, int(fence))) != [(json.dumps(list(labels)),)]:
+            self._wait(f"that writes fence {fence}", LabelState.COMMITTED, deadline)
+
+    def _state(self, transaction: TransactionId) -> TransactionState:
+        return _S.COMMITTED if self._is_pointer(transaction) else self._states.get(transaction, _S.UNKNOWN)
+
+    def _is_pointer(self, transaction: TransactionId) -> bool:
+        published = self.published()
+        return published is not None and published.transaction == transaction
+
+    # -- tables -----------------------------------------------------------------------------------
+
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+        self._require(fence)
+        self._mirrored[table] = self._tables.ensure(table, schema, key)
+
+    def _table(self, table: TableName) -> MirroredTable:
+        if table not in self._mirrored:
+            self._mirrored[table] = self._tables.load(table)
+        return self._mirrored[table]
+
+    # -- one transaction --------------------------------------------------------------------------
+
+    def begin(self, intent: Intent) -> TransactionState:
+        transaction = intent.transaction
+        state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        self._states = {key: old for key, old in self._states.items() if old in _OPEN}
+        self._states[transaction] = state
+        self._staged.setdefault(transaction, _Staged(intent))
+        return state
+
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+        known_rows = None if change.carried else change.rows
+        spool = Spool(is_replacement=False)
+        return self._stage(transaction, table, signed_frames(change), known_rows, spool)
+
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+        return self._stage(transaction, table, [(rows, 1)], None, Spool(is_replacement=True))
+
+    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+        following = self._next(Operation.PREPARE, transaction, transaction.fence)
+        if self._state(transaction) is following:
+            return
+        staged = self._staged[transaction]
+        arrived = {
+            (table, number): batch_digest(rows)
+            for table, spool in staged.spools.items()
+            for number, rows in enumerate(spool.chunks())
+        }
+        same_content(self.name, chunks, arrived)
+        changes = [
+            (self._table(table), operations(self._database, self._table(table), spool))
+            for table, spool in staged.spools.items()
+        ]
+        label = self._begin(transaction, staged)
+        try:
+            for mirrored, rows in changes:
+                for body in load_bodies(rows, self._options.chunk_rows):
+                    self._client.load(label, mirrored.plain_name, body)
+            self._client.load(label, "taut_sinks", self._pointer(staged.intent))
+            self._client.prepare(label)
+        except BaseException:
+            # The next try has a label of its own, so it does not depend on this rollback.
+            with suppress(SinkError):
+                self._client.rollback(label)
+            raise
+        self._states[transaction] = following
+
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        self._next(Operation.COMMIT, transaction, fence)
+        if self._state(transaction) is not _S.COMMITTED:
+            self._states[transaction] = _S.COMMITTING
+            self._commit(transaction, fence)
+        self._states[transaction] = _S.COMMITTED
+        self._unstage(transaction)
+
+    def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        state = self._next(Operation.ABORT, transaction, fence)
+        staged = self._staged.get(transaction)
+        if staged is not None and staged.label is not None:
+            self._end(staged.label)
+        self._states[transaction] = state
+        self._unstage(transaction)
+
+    def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        self._require(fence)
+        statement = f"SELECT `labels` FROM {self._fences} WHERE `sink` = %s AND `fence` <= %s"
+        for (labels,) in self._database.query(statement, (self.name, int(fence))):
+            for label in json.loads(labels):
+                self._end(label)
+        for transaction in list(self._staged):
+            self._states[transaction] = _S.ABORTED
+            self._unstage(transaction)
+        statement = f"DELETE FROM {self._fences} WHERE `sink` = %s AND `fence` < %s"
+        self._database.execute(statement, (self.name, int(fence)))
+        return self._recovered(intents)
+
+    def _begin(self, transaction: TransactionId, staged: _Staged) -> str:
+        """Begin a transaction of StarRocks, after its label can be read by the next owner."""
+        self._labels += 1
+        staged.label = label = f"{transaction}_{self._labels}"
+        labels = [other.label for other in self._staged.values() if other.label is not None]
+        self._write_labels(transaction.fence, labels)
+        self._require(transaction.fence)
+        self._client.begin(label, "taut_sinks")
+        return label
+
+    def _pointer(self, intent: Intent) -> bytes:
+        row = {
+            "name": self.name,
+            "published": to_text(intent.as_json()),
+            "published_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
+            OPERATION: 0,
+        }
+        return to_text([row]).encode()
+
+    def _commit(self, transaction: TransactionId, fence: Fence) -> None:
+        label = self._staged[transaction].label
+        assert label is not None
+        deadline = time.monotonic() + self._options.visible_wait_s
+        failure: SinkError | None = None
+        state = LabelState.PREPARED
+        while True:
+            if state in (LabelState.PREPARE, LabelState.PREPARED):
+                self._require(fence)
+                failure = None
+                try:
+                    self._client.commit(label)
+                except SinkError as error:
+                    failure = error
+            state = self._client.state(label)
+            # Read after the state: a label that is visible has its pointer.
+            if self._is_pointer(transaction):
+                return
+            if state in (LabelState.ABORTED, LabelState.UNKNOWN):
+                self._states[transaction] = _S.ABORTED
+                raise SinkError(
+                    "STARROCKS_TRANSACTION_ABORTED",
+                    f"Sink {self.name}: StarRocks ended the transaction {label} before its commit "
+                    f"({failure or state})",
+                    hint="The next try sends it again. A transaction may take as many seconds as the option "
+                    "transaction_timeout says; a frontend that starts again ends all that are open.",
+                    retryable=True,
+                    parameters={"sink": self.name},
+                ) from failure
+            self._wait(label, state, deadline, failure)
+
+    def _end(self, label: str) -> None:
+        """Roll a transaction back, or wait until readers see it if it is committed."""
+        deadline = time.monotonic() + self._options.visible_wait_s
+        while True:
+            # StarRocks may answer before it is done, so only the state counts.
+            with suppress(SinkError):
+                self._client.rollback(label)
+            state = self._client.state(label)
+            if state in (LabelState.ABORTED, LabelState.UNKNOWN, LabelState.VISIBLE):
+                return
+            self._wait(label, state, deadline)
+
+    def _wait(self, label: str, state: LabelState, deadline: float, failure: SinkError | None = None) -> None:
+        if time.monotonic() > deadline:
+            raise SinkError(
+                "SINK_BUSY",
+                f"Sink {self.name}: the transaction {label} of StarRocks is {state} since "
+                f"{self._options.visible_wait_s:.0f} seconds{f' ({failure})' if failure else ''}",
+                hint="Are all backends up? The next try goes on with it.",
+                retryable=True,
+            ) from failure
+        time.sleep(self._options.pause_s)
+
+    # -- audit ------------------------------------------------------------------------------------
+
+    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
+        return total_digest((row_number(text), 1) for text in self._lake_texts(table, rows))
+
+    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
+        return total_digest((row_number(text), 1) for text in self._sink_texts(table, checkpoint))
+
+    def differences(
+        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
+    ) -> Sequence[RowDifference]:
+        in_sink = Counter(self._sink_texts(table, checkpoint))
+        return differing_rows(in_sink, Counter(self._lake_texts(table, rows)), limit)
+
+    def close(self) -> None:
+        for transaction in list(self._staged):
+            self._unstage(transaction)
+        self._client.close()
+        self._database.close()
+
+    def _lake_texts(self, table: TableName, rows: Rows) -> Iterator[str]:
+        encoder = self._table(table).rows
+        return (comparable(row) for row in encoder.rows(rows, self._options.chunk_rows))
+
+    def _sink_texts(self, table: TableName, checkpoint: CheckpointNumber) -> Iterator[str]:
+        """The rows of a table, at a checkpoint that is shown before and after they were read."""
+        self._require_visible(checkpoint)
+        mirrored = self._table(table)
+        columns = ", ".join(map(quoted, mirrored.schema.names))
+        for row in mirrored.read(self._database.stream(f"SELECT {columns} FROM {mirrored.name}")):
+            yield comparable(row)
+        self._require_visible(checkpoint)
+
+    def _require_visible(self, checkpoint: CheckpointNumber) -> None:
+        published = self.published()
+        require_visible(self.name, None if published is None else published.checkpoint, checkpoint)
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _stage(
+        self,
+        transaction: TransactionId,
+        table: TableName,
+        signed_rows: Sequence[tuple[Rows, int]],
+        known_rows: int | None,
+        spool: Spool,
+    ) -> list[Chunk]:
+        self._next(Operation.WRITE, transaction, transaction.fence)
+        mirrored = self._table(table)
+        spools = self._staged[transaction].spools
+        if table in spools:
+            spools.pop(table).close()
+        spools[table] = spool
+        chunks: list[Chunk] = []
+        for rows, sign in signed_rows:
+            for batch in self._batches(mirrored, rows, sign, known_rows):
+                self._keep(spool, batch)
+                chunks.append(Chunk(table=table, number=len(chunks), digest=batch_digest(batch)))
+        return chunks
+
+    def _keep(self, spool: Spool, batch: Sequence[SpooledRow]) -> None:
+        spool.append(batch)
+
+    def _batches(
+        self, mirrored: MirroredTable, rows: Rows, sign: int, known_rows: int | None
+    ) -> Iterator[list[SpooledRow]]:
+        batch: list[SpooledRow] = []
+        for row in mirrored.rows.rows(rows, self._options.chunk_rows, known_rows):
+            batch.append(mirrored.spooled(row, sign))
+            if len(batch) == self._options.chunk_rows:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _unstage(self, transaction: TransactionId) -> None:
+        staged = self._staged.pop(transaction, None)
+        for spool in staged.spools.values() if staged is not None else ():
+            spool.close()

@@ -1,0 +1,331 @@
+"""The tables of a sink: Primary Key tables. What each of them mirrors is in the table `taut_tables`.
+
+StarRocks has no transaction over statements that create tables. So what a table shall be is written first,
+and what lacks is created then, again if the process died in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import types as spark
+
+from tautochrone.errors import SinkError
+from tautochrone.model.names import TableName
+from tautochrone.sinks.common.mirrored import (
+    COMPOSITES,
+    HASH,
+    from_json,
+    mirror_name,
+    refuse_changed_columns,
+    refuse_reserved_columns,
+    row_hash,
+)
+from tautochrone.sinks.json_rows import JsonRows
+from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
+from tautochrone.sinks.starrocks.options import StarrocksOptions
+from tautochrone.sinks.starrocks.spool import SpooledRow
+
+__all__ = ["KEY", "OPERATION", "MirroredTable", "Tables", "create_primary_key_table"]
+
+KEY = "_taut_key"
+"""The primary key: the hash of the key's columns, or that of the row and the number of its copy."""
+OPERATION = "__op"
+"""StarRocks's name for what a loaded row does."""
+_MAX_NAME = 64
+_TEXT = "VARCHAR(1048576)"
+_TYPES: dict[type, str] = {
+    spark.BooleanType: "BOOLEAN",
+    spark.ByteType: "TINYINT",
+    spark.ShortType: "SMALLINT",
+    spark.IntegerType: "INT",
+    spark.LongType: "BIGINT",
+    spark.FloatType: "DOUBLE",
+    spark.DoubleType: "DOUBLE",
+    spark.DateType: "DATE",
+    spark.TimestampType: "DATETIME",
+    spark.TimestampNTZType: "DATETIME",
+}
+_FLOATS = (spark.FloatType, spark.DoubleType)
+_INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
+
+
+def _sql_type(spark_type: Any) -> str:
+    if isinstance(spark_type, spark.DecimalType):
+        return f"DECIMAL({spark_type.precision}, {spark_type.scale})"
+    if isinstance(spark_type, COMPOSITES):
+        return "JSON"
+    return next((text for kind, text in _TYPES.items() if isinstance(spark_type, kind)), _TEXT)
+
+
+def create_primary_key_table(
+    database: SqlDatabase, options: StarrocksOptions, name: str, columns: str, key: Sequence[str]
+) -> None:
+    """Create a Primary Key table if it is missing; the columns of the key come first."""
+    keys = ", ".join(map(quoted, key))
+    copies = options.replication_num
+    properties = "" if copies is None else f' PROPERTIES ("replication_num" = "{copies}")'
+    database.execute(
+        f"CREATE TABLE IF NOT EXISTS {quoted(options.database, name)} ({columns}) PRIMARY KEY ({keys}) "
+        f"DISTRIBUTED BY HASH ({keys}){properties}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTable:
+    """A table as the sink knows it.
+
+    Attributes:
+        plain_name: of StarRocks's table, without its database.
+        name: the same as SQL, with its database.
+    """
+
+    sink: str
+    table: TableName
+    plain_name: str
+    name: str
+    schema: Any
+    rows: JsonRows
+
+    @property
+    def is_keyed(self) -> bool:
+        return bool(self.rows.key)
+
+    @property
+    def definitions(self) -> str:
+        own = ", ".join(map(self.definition_of, self.schema.names))
+        return f"{quoted(KEY)} VARCHAR(64) NOT NULL, {own}, {quoted(HASH)} VARCHAR(32) NULL"
+
+    def definition_of(self, column: str) -> str:
+        return f"{quoted(column)} {_sql_type(self.schema[column].dataType)} NULL"
+
+    def spooled(self, row: Mapping[str, Any], sign: int) -> SpooledRow:
+        """A row in JSON values as the loader takes it."""
+        hashed = row_hash(row)
+        key = self.rows.key_of(row)
+        key_hash = hashed if key is None else hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()
+        columns = {
+            field.name: self._value(field.name, field.dataType, row[field.name])
+            for field in self.schema.fields
+        }
+        return SpooledRow(sign, key_hash, hashed, columns)
+
+    def read(self, values: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+        """Rows that StarRocks answered, in JSON values."""
+        for listed in values:
+            yield {
+                field.name: self._json(field.name, field.dataType, value)
+                for field, value in zip(self.schema.fields, listed, strict=True)
+            }
+
+    def _json(self, name: str, spark_type: Any, value: Any) -> Any:
+        if isinstance(spark_type, COMPOSITES):
+            return from_json(None if value is None else json.loads(value), spark_type)
+        # Binary values are stored as the base64 text that they have in JSON.
+        return value if isinstance(spark_type, spark.BinaryType) else self.rows.value(name, value)
+
+    def _value(self, name: str, spark_type: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(spark_type, _INSTANTS):
+            return value.removesuffix("Z").replace("T", " ")
+        if isinstance(spark_type, _FLOATS) and isinstance(value, str):
+            raise SinkError(
+                "SINK_VALUE_UNSUPPORTED",
+                f"Sink {self.sink}: {self.table} has {value} in the column {name}, and JSON has no such "
+                "number",
+                hint=f"Write nullif({name}, double('NaN')), or a condition, in the query of the dataset.",
+                parameters={"sink": self.sink, "table": str(self.table), "column": name},
+                sqlstate="22003",
+            )
+        return value
+
+
+class Tables:
+    """Creates mirrored tables and finds them again."""
+
+    def __init__(self, sink: str, options: StarrocksOptions, database: SqlDatabase) -> None:
+        self._sink = sink
+        self._options = options
+        self._database = database
+        self._registry = quoted(options.database, "taut_tables")
+
+    def create_registry(self) -> None:
+        create_primary_key_table(
+            self._database,
+            self._options,
+            "taut_tables",
+            f"`name` VARCHAR(64) NOT NULL, `sink` VARCHAR(190), `mirrors` {_TEXT}, `key_columns` {_TEXT}, "
+            f"`schema_json` {_TEXT}, `is_created` BOOLEAN",
+            ["name"],
+        )
+
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        """Write what the table shall be, then create it or add the columns that it lacks.
+
+        Raises:
+            SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
+                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`, `SINK_ROW_MISSING`.
+        """
+        mirrored = self._mirrored(table, schema, key)
+        self._refuse_reserved_columns(table, schema)
+        columns = self._existing_columns(mirrored.plain_name)
+        stored = self._stored(table)
+        if stored is None:
+            if columns:
+                raise self._name_taken(table, mirrored.plain_name)
+        else:
+            stored_schema, stored_key, is_created = stored
+            container = f"the database {self._options.database}"
+            refuse_changed_columns(self._sink, table, stored_schema, schema, container)
+            self._require_same_key(table, stored_key, mirrored.rows.key)
+            if is_created and not columns:
+                raise self._dropped(table)
+        is_complete = all(name.lower() in columns for name in schema.names) and bool(columns)
+        if stored is None or not is_complete or stored[0] != schema or not stored[2]:
+            self._register(table, mirrored, is_created=stored is not None and stored[2])
+            self._create(mirrored, columns)
+            self._register(table, mirrored, is_created=True)
+        return mirrored
+
+    def load(self, table: TableName) -> MirroredTable:
+        """A table that the sink has.
+
+        Raises:
+            SinkError: `SINK_ROW_MISSING`.
+        """
+        stored = self._stored(table)
+        if stored is None:
+            raise SinkError(
+                "SINK_ROW_MISSING",
+                f"Sink {self._sink} has no table for {table}",
+                hint=f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
+                parameters={"sink": self._sink, "table": str(table)},
+            )
+        return self._mirrored(table, stored[0], stored[1])
+
+    def _register(self, table: TableName, mirrored: MirroredTable, *, is_created: bool) -> None:
+        # An INSERT into a Primary Key table replaces the row with this key.
+        self._database.execute(
+            f"INSERT INTO {self._registry} (`name`, `sink`, `mirrors`, `key_columns`, `schema_json`, "
+            "`is_created`) VALUES (%s, %s, %s, %s, %s, %s)",
+            (
+                mirrored.plain_name,
+                self._sink,
+                str(table),
+                json.dumps(mirrored.rows.key),
+                mirrored.schema.json(),
+                is_created,
+            ),
+        )
+
+    def _create(self, mirrored: MirroredTable, columns: set[str]) -> None:
+        if not columns:
+            create_primary_key_table(
+                self._database, self._options, mirrored.plain_name, mirrored.definitions, [KEY]
+            )
+            return
+        for column in mirrored.schema.names:
+            if column.lower() not in columns:
+                self._database.execute(
+                    f"ALTER TABLE {mirrored.name} ADD COLUMN {mirrored.definition_of(column)}"
+                )
+                self._await_column(mirrored, column)
+
+    def _await_column(self, mirrored: MirroredTable, column: str) -> None:
+        """A column may be added in the background, and a second one is refused before that is done."""
+        deadline = time.monotonic() + self._options.visible_wait_s
+        while column.lower() not in self._existing_columns(mirrored.plain_name):
+            if time.monotonic() > deadline:
+                raise SinkError(
+                    "SINK_BUSY",
+                    f"Sink {self._sink}: StarRocks still adds the column {column} to {mirrored.plain_name}",
+                    hint=f"SHOW ALTER TABLE COLUMN FROM {quoted(self._options.database)} shows its progress.",
+                    retryable=True,
+                )
+            time.sleep(self._options.pause_s)
+
+    def _mirrored(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        rows = JsonRows(self._sink, table, schema, key)
+        plain_name = self._plain_name(table)
+        name = quoted(self._options.database, plain_name)
+        return MirroredTable(self._sink, table, plain_name, name, schema, rows)
+
+    def _plain_name(self, table: TableName) -> str:
+        name = mirror_name(table)
+        if len(name) > _MAX_NAME or not re.fullmatch(r"[A-Za-z0-9_]+", name):
+            raise SinkError(
+                "SINK_OPTION_INVALID",
+                f"Sink {self._sink}: the name {name} is no name of at most {_MAX_NAME} letters, digits and "
+                "underscores",
+                hint="Rename the dataset.",
+                sqlstate="42622",
+            )
+        return name
+
+    def _refuse_reserved_columns(self, table: TableName, schema: Any) -> None:
+        refuse_reserved_columns(self._sink, table, schema)
+        if OPERATION in map(str.lower, schema.names):
+            raise SinkError(
+                "SINK_COLUMN_NAME_RESERVED",
+                f"Sink {self._sink}: {table} has a column {OPERATION}, a name that StarRocks itself uses",
+                hint="Rename the column in the query of the dataset.",
+                sqlstate="42939",
+            )
+
+    def _existing_columns(self, name: str) -> set[str]:
+        rows = self._database.query(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+            (self._options.database, name),
+        )
+        return {str(column).lower() for (column,) in rows}
+
+    def _stored(self, table: TableName) -> tuple[Any, list[str], bool] | None:
+        name = self._plain_name(table)
+        rows = self._database.query(
+            f"SELECT `sink`, `mirrors`, `key_columns`, `schema_json`, `is_created` FROM {self._registry} "
+            "WHERE `name` = %s",
+            (name,),
+        )
+        if not rows:
+            return None
+        sink, mirrors, key, schema, is_created = rows[0]
+        if (sink, mirrors) != (self._sink, str(table)):
+            raise self._name_taken(table, name)
+        return spark.StructType.fromJson(json.loads(schema)), json.loads(key), bool(is_created)
+
+    def _require_same_key(self, table: TableName, before: list[str], after: list[str]) -> None:
+        if before != after:
+            raise SinkError(
+                "SINK_OPTION_INVALID",
+                f"Sink {self._sink}: {table} was delivered with the key {before}, and now has {after}",
+                hint=f"Set it back, or drop the database {self._options.database} and run "
+                f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
+                sqlstate="22023",
+            )
+
+    def _dropped(self, table: TableName) -> SinkError:
+        return SinkError(
+            "SINK_ROW_MISSING",
+            f"Sink {self._sink}: somebody dropped the table of {table}",
+            hint=f"Drop the database {self._options.database}, run `taut sinks --forget {self._sink}`, "
+            "and the next run delivers all rows.",
+            parameters={"sink": self._sink, "table": str(table)},
+            sqlstate="42P01",
+        )
+
+    def _name_taken(self, table: TableName, name: str) -> SinkError:
+        return SinkError(
+            "SINK_NAME_TAKEN",
+            f"Sink {self._sink}: {table} is mirrored as {name}, and the database {self._options.database} "
+            "has something else of this name",
+            hint="Give the sink another database (option database), or rename the dataset.",
+            parameters={"sink": self._sink, "table": str(table)},
+            sqlstate="42P07",
+        )
