@@ -62,6 +62,8 @@ class FakeDatabase:
         self.statements: list[str] = []
         self.lock = threading.RLock()
         self._sqlite = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self.version = "4.0.1 fake"
+        self._sqlite.create_function("current_version", 0, lambda: self.version)
         for statement in (
             "ATTACH ':memory:' AS information_schema",
             "CREATE TABLE information_schema.schemata (schema_name)",

@@ -343,6 +343,16 @@ def test_tables_of_others_and_changed_columns_are_refused(bench: StarrocksBench)
     assert refused(bench.schema("more"), ["id"]) == "SINK_ROW_MISSING"
 
 
+def test_a_server_without_transactions_over_tables_is_refused(bench: StarrocksBench) -> None:
+    bench.database.version = "3.5.2 0782ad7"
+    with pytest.raises(SinkError) as refused:
+        bench.open()
+    assert refused.value.error_class == "SINK_SERVER_TOO_OLD"
+    assert not bench.database.query("SELECT * FROM information_schema.schemata")
+    bench.database.version = "main-0782ad7"
+    bench.open()
+
+
 def test_tables_get_the_number_of_copies_of_the_option(bench: StarrocksBench) -> None:
     created: list[str] = []
     execute = bench.database.execute

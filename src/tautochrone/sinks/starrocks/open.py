@@ -15,7 +15,8 @@ def open_starrocks_sink(name: str, options: Mapping[str, str]) -> Sink:
     """Open a sink; of a server without its database, create the database.
 
     Raises:
-        SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, or `SINK_NOT_REACHABLE`.
+        SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, `SINK_NOT_REACHABLE`,
+            or `SINK_SERVER_TOO_OLD`.
     """
     parsed = starrocks_options(name, options)
     try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,7 @@ __all__ = ["StarrocksSink"]
 _S = TransactionState
 _OPEN = (_S.INITIALIZED, _S.PREPARED, _S.COMMITTING)
 _TEXT = "VARCHAR(1048576)"
+_OLDEST_MAJOR_VERSION = 4
 
 
 @dataclass(slots=True)
@@ -94,7 +96,19 @@ class StarrocksSink(TransactionSteps):
         self._states: dict[TransactionId, TransactionState] = {}
         self._staged: dict[TransactionId, _Staged] = {}
         self._labels = 0
+        self._refuse_old_server()
         self._create_own_tables()
+
+    def _refuse_old_server(self) -> None:
+        ((version,),) = self._database.query("SELECT current_version()")
+        number = re.match(r"(\d+)\.", str(version))
+        if number is not None and int(number[1]) < _OLDEST_MAJOR_VERSION:
+            raise SinkError(
+                "SINK_SERVER_TOO_OLD",
+                f"Sink {self.name}: StarRocks {version} has no transactions over several tables",
+                hint=f"Use StarRocks {_OLDEST_MAJOR_VERSION}.0 or newer.",
+                sqlstate="0A000",
+            )
 
     def _create_own_tables(self) -> None:
         database, options = self._database, self._options
