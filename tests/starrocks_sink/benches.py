@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import types as spark
 from tests.starrocks_sink.fake_server import FakeDatabase, server
 
+from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Operation, Sink, TransactionId
@@ -90,8 +91,15 @@ class StarrocksBench:
         return self.database.query(f"SELECT {', '.join(map(quoted, self._columns))} FROM {name}")
 
     def break_during(self, operation: Operation) -> type[Exception] | None:
-        # A transaction of StarRocks is committed or not, and one that is open ends with its owner.
-        return None
+        broken = {
+            Operation.COMMIT: [("commit", "slow"), ("state", "unsent")],
+            Operation.ABORT: [("rollback", "unsent"), ("state", "unsent")],
+        }
+        # Until it is prepared, a transaction is in its process only.
+        if operation not in broken or not self.database.labels:
+            return None
+        self.database.faults += broken[operation]
+        return SinkError
 
     def lose_answer(self) -> type[Exception]:
         self.loses_answer = True

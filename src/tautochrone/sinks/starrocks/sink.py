@@ -61,7 +61,7 @@ from tautochrone.sinks.starrocks.tables import OPERATION, MirroredTable, Tables,
 __all__ = ["StarrocksSink"]
 
 _S = TransactionState
-_OPEN = (_S.INITIALIZED, _S.PREPARED, _S.COMMITTING)
+_OPEN = (_S.INITIALIZED, _S.PREPARED, _S.COMMITTING, _S.ABORTING)
 _TEXT = "VARCHAR(1048576)"
 _OLDEST_MAJOR_VERSION = 4
 
@@ -238,6 +238,7 @@ class StarrocksSink(TransactionSteps):
         state = self._next(Operation.ABORT, transaction, fence)
         staged = self._staged.get(transaction)
         if staged is not None and staged.label is not None:
+            self._states[transaction] = _S.ABORTING
             self._end(staged.label)
         self._states[transaction] = state
         self._unstage(transaction)
