@@ -63,16 +63,20 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _cdc(part: dict[str, Any]) -> list[str]:
+    peer = ""
+    if "jdbc_append_s" in part:
+        peer = (
+            f"; Spark's JDBC source appends the rows to a table in {part['jdbc_append_s']:.1f} s, "
+            f"{part['jdbc_append_cpu_s_per_million']:.1f} CPU seconds for a million: "
+            f"{part['bulk_s'] / part['jdbc_append_s']:.2f} times as long"
+        )
     return [
         f"capture of a PostgreSQL table of {part['events']} rows",
         f"until they are readable, copied: {part['copied_per_s']:,.0f} rows/s, "
         f"{part['copied_cpu_s_per_million']:.1f} CPU seconds for a million",
         f"a run that finds nothing new takes {part['run_without_news_s']:.1f} s and "
         f"{part['run_without_news_cpu_s']:.1f} CPU seconds",
-        f"beyond that the copy comes into the log table in {part['bulk_s']:.1f} s; Spark's JDBC source "
-        f"appends the rows to a table in {part['jdbc_append_s']:.1f} s, "
-        f"{part['jdbc_append_cpu_s_per_million']:.1f} CPU seconds for a million: "
-        f"{part['bulk_s'] / part['jdbc_append_s']:.2f} times as long",
+        f"beyond that the copy comes into the log table in {part['bulk_s']:.1f} s{peer}",
         f"until they are readable, all updated, a hundred in each transaction: "
         f"{part['events_per_s']:,.0f} events/s, {part['events_cpu_s_per_million']:.1f} CPU seconds for a "
         f"million; {part['merge_s']:.1f} of {part['wall_s']:.1f} s merge the table",

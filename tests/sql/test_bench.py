@@ -117,7 +117,7 @@ def test_geometric_mean() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_capture(tmp_path: Path, spark: SparkSession) -> None:
-    results = cdc.measure(spark, tmp_path, events=200)
+    results = cdc.measure(spark, tmp_path, events=200, with_jdbc=False)
     assert results["events_per_s"] > 0
     assert 0 < results["merge_s"] < results["wall_s"]
     assert "capture of a PostgreSQL table of 200 rows" in report.table({"cdc": results})
