@@ -54,6 +54,13 @@ def test_old_changes_are_dropped_through_a_crash(bank: Bank, when: str) -> None:
     bank.check()
 
     attempt = bank.run(full_of=("accounts",))
+    if when == "before":
+        # The rows were dropped after the last checkpoint, whose version of the log has them.
+        attempt.require_completed()
+        bank.check()
+        work_days_ago(bank, 1)
+        bank.run().require_completed()
+        attempt = bank.run(full_of=("accounts",))
     assert attempt.state is RunState.FAILED
     assert "LOG_SHORTENED" in attempt.named("refresh_failed")[0]["error"]
 
