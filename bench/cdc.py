@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from pyspark.sql import SparkSession
 
-from bench.running import cpu_s
+from bench.running import cpu_s, cpu_since
 from tautochrone.spark.session.jars import Artifact
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.postgresql import fresh_database, restart_server
@@ -133,7 +133,7 @@ def _jdbc_append(spark: SparkSession, database: str, folder: Path, events: int) 
     before, started = cpu_s(spark), time.monotonic()
     ranges.writeTo(f"{catalog}.bank.accounts").append()
     elapsed_s = time.monotonic() - started
-    return {"wall_s": elapsed_s, "cpu_s": sum(cpu_s(spark).values()) - sum(before.values())}
+    return {"wall_s": elapsed_s, "cpu_s": sum(cpu_since(spark, before).values())}
 
 
 def _run(pipeline: Pipeline) -> dict[str, float]:
@@ -142,10 +142,10 @@ def _run(pipeline: Pipeline) -> dict[str, float]:
     elapsed_s = time.monotonic() - started
     if happened.state != "COMPLETED":
         raise RuntimeError("; ".join(str(event["error"]) for event in happened if "error" in event))
-    after = cpu_s(pipeline.session)
+    spent = cpu_since(pipeline.session, before)
     return {
         "wall_s": elapsed_s,
-        "cpu_s": sum(after.values()) - sum(before.values()),
+        "cpu_s": sum(spent.values()),
         "merge_s": _merge_ms(happened) / 1000,
     }
 

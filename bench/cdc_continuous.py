@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from pyspark.sql import SparkSession
 
-from bench.running import continuous, cpu_s, wait_until
+from bench.running import continuous, cpu_s, cpu_since, wait_until
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.postgresql import fresh_database
 
@@ -60,7 +60,7 @@ def measure_tables(spark: SparkSession, folder: Path, tables: int = 100, rounds:
                             "readable_ms": elapsed_s * 1000,
                             "checkpoint_ms": new.of("checkpoint")[-1]["duration_ms"],
                             "jobs": pipeline.spark_jobs() - jobs,
-                            "cpu_s": sum(cpu_s(spark).values()) - sum(cpu.values()),
+                            "cpu_s": sum(cpu_since(spark, cpu).values()),
                         }
                     )
         totals = connection.execute("SELECT sum(n) FROM t0").fetchone()
@@ -108,11 +108,11 @@ def measure_idle(
             before, jobs, started = len(happened.checkpoints), pipeline.spark_jobs(), time.monotonic()
             cpu = cpu_s(spark)
             time.sleep(seconds)
-            after, elapsed_s = cpu_s(spark), time.monotonic() - started
+            spent, elapsed_s = cpu_since(spark, cpu), time.monotonic() - started
             checkpoints, jobs = len(happened.checkpoints) - before, pipeline.spark_jobs() - jobs
             ended.set()
             writer.join()
-    share = {side: (after[side] - cpu[side]) / elapsed_s for side in cpu}
+    share = {side: seconds / elapsed_s for side, seconds in spent.items()}
     return {
         "interval_ms": interval_ms,
         "checkpoints": checkpoints,

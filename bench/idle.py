@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from bench.running import continuous, cpu_s, root, wait_until
+from bench.running import continuous, cpu_s, cpu_since, root, wait_until
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
@@ -47,12 +47,12 @@ def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, polls: i
             while len(happened) - before < polls:
                 # Seldom, because polling costs CPU time too.
                 time.sleep(0.1)
-            after, elapsed_s = cpu_s(spark), time.monotonic() - started
+            spent, elapsed_s = cpu_since(spark, cpu), time.monotonic() - started
             new, jobs = Happened(happened[before:]), pipeline.spark_jobs() - jobs
     finally:
         pipeline.close()
     times = [event["duration_ms"] for event in new.of("no_news")]
-    share = {side: (after[side] - cpu[side]) / elapsed_s for side in cpu}
+    share = {side: seconds / elapsed_s for side, seconds in spent.items()}
     return {
         "interval_ms": interval_ms,
         "polls": len(times),

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.harness import Happened, Pipeline
 
-__all__ = ["catalog_commits", "continuous", "cpu_s", "root", "wait_until"]
+__all__ = ["catalog_commits", "continuous", "cpu_s", "cpu_since", "root", "wait_until"]
 
 _LIMIT_S = 300.0
 _ROOT = """
@@ -93,14 +93,22 @@ def cpu_s(spark: SparkSession) -> dict[str, float]:
     return {
         "python": time.process_time(),
         "jvm": int(metrics.get("jvmCpuTime").getValue()) / 1e9,
-        "workers": sum(map(_with_ended, psutil.Process(int(jvm_pid)).children(recursive=True))),
+        "workers": _of_children(psutil.Process(int(jvm_pid))),
     }
 
 
-def _with_ended(process: psutil.Process) -> float:
-    """CPU seconds of a process, and of those that it started and that have ended."""
+def cpu_since(spark: SparkSession, before: dict[str, float]) -> dict[str, float]:
+    """CPU time since `cpu_s` gave `before`. Spark's Python workers are forgotten when it ends their daemon
+    after a pause, so the time of workers is too low then, and never below 0."""
+    return {side: max(0.0, seconds - before[side]) for side, seconds in cpu_s(spark).items()}
+
+
+def _of_children(process: psutil.Process) -> float:
+    """CPU seconds of the processes that a process started, and these in turn, with those that ended."""
     try:
-        times = process.cpu_times()
+        times, children = process.cpu_times(), process.children()
+        own = [child.cpu_times() for child in children]
     except psutil.NoSuchProcess:
         return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)
+    ended = times.children_user + times.children_system
+    return float(ended + sum(each.user + each.system for each in own) + sum(map(_of_children, children)))

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
-from bench.running import continuous, cpu_s, root, wait_until
+from bench.running import continuous, cpu_s, cpu_since, root, wait_until
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, TransactionId
@@ -126,8 +126,7 @@ class _Mirror:
         before, started = cpu_s(self.spark), time.perf_counter()
         work()
         wall_s = time.perf_counter() - started
-        after = cpu_s(self.spark)
-        return _Cost(wall_s, sum(after.values()) - sum(before.values()))
+        return _Cost(wall_s, sum(cpu_since(self.spark, before).values()))
 
     def rows(self, table: str) -> int:
         ((count,),) = self.engine.rows(f"SELECT toString(count()) FROM {table}")
