@@ -98,21 +98,9 @@ class TransactionCoordinator:
         Raises:
             MetaError: `TRANSACTION_WRONG_SERVER`; its parameter `server` is the right one.
         """
-        self._store.fence(owner, fence)
-        record = self._store.get(transaction)
-        if record is not None and record.state is _S.INITIALIZED and record.owner == owner:
-            participant: object = self._participants.get(record.participant)
-            if isinstance(participant, ShardedParticipant):
-                server = participant.server_of(record, chunk)
-                if server is not None and server != chunk.server:
-                    raise MetaError(
-                        "TRANSACTION_WRONG_SERVER",
-                        f"Chunk {chunk.id} of transaction {transaction} belongs on the server {server}, "
-                        f"not on {chunk.server or 'an unnamed one'}",
-                        hint="Write its rows on that server, then register the chunk again.",
-                        parameters={"server": server},
-                        sqlstate="25000",
-                    )
+        # Where no participant has servers, the store is not asked twice for each chunk.
+        if any(isinstance(each, ShardedParticipant) for each in self._participants.values()):
+            self._require_right_server(transaction, owner, fence, chunk)
         return self._store.write(transaction, owner, fence, chunk)
 
     def prepare(self, transaction: str, owner: str, fence: int) -> TransactionState:
@@ -176,6 +164,27 @@ class TransactionCoordinator:
         """At the start of a service: what a crash left is rolled back or carried out."""
         self._store.forget_chunks(self._now_ms() - _CHUNKS_KEPT_MS)
         self.sweep()
+
+    def _require_right_server(
+        self, transaction: str, owner: str, fence: int, chunk: TransactionChunk
+    ) -> None:
+        self._store.fence(owner, fence)
+        record = self._store.get(transaction)
+        if record is None or record.state is not _S.INITIALIZED or record.owner != owner:
+            return  # the store refuses the chunk
+        participant: object = self._participants.get(record.participant)
+        if not isinstance(participant, ShardedParticipant):
+            return
+        server = participant.server_of(record, chunk)
+        if server is not None and server != chunk.server:
+            raise MetaError(
+                "TRANSACTION_WRONG_SERVER",
+                f"Chunk {chunk.id} of transaction {transaction} belongs on the server {server}, "
+                f"not on {chunk.server or 'an unnamed one'}",
+                hint="Write its rows on that server, then register the chunk again.",
+                parameters={"server": server},
+                sqlstate="25000",
+            )
 
     def _ask_participant(self, transaction: str, owner: str, fence: int) -> None:
         """Before it is prepared for the first time: the participant has to agree."""
