@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -24,7 +24,6 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.ingest.column_alignment import align
-from tautochrone.model import limits
 from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, Version, quoted
@@ -47,6 +46,7 @@ from tautochrone.runtime.refresh.task import (
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
+from tautochrone.spark.execute.key_values import key_values
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import (
     COUNT,
@@ -59,15 +59,11 @@ from tautochrone.spark.execute.merge_events import (
 )
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
-from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
 
 __all__ = ["AutoCdcRefresher", "require_never_merged"]
 
 _STATE = 0
 """The number of the only state."""
-
-_NAME = "\x00"
-"""Stands for the column in a condition."""
 
 _FOLLOWING = "following"
 
@@ -386,7 +382,7 @@ class _Keys:
         self._merge = merge
         self._folded = folded
         self._is_all = is_all
-        self._conditions = [] if is_all else list(self._pruning(count))
+        self._values = {} if is_all or not fits_on_driver(count) else key_values(folded, merge.keys)
 
     def matching(self, state: DataFrame) -> DataFrame:
         """The state's rows of the keys, and the row of the last truncation."""
@@ -399,27 +395,10 @@ class _Keys:
 
     def pruned(self, rows: DataFrame, prefix: str = "") -> DataFrame:
         """Rows without files that have none of the keys, as their statistics tell."""
-        for key, condition in self._conditions:
-            name = f"{prefix}{key}"
-            rows = rows.where(f"({condition.replace(_NAME, name)}) OR {name} IS NULL")
+        for key, values in self._values.items():
+            # The state has a row without keys: that of the last truncation.
+            rows = rows.where(values.condition(f"{prefix}{key}", or_null=True))
         return rows
-
-    def _pruning(self, count: int) -> Iterator[tuple[str, str]]:
-        """By key column a condition over `{name}`."""
-        if not fits_on_driver(count):
-            return
-        fields = self._folded.select(*self._merge.keys).schema.fields
-        kinds = {field.name: field.dataType.simpleString() for field in fields}
-        usable = [key for key in self._merge.keys if _is_prunable(kinds[key])]
-        rows = self._folded.select(*usable).collect() if usable else []
-        for number, key in enumerate(usable):
-            values = {row[number] for row in rows}
-            as_list = len(values) <= limits.MAX_IN_LIST_VALUES
-            yield key, (in_list if as_list else in_ranges)(_NAME, values, kinds[key])
-
-
-def _is_prunable(kind: str) -> bool:
-    return has_literals(kind) and not kind.startswith(UNORDERED_TYPE)
 
 
 def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:

@@ -12,7 +12,7 @@ complete has no version yet, which is no error.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from py4j.java_gateway import JavaObject
@@ -51,16 +51,12 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.runtime.refresh.weighted_apply import row_change
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.execute.key_values import key_values
 from tautochrone.spark.execute.materialize import checkpointed, materialize, unpersist
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
-from tautochrone.spark.translate.literals import has_literals, in_list, in_ranges
 
 __all__ = ["KeyedRefresher", "WaitingForBulkLoad", "added_rows", "commit_change"]
-
-
-_UNORDERED = ("timestamp", "timestamp_ntz")
-"""Types of keys whose values need more care as literals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +300,8 @@ class _Merge:
         if columns:
             stored = stored.select(*names, *columns)
         if self.is_local:
-            for condition in self._conditions(events):
-                stored = stored.where(condition)
+            for key, column in key_values(events, self.apply.keys).items():
+                stored = stored.where(column.condition(quoted(key), or_null=None in column.values))
         stored = dataframe_of_plan(self.session, analyzed_plan(stored)).alias("stored")
         touched = events.select(*names)
         # A few keys go to the rows of the table, which may be many.
@@ -316,18 +312,6 @@ class _Merge:
             equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"touched.{name}"))
         rows = stored.join(touched, equal, "left_semi")
         return rows.select(*columns) if columns else rows
-
-    def _conditions(self, events: DataFrame) -> Iterator[str]:
-        """What all rows meet whose keys have events, for each column of the key that has literals: files
-        without such rows are not read."""
-        kinds = dict(events.select(*map(quoted, self.apply.keys)).dtypes)
-        usable = [key for key in self.apply.keys if has_literals(kinds[key]) and kinds[key] not in _UNORDERED]
-        rows = events.select(*map(quoted, usable)).collect() if usable else []
-        for number, key in enumerate(usable):
-            values = {row[number] for row in rows}
-            as_list = len(values) <= limits.MAX_IN_LIST_VALUES
-            condition = (in_list if as_list else in_ranges)(quoted(key), values, kinds[key])
-            yield f"({condition}) OR {quoted(key)} IS NULL" if None in values else condition
 
 
 def commit_change(
