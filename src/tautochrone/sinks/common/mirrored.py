@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import types as spark
@@ -15,14 +15,26 @@ from tautochrone.sinks.json_rows import comparable
 __all__ = [
     "COMPOSITES",
     "HASH",
+    "KEY",
+    "database_time",
     "from_json",
+    "key_hash",
     "mirror_name",
+    "name_taken",
     "refuse_changed_columns",
     "refuse_reserved_columns",
+    "require_same_key",
     "row_hash",
+    "sql_type",
+    "table_dropped",
+    "table_missing",
+    "unsupported_number",
 ]
 
 HASH = "_taut_hash"
+KEY = "_taut_key"
+"""The hash of the key's columns: keys of any type and length are told apart, also those of other case. In
+StarRocks, for a table without a key, the hash of the row and the number of its copy."""
 COMPOSITES = (spark.ArrayType, spark.MapType, spark.StructType)
 """The types of columns that are stored as JSON."""
 
@@ -30,6 +42,36 @@ COMPOSITES = (spark.ArrayType, spark.MapType, spark.StructType)
 def row_hash(row: Mapping[str, Any]) -> str:
     """The hash of a row in JSON values, in 32 hexadecimal digits."""
     return hashlib.md5(comparable(row).encode(), usedforsecurity=False).hexdigest()
+
+
+def key_hash(key: str) -> str:
+    """The hash of a key, given as its JSON text, in 32 hexadecimal digits."""
+    return hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()
+
+
+def database_time(text: str) -> str:
+    """A time in JSON values as a database reads it that knows no time zones.
+
+    >>> database_time("2026-11-26T04:05:06.7Z")
+    '2026-11-26 04:05:06.7'
+    """
+    return text.removesuffix("Z").replace("T", " ")
+
+
+def sql_type(spark_type: Any, types: Mapping[type, str], decimal: str, json: str, other: str) -> str:
+    """A database's name of a type.
+
+    Args:
+        types: the names of simple types.
+        decimal: the name of decimals, without precision and scale.
+        json: the name of the type for composites.
+        other: the name for all that is stored as text.
+    """
+    if isinstance(spark_type, spark.DecimalType):
+        return f"{decimal}({spark_type.precision}, {spark_type.scale})"
+    if isinstance(spark_type, COMPOSITES):
+        return json
+    return next((name for kind, name in types.items() if isinstance(spark_type, kind)), other)
 
 
 def from_json(value: Any, spark_type: Any) -> Any:
@@ -88,3 +130,74 @@ def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any
             parameters={"sink": sink, "table": str(table)},
             sqlstate="0A000",
         )
+
+
+def require_same_key(
+    sink: str, table: TableName, before: Sequence[str], after: Sequence[str], container: str
+) -> None:
+    """Refuse another key than the one of the rows that are there.
+
+    Raises:
+        SinkError: `SINK_OPTION_INVALID`.
+    """
+    if before != after:
+        raise SinkError(
+            "SINK_OPTION_INVALID",
+            f"Sink {sink}: {table} was delivered with the key {before}, and now has {after}",
+            hint=f"Set it back, or drop {container} and run `taut sinks --forget {sink}`: the next run "
+            "delivers all rows.",
+            sqlstate="22023",
+        )
+
+
+def name_taken(sink: str, table: TableName, name: str, kind: str, container: str) -> SinkError:
+    """The refusal of a table that is somebody else's.
+
+    Args:
+        kind: what holds the tables, which is also the option that names it: `schema` or `database`.
+        container: the name of that.
+    """
+    return SinkError(
+        "SINK_NAME_TAKEN",
+        f"Sink {sink}: {table} is mirrored as {name}, and the {kind} {container} has something else of this "
+        "name",
+        hint=f"Give the sink another {kind} (option {kind}), or rename the dataset.",
+        parameters={"sink": sink, "table": str(table)},
+        sqlstate="42P07",
+    )
+
+
+def table_dropped(sink: str, table: TableName, container: str) -> SinkError:
+    """The refusal to create a table again whose rows are gone."""
+    return SinkError(
+        "SINK_ROW_MISSING",
+        f"Sink {sink}: somebody dropped the table of {table}",
+        hint=f"Drop {container}, run `taut sinks --forget {sink}`, and the next run delivers all rows.",
+        parameters={"sink": sink, "table": str(table)},
+        sqlstate="42P01",
+    )
+
+
+def table_missing(sink: str, table: TableName) -> SinkError:
+    """The error for a table that the sink does not know."""
+    return SinkError(
+        "SINK_ROW_MISSING",
+        f"Sink {sink} has no table for {table}",
+        hint=f"`taut sinks --forget {sink}`: the next run delivers all rows.",
+        parameters={"sink": sink, "table": str(table)},
+    )
+
+
+def unsupported_number(sink: str, table: TableName, column: str, value: str, system: str) -> SinkError:
+    """The refusal of NaN and infinities.
+
+    Args:
+        system: what has no such number.
+    """
+    return SinkError(
+        "SINK_VALUE_UNSUPPORTED",
+        f"Sink {sink}: {table} has {value} in the column {column}, and {system} has no such number",
+        hint=f"Write nullif({column}, double('NaN')), or a condition, in the query of the dataset.",
+        parameters={"sink": sink, "table": str(table), "column": column},
+        sqlstate="22003",
+    )

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
-from tautochrone.errors import SinkContentError, SinkError
+from tautochrone.errors import SinkContentError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import (
@@ -35,6 +35,7 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
+from tautochrone.sinks.common.mirrored import table_missing
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
@@ -80,7 +81,7 @@ _Mirrored = TypeVar("_Mirrored", bound=MirroredRows)
 
 
 class RelationalSink(TransactionSteps, Generic[_Mirrored]):
-    """See the module docstring. Methods that raise `NotImplementedError` are the database's own part."""
+    """See the module docstring. Its abstract methods are the database's own part."""
 
     def __init__(self, name: str, database: Database, chunk_rows: int, container: str) -> None:
         self.name = name
@@ -256,12 +257,7 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
     def _table(self, cursor: Any, table: TableName) -> _Mirrored:
         mirrored = self._mirrored.get(table) or self._load(cursor, table)
         if mirrored is None:
-            raise SinkError(
-                "SINK_ROW_MISSING",
-                f"Sink {self.name} has no table for {table}",
-                hint=f"`taut sinks --forget {self.name}`: the next run delivers all rows.",
-                parameters={"sink": self.name, "table": str(table)},
-            )
+            raise table_missing(self.name, table)
         self._mirrored[table] = mirrored
         return mirrored
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
-from tautochrone.sinks.common.mirrored import HASH
+from tautochrone.sinks.common.mirrored import HASH, KEY
 from tautochrone.sinks.common.relational import RelationalSink
 from tautochrone.sinks.mariadb.database import Database, quoted
 from tautochrone.sinks.mariadb.options import MariadbOptions
-from tautochrone.sinks.mariadb.tables import KEY, MirroredTable, Tables
+from tautochrone.sinks.mariadb.tables import MirroredTable, Tables
 
 __all__ = ["MariadbSink"]
 

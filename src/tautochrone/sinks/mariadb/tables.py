@@ -7,7 +7,6 @@ written first, and what lacks is created then, again if the process died in betw
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,20 +21,26 @@ from tautochrone.model.names import TableName
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
+    KEY,
+    database_time,
     from_json,
+    key_hash,
     mirror_name,
+    name_taken,
     refuse_changed_columns,
     refuse_reserved_columns,
+    require_same_key,
     row_hash,
+    sql_type,
+    table_dropped,
+    unsupported_number,
 )
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.mariadb.database import quoted
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
-__all__ = ["KEY", "MirroredTable", "Tables"]
+__all__ = ["MirroredTable", "Tables"]
 
-KEY = "_taut_key"
-"""The hash of the key's columns: keys of any type and length are told apart, also those of other case."""
 _MAX_NAME = 64
 _INDEXED_CHARACTERS = 190
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -60,11 +65,7 @@ _INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
 
 
 def _sql_type(spark_type: Any) -> str:
-    if isinstance(spark_type, spark.DecimalType):
-        return f"DECIMAL({spark_type.precision}, {spark_type.scale})"
-    if isinstance(spark_type, COMPOSITES):
-        return "JSON"
-    return next((text for kind, text in _TYPES.items() if isinstance(spark_type, kind)), _TEXT)
+    return sql_type(spark_type, _TYPES, "DECIMAL", "JSON", _TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class MirroredTable:
         if self.is_keyed:
             key = self.rows.key_of(row)
             assert key is not None
-            values.append(hashlib.md5(key.encode(), usedforsecurity=False).hexdigest())
+            values.append(key_hash(key))
         return [*values, row_hash(row)]
 
     def read(self, values: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -134,16 +135,9 @@ class MirroredTable:
         if isinstance(spark_type, spark.BinaryType):
             return base64.b64decode(value)
         if isinstance(spark_type, _INSTANTS):
-            return value.removesuffix("Z").replace("T", " ")
+            return database_time(value)
         if isinstance(spark_type, _FLOATS) and isinstance(value, str):
-            raise SinkError(
-                "SINK_VALUE_UNSUPPORTED",
-                f"Sink {self.sink}: {self.table} has {value} in the column {name}, and MariaDB has no such "
-                "number",
-                hint=f"Write nullif({name}, double('NaN')), or a condition, in the query of the dataset.",
-                parameters={"sink": self.sink, "table": str(self.table), "column": name},
-                sqlstate="22003",
-            )
+            raise unsupported_number(self.sink, self.table, name, value, "MariaDB")
         return value
 
 
@@ -180,19 +174,11 @@ class Tables:
                 raise self._name_taken(table, name)
         else:
             stored_schema, stored_key, is_created = stored
-            refuse_changed_columns(
-                self._sink, table, stored_schema, schema, f"the database {self._options.database}"
-            )
-            self._require_same_key(table, stored_key, mirrored.rows.key)
+            container = f"the database {self._options.database}"
+            refuse_changed_columns(self._sink, table, stored_schema, schema, container)
+            require_same_key(self._sink, table, stored_key, mirrored.rows.key, container)
             if is_created and not columns:
-                raise SinkError(
-                    "SINK_ROW_MISSING",
-                    f"Sink {self._sink}: somebody dropped the table of {table}",
-                    hint=f"Drop the database {self._options.database}, run `taut sinks --forget "
-                    f"{self._sink}`, and the next run delivers all rows.",
-                    parameters={"sink": self._sink, "table": str(table)},
-                    sqlstate="42P01",
-                )
+                raise table_dropped(self._sink, table, container)
         cursor.execute(
             f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s, FALSE) "
             "ON DUPLICATE KEY UPDATE schema_json = %s",
@@ -287,22 +273,5 @@ class Tables:
             raise self._name_taken(table, name)
         return spark.StructType.fromJson(json.loads(schema)), json.loads(key), bool(is_created)
 
-    def _require_same_key(self, table: TableName, before: list[str], after: list[str]) -> None:
-        if before != after:
-            raise SinkError(
-                "SINK_OPTION_INVALID",
-                f"Sink {self._sink}: {table} was delivered with the key {before}, and now has {after}",
-                hint=f"Set it back, or drop the database {self._options.database} and run "
-                f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
-                sqlstate="22023",
-            )
-
     def _name_taken(self, table: TableName, name: str) -> SinkError:
-        return SinkError(
-            "SINK_NAME_TAKEN",
-            f"Sink {self._sink}: {table} is mirrored as {name}, and the database {self._options.database} "
-            "has something else of this name",
-            hint="Give the sink another database (option database), or rename the dataset.",
-            parameters={"sink": self._sink, "table": str(table)},
-            sqlstate="42P07",
-        )
+        return name_taken(self._sink, table, name, "database", self._options.database)

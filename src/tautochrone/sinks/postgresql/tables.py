@@ -18,9 +18,11 @@ from tautochrone.sinks.common.mirrored import (
     HASH,
     from_json,
     mirror_name,
+    name_taken,
     refuse_changed_columns,
     refuse_reserved_columns,
     row_hash,
+    sql_type,
 )
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
@@ -45,11 +47,7 @@ _TYPES: dict[type, str] = {
 
 
 def _sql_type(spark_type: Any) -> str:
-    if isinstance(spark_type, spark.DecimalType):
-        return f"numeric({spark_type.precision}, {spark_type.scale})"
-    if isinstance(spark_type, COMPOSITES):
-        return "jsonb"
-    return next((text for kind, text in _TYPES.items() if isinstance(spark_type, kind)), "text")
+    return sql_type(spark_type, _TYPES, "numeric", "jsonb", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +176,7 @@ class Tables:
             return None
         oid, comment = described
         if comment != self._comment:
-            raise SinkError(
-                "SINK_NAME_TAKEN",
-                f"Sink {self._sink}: {table} is mirrored as {plain}, and the schema {self._options.schema} "
-                "has something else of this name",
-                hint="Give the sink another schema (option schema), or rename the dataset.",
-                parameters={"sink": self._sink, "table": str(table)},
-                sqlstate="42P07",
-            )
+            raise name_taken(self._sink, table, plain, "schema", self._options.schema)
         cursor.execute(
             "SELECT attname, col_description(attrelid, attnum) FROM pg_attribute "
             "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tautochrone.errors import SinkContentError, SinkError
-from tautochrone.sinks.common.mirrored import HASH
+from tautochrone.sinks.common.mirrored import HASH, KEY
 from tautochrone.sinks.json_rows import to_text
 from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
 from tautochrone.sinks.starrocks.spool import Spool, SpooledRow
-from tautochrone.sinks.starrocks.tables import KEY, OPERATION, MirroredTable
+from tautochrone.sinks.starrocks.tables import OPERATION, MirroredTable
 
 __all__ = ["load_bodies", "operations"]
 

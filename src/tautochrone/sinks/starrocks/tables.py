@@ -6,7 +6,6 @@ and what lacks is created then, again if the process died in between.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -21,21 +20,28 @@ from tautochrone.model.names import TableName
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
+    KEY,
+    database_time,
     from_json,
+    key_hash,
     mirror_name,
+    name_taken,
     refuse_changed_columns,
     refuse_reserved_columns,
+    require_same_key,
     row_hash,
+    sql_type,
+    table_dropped,
+    table_missing,
+    unsupported_number,
 )
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 from tautochrone.sinks.starrocks.spool import SpooledRow
 
-__all__ = ["KEY", "OPERATION", "MirroredTable", "Tables", "create_primary_key_table"]
+__all__ = ["OPERATION", "MirroredTable", "Tables", "create_primary_key_table"]
 
-KEY = "_taut_key"
-"""The primary key: the hash of the key's columns, or that of the row and the number of its copy."""
 OPERATION = "__op"
 """StarRocks's name for what a loaded row does."""
 _MAX_NAME = 64
@@ -57,11 +63,7 @@ _INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
 
 
 def _sql_type(spark_type: Any) -> str:
-    if isinstance(spark_type, spark.DecimalType):
-        return f"DECIMAL({spark_type.precision}, {spark_type.scale})"
-    if isinstance(spark_type, COMPOSITES):
-        return "JSON"
-    return next((text for kind, text in _TYPES.items() if isinstance(spark_type, kind)), _TEXT)
+    return sql_type(spark_type, _TYPES, "DECIMAL", "JSON", _TEXT)
 
 
 def create_primary_key_table(
@@ -109,12 +111,12 @@ class MirroredTable:
         """A row in JSON values as the loader takes it."""
         hashed = row_hash(row)
         key = self.rows.key_of(row)
-        key_hash = hashed if key is None else hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()
+        identity = hashed if key is None else key_hash(key)
         columns = {
             field.name: self._value(field.name, field.dataType, row[field.name])
             for field in self.schema.fields
         }
-        return SpooledRow(sign, key_hash, hashed, columns)
+        return SpooledRow(sign, identity, hashed, columns)
 
     def read(self, values: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
         """Rows that StarRocks answered, in JSON values."""
@@ -134,16 +136,9 @@ class MirroredTable:
         if value is None:
             return None
         if isinstance(spark_type, _INSTANTS):
-            return value.removesuffix("Z").replace("T", " ")
+            return database_time(value)
         if isinstance(spark_type, _FLOATS) and isinstance(value, str):
-            raise SinkError(
-                "SINK_VALUE_UNSUPPORTED",
-                f"Sink {self.sink}: {self.table} has {value} in the column {name}, and JSON has no such "
-                "number",
-                hint=f"Write nullif({name}, double('NaN')), or a condition, in the query of the dataset.",
-                parameters={"sink": self.sink, "table": str(self.table), "column": name},
-                sqlstate="22003",
-            )
+            raise unsupported_number(self.sink, self.table, name, value, "JSON")
         return value
 
 
@@ -184,9 +179,9 @@ class Tables:
             stored_schema, stored_key, is_created = stored
             container = f"the database {self._options.database}"
             refuse_changed_columns(self._sink, table, stored_schema, schema, container)
-            self._require_same_key(table, stored_key, mirrored.rows.key)
+            require_same_key(self._sink, table, stored_key, mirrored.rows.key, container)
             if is_created and not columns:
-                raise self._dropped(table)
+                raise table_dropped(self._sink, table, container)
         is_complete = all(name.lower() in columns for name in schema.names) and bool(columns)
         if stored is None or not is_complete or stored[0] != schema or not stored[2]:
             self._register(table, mirrored, is_created=stored is not None and stored[2])
@@ -202,12 +197,7 @@ class Tables:
         """
         stored = self._stored(table)
         if stored is None:
-            raise SinkError(
-                "SINK_ROW_MISSING",
-                f"Sink {self._sink} has no table for {table}",
-                hint=f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
-                parameters={"sink": self._sink, "table": str(table)},
-            )
+            raise table_missing(self._sink, table)
         return self._mirrored(table, stored[0], stored[1])
 
     def _register(self, table: TableName, mirrored: MirroredTable, *, is_created: bool) -> None:
@@ -300,32 +290,5 @@ class Tables:
             raise self._name_taken(table, name)
         return spark.StructType.fromJson(json.loads(schema)), json.loads(key), bool(is_created)
 
-    def _require_same_key(self, table: TableName, before: list[str], after: list[str]) -> None:
-        if before != after:
-            raise SinkError(
-                "SINK_OPTION_INVALID",
-                f"Sink {self._sink}: {table} was delivered with the key {before}, and now has {after}",
-                hint=f"Set it back, or drop the database {self._options.database} and run "
-                f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
-                sqlstate="22023",
-            )
-
-    def _dropped(self, table: TableName) -> SinkError:
-        return SinkError(
-            "SINK_ROW_MISSING",
-            f"Sink {self._sink}: somebody dropped the table of {table}",
-            hint=f"Drop the database {self._options.database}, run `taut sinks --forget {self._sink}`, "
-            "and the next run delivers all rows.",
-            parameters={"sink": self._sink, "table": str(table)},
-            sqlstate="42P01",
-        )
-
     def _name_taken(self, table: TableName, name: str) -> SinkError:
-        return SinkError(
-            "SINK_NAME_TAKEN",
-            f"Sink {self._sink}: {table} is mirrored as {name}, and the database {self._options.database} "
-            "has something else of this name",
-            hint="Give the sink another database (option database), or rename the dataset.",
-            parameters={"sink": self._sink, "table": str(table)},
-            sqlstate="42P07",
-        )
+        return name_taken(self._sink, table, name, "database", self._options.database)
