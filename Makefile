@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo demo-kafka demo-cdc check docs test soak bench clean
+.PHONY: help setup lock demo demo-kafka demo-cdc check docs test mysql-server soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -56,6 +56,9 @@ test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 test: setup ## everything that CI runs
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+mysql-server: setup ## a MySQL server into .venv, from Debian's packages; without one its tests are skipped
+	tests/install_mysql_server.sh $(VENV)
 
 soak: setup ## the long forms of the suites
 	$(BIN)/pytest

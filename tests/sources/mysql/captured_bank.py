@@ -1,4 +1,4 @@
-"""The bank in MariaDB that a pipeline captures; every checkpoint must be as with PostgreSQL."""
+"""The bank in MariaDB or MySQL that a pipeline captures; every checkpoint must be as with PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.sources.postgresql.captured_bank import CapturedBank, State
 
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
-from tautochrone.testing import mariadb
 from tautochrone.testing.toy_database import ToyDatabase
 
 from .conftest import Schema
@@ -47,7 +46,7 @@ class MariaBank(CapturedBank):
         first: where the history begins.
     """
 
-    schema: str = ""
+    schema: Schema | None = None
     captured: Capture | None = None
     first: LogPosition | None = None
 
@@ -65,15 +64,19 @@ class MariaBank(CapturedBank):
             rows = ", ".join(f"({number * step % 100}, 100)" for number in range(10))
             schema.run(f"INSERT INTO {table} (id, balance) VALUES {rows}")
         toy = Bank.make(spark, folder)
-        bank = cls(toy.spark, folder, ToyDatabase(folder / "unused.db"), url=mariadb.server_url())
-        bank.schema, bank.captured, bank.first = schema.name, capture, first
+        bank = cls(toy.spark, folder, ToyDatabase(folder / "unused.db"), url=schema.server.server_url())
+        bank.schema, bank.captured, bank.first = schema, capture, first
         (folder / "transformations" / "bank.py").write_text(_PYTHON.format(schema=schema.name))
         (folder / "transformations" / "total.sql").write_text(_TOTAL)
         bank.set("")
         return bank
 
+    def _connected(self) -> Any:
+        assert self.schema is not None
+        return self.schema.server.open_connection(database=self.schema.name)
+
     def work(self, transactions: int = 3) -> None:
-        with mariadb.open_connection(database=self.schema) as connection:
+        with self._connected() as connection:
             for _ in range(transactions):
                 self._transfer_between(connection)
 
@@ -84,7 +87,7 @@ class MariaBank(CapturedBank):
 
         def write() -> None:
             try:
-                with mariadb.open_connection(database=self.schema) as connection:
+                with self._connected() as connection:
                     while not ended.wait(0.01):
                         self._transfer_between(connection)
             except BaseException as error:
@@ -159,7 +162,7 @@ class MariaBank(CapturedBank):
 
     def now(self) -> State:
         state: State = {}
-        with mariadb.open_connection(database=self.schema) as connection:
+        with self._connected() as connection:
             for table, names in _TABLES.items():
                 cursor = connection.cursor()
                 cursor.execute(f"SELECT {', '.join(names)} FROM {table}")

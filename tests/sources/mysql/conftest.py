@@ -11,15 +11,24 @@ import pytest
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect
 from tautochrone.sources.mysql.tables import captured_tables
-from tautochrone.testing import mariadb
+from tautochrone.testing import mariadb, mysql
 
 
 @dataclass
 class Schema:
-    """An empty schema and a connection of the administrator to it."""
+    """An empty schema and a connection of the administrator to it.
 
+    Attributes:
+        server: the module that started it: `mariadb` or `mysql`.
+    """
+
+    server: Any
     name: str
     connection: Any
+
+    @property
+    def is_mysql(self) -> bool:
+        return self.server is mysql
 
     def run(self, *statements: str) -> None:
         with self.connection.cursor() as cursor:
@@ -33,7 +42,7 @@ class Schema:
 
     def capture(self) -> Capture:
         """Of all tables that there are now."""
-        address = address_of(mariadb.server_url(), "test")
+        address = address_of(self.server.server_url(), "test")
         connection = connect(address)
         try:
             tables = captured_tables(connection, [f"{self.name}.*"], (), "test")
@@ -45,13 +54,20 @@ class Schema:
         return MySQLChangeLog(self.capture())
 
 
-@pytest.fixture
-def schema() -> Iterator[Schema]:
-    if not mariadb.is_installed():
-        pytest.skip("no MariaDB server is installed: apt-get install mariadb-server")
-    name = mariadb.fresh_schema()
-    connection = mariadb.open_connection(database=name)
-    yield Schema(name, connection)
+_SERVERS = {
+    "mariadb": (mariadb, "no MariaDB server is installed: apt-get install mariadb-server"),
+    "mysql": (mysql, "no MySQL server is installed: make mysql-server"),
+}
+
+
+@pytest.fixture(params=_SERVERS)
+def schema(request: pytest.FixtureRequest) -> Iterator[Schema]:
+    server, reason = _SERVERS[request.param]
+    if not server.is_installed():
+        pytest.skip(reason)
+    name = server.fresh_schema()
+    connection = server.open_connection(database=name)
+    yield Schema(server, name, connection)
     connection.close()
-    with mariadb.open_connection() as other:
+    with server.open_connection() as other:
         other.cursor().execute(f"DROP DATABASE {name}")

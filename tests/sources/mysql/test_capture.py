@@ -1,4 +1,4 @@
-"""A MariaDB database is captured: at every checkpoint the tables are a state that it had."""
+"""A MariaDB or MySQL database is captured: at every checkpoint the tables are a state that it had."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.crash.faults import Strike
 from tests.sources.postgresql.test_capture import IN_THE_BULK, IN_THE_TAIL
 
 from tautochrone.model.effects import Step
-from tautochrone.testing import mariadb
 
 from .captured_bank import MariaBank
 from .conftest import Schema
@@ -54,13 +53,13 @@ def test_tables_are_states_of_the_database(bank: MariaBank, schema: Schema) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_crashes(bank: MariaBank, when: str) -> None:
+def test_crashes(bank: MariaBank, schema: Schema, when: str) -> None:
     """At every durable step, while the database is written to; the server is restarted in the middle."""
     with bank.load():
         for step in IN_THE_BULK:
             bank.run(Strike(step, when, "crash"))
     bank.run().require_completed()
-    mariadb.restart_server()
+    schema.server.restart_server()
     with bank.load():
         for step in IN_THE_TAIL:
             bank.run(Strike(step, when, "crash"))

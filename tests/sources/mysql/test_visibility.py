@@ -15,12 +15,16 @@ import pytest
 
 from tautochrone.sources.mysql import bulk
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
-from tautochrone.testing import mariadb
 
 from .conftest import Schema
 
 _RANGES = ((None, 20), (20, 40), (40, 60), (60, None))
 
+_DIGITS = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
+_NUMBERS = f"""
+SELECT 1 + a.n + 10 * b.n + 100 * c.n + 1000 * d.n AS seq
+FROM ({_DIGITS}) a, ({_DIGITS}) b, ({_DIGITS}) c, (SELECT 0 AS n UNION ALL SELECT 1) d
+"""
 Rows = dict[str, str]
 
 
@@ -44,12 +48,12 @@ class _Copy(threading.Thread):
 
 
 @contextmanager
-def _writers(schema: str, seed: int) -> Iterator[None]:
+def _writers(schema: Schema, seed: int) -> Iterator[None]:
     ended = threading.Event()
 
     def write(number: int) -> None:
         pick = random.Random(seed * 10 + number)
-        with mariadb.open_connection(database=schema) as connection:
+        with schema.server.open_connection(database=schema.name) as connection:
             cursor = connection.cursor()
             while not ended.is_set():
                 try:
@@ -121,7 +125,7 @@ def _run_schedule(schema: Schema, seed: int) -> bool:
     capture = schema.capture()
     log = MySQLChangeLog(capture)
     position = log.begin("reader")
-    with _writers(schema.name, seed):
+    with _writers(schema, seed):
         time.sleep(pick.random() * 0.03)
         copies = [_Copy(capture, low, high, pick.random() * 0.06) for low, high in _RANGES]
         for copied in pick.sample(copies, len(copies)):
@@ -172,7 +176,8 @@ def test_ranges_cover_every_key_once(
 ) -> None:
     schema.run(
         f"CREATE TABLE k (id {data_type}, part INT, a INT, PRIMARY KEY (id, part))",
-        f"INSERT INTO k SELECT {key}, seq % 2, seq FROM seq_1_to_2000",
+        "SET SESSION sql_mode = ''",
+        f"INSERT INTO k SELECT {key}, seq % 2, seq FROM ({_NUMBERS}) AS numbers",
         "ANALYZE TABLE k",
     )
     monkeypatch.setattr(bulk, "CHUNK_BYTES", 16 * 1024)

@@ -1,4 +1,4 @@
-"""MariaDB as a change log: its row binlog, decoded and written into one log table. MySQL is refused."""
+"""MariaDB and MySQL as change logs: their row binlog, decoded and written into one log table."""
 
 import importlib.util
 
@@ -7,7 +7,7 @@ from tautochrone.errors import DefinitionError
 if importlib.util.find_spec("pymysql") is None:
     raise DefinitionError(
         "CAPTURE_DRIVER_MISSING",
-        "Captures of MariaDB need the package pymysql, which is not installed",
+        "Captures of MariaDB and MySQL need the package pymysql, which is not installed",
         hint="pip install 'tautochrone[mysql]'",
     )
 

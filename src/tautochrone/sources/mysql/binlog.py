@@ -1,7 +1,7 @@
 """Events of the binary log, as the server sends them to a replica that asks for what there is and no more.
 
 The formats are those of "Binary Log Events" in the documentation of MariaDB and MySQL.
-An event's `end` is the offset in its file behind it.
+An event's `start` and `end` are its offsets in its file; those in a compressed transaction have that's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from tautochrone.errors import IngestError
 
-__all__ = ["Event", "Kind", "Query", "RowsBody", "TableMap", "dump", "gtid_of", "point_of", "rows_body"]
+__all__ = ["Event", "Kind", "Query", "RowsBody", "TableMap", "dump", "mariadb_gtid", "point_of", "rows_body"]
 
 _COM_BINLOG_DUMP = 0x12
 _NON_BLOCKING = 1
@@ -22,6 +24,8 @@ _HEADER = struct.Struct("<IBIIIH")
 _ARTIFICIAL = 1 << 5
 """Flag of events that are not in the file: the server made them for this reader."""
 _OFFSET_BITS = 32
+_PAYLOAD_HEADER_END, _PAYLOAD_COMPRESSION, _PAYLOAD_UNCOMPRESSED_SIZE = 0, 2, 3
+_ZSTD = 0
 
 
 class Kind:
@@ -33,7 +37,9 @@ class Kind:
     XID = 16
     TABLE_MAP = 19
     XA_PREPARE = 38
-    GTID = 162
+    GTID = frozenset({33, 34, 42, 162})
+    """Of MySQL, also without and with a tag, and of MariaDB."""
+    PAYLOAD = 40
     QUERY_COMPRESSED = 165
     WRITE = frozenset({23, 30, 166, 169})
     UPDATE = frozenset({24, 31, 167, 170})
@@ -41,8 +47,9 @@ class Kind:
     ROWS = WRITE | UPDATE | DELETE
     VERSION_2 = frozenset({30, 31, 32, 169, 170, 171})
     COMPRESSED = frozenset(range(166, 172))
-    IGNORED = frozenset({3, 5, 13, 14, 27, 29, 160, 161, 163})
-    """Ends of files, variables of statements, heartbeats, row queries, checkpoints, lists of GTIDs."""
+    IGNORED = frozenset({3, 5, 13, 14, 27, 29, 35, 36, 37, 41, 160, 161, 163})
+    """Ends of files, variables of statements, heartbeats, row queries, checkpoints, lists of GTIDs, and what
+    members of a group say to each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Event:
     timestamp: int
     server: int
     file: str
+    start: int
     end: int
     body: bytes
 
@@ -77,7 +85,10 @@ def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
         IngestError: `CHANGE_LOG_EVENT_DAMAGED`; `CHANGE_LOG_TRANSACTION_TOO_LARGE`.
         pymysql.Error: the server does not have the place, among others.
     """
-    connection.query("SET @master_binlog_checksum = 'CRC32', @mariadb_slave_capability = 4")
+    connection.query(
+        "SET @master_binlog_checksum = 'CRC32', @source_binlog_checksum = 'CRC32', "
+        "@mariadb_slave_capability = 4"
+    )
     arguments = struct.pack("<IHI", offset, _NON_BLOCKING, 0) + file.encode()
     connection._execute_command(_COM_BINLOG_DUMP, arguments)  # noqa: SLF001
     has_checksum, end = False, offset
@@ -86,16 +97,12 @@ def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
         if packet.is_eof_packet():
             return
         data = packet.get_all_data()[1:]
-        timestamp, kind, server, _size, position, flags = _HEADER.unpack_from(data)
+        timestamp, kind, server, size, position, flags = _HEADER.unpack_from(data)
         if kind == Kind.FORMAT:
             # One byte says how the events of this file are protected; its own checksum is always there.
             has_checksum = data[-5] == 1
-        fits = zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "little")
-        # The first rotation has no checksum in any case.
-        if has_checksum and not fits and kind != Kind.ROTATE:
-            raise _damaged(file, position)
-        if fits and (has_checksum or kind == Kind.ROTATE):
-            data = data[:-4]
+        if has_checksum or kind == Kind.ROTATE:
+            data = _without_checksum(data, kind, file, position)
         if kind == Kind.ROTATE:
             named, start = data[27:].decode(), int.from_bytes(data[19:27], "little")
             if named != file or start > end:
@@ -110,7 +117,53 @@ def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
                 hint="copy the database again with --full-refresh-all, and write in smaller transactions",
             )
         end = position
-        yield Event(kind, timestamp, server, file, end, data[19:])
+        if kind == Kind.PAYLOAD:
+            yield from _compressed_events(data[19:], file, end - size, end)
+        else:
+            yield Event(kind, timestamp, server, file, end - size, end, data[19:])
+
+
+def _compressed_events(body: bytes, file: str, start: int, end: int) -> Iterator[Event]:
+    """Of MySQL's `binlog_transaction_compression`. They have no checksums of their own.
+
+    Raises:
+        IngestError: `CHANGE_LOG_EVENT_NOT_SUPPORTED`.
+    """
+    at, uncompressed = 0, 0
+    while True:
+        field_type, at = _packed(body, at)
+        if field_type == _PAYLOAD_HEADER_END:
+            break
+        length, at = _packed(body, at)
+        value, _end = _packed(body, at)
+        at += length
+        if field_type == _PAYLOAD_COMPRESSION and value != _ZSTD:
+            raise IngestError(
+                "CHANGE_LOG_EVENT_NOT_SUPPORTED",
+                f"The binary log has a transaction in the compression {value}, before {file} {end}",
+                hint="captures read zstd; SET GLOBAL binlog_transaction_compression = OFF",
+            )
+        if field_type == _PAYLOAD_UNCOMPRESSED_SIZE:
+            uncompressed = value
+    events = pa.decompress(body[at:], uncompressed, codec="zstd", asbytes=True)
+    at = 0
+    while at < len(events):
+        timestamp, kind, server, size, _position, _flags = _HEADER.unpack_from(events, at)
+        yield Event(kind, timestamp, server, file, start, end, events[at + _HEADER.size : at + size])
+        at += size
+
+
+def _without_checksum(data: bytes, kind: int, file: str, position: int) -> bytes:
+    """
+    Raises:
+        IngestError: `CHANGE_LOG_EVENT_DAMAGED`.
+    """
+    if zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "little"):
+        return data[:-4]
+    # The first rotation may have none.
+    if kind == Kind.ROTATE:
+        return data
+    raise _damaged(file, position)
 
 
 def _damaged(file: str, position: int) -> IngestError:
@@ -165,7 +218,21 @@ class TableMap:
 
 
 _VARCHAR, _ENUM, _SET, _STRING = 15, 247, 248, 254
-_METADATA_BYTES = {4: 1, 5: 1, 15: 2, 16: 2, 17: 1, 18: 1, 19: 1, 245: 1, 246: 2, 252: 1, 254: 2, 255: 1}
+_METADATA_BYTES = {
+    4: 1,
+    5: 1,
+    15: 2,
+    16: 2,
+    17: 1,
+    18: 1,
+    19: 1,
+    245: 1,
+    246: 2,
+    252: 1,
+    254: 2,
+    255: 1,
+    242: 1,
+}
 _METADATA_BYTES |= {140: 1, 141: 2}  # compressed columns, which are refused
 
 
@@ -214,7 +281,7 @@ class Query:
         return cls(schema, text.decode(errors="replace"))
 
 
-def gtid_of(body: bytes, server: int) -> tuple[str, str, bool]:
+def mariadb_gtid(body: bytes, server: int) -> tuple[str, str, bool]:
     """The domain, the GTID, and whether the group is one statement without an end of its own."""
     sequence, domain, flags = struct.unpack_from("<QIB", body)
     return str(domain), f"{domain}-{server}-{sequence}", bool(flags & 1)

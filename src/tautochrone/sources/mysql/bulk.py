@@ -3,7 +3,7 @@
 A chunk is a range of the first key column as JSON: `from` (inclusive) and `to` (exclusive); a missing bound
 is open. Binary keys have hexadecimal digits there.
 
-`Binlog_snapshot_position` is a lower bound of what a snapshot sees: every transaction that the log has before
+The position of a snapshot is a lower bound of what a snapshot sees: every transaction that the log has before
 it is visible. Events behind it count, and they are whole rows, so to apply one that was visible already
 changes nothing once the log has passed the place that it had after the copy.
 """
@@ -20,11 +20,12 @@ import pyarrow as pa
 from tautochrone.sources.capture.copied_rows import copied_rows
 from tautochrone.sources.mysql.binlog import point_of
 from tautochrone.sources.mysql.connection import fetch, fetch_one
+from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.server import log_end
 from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
 from tautochrone.sources.mysql.types import copy_sql
 
-__all__ = ["chunks_of", "copy_chunk", "snapshot"]
+__all__ = ["chunks_of", "copy_chunk"]
 
 CHUNK_BYTES = 16 * 1024 * 1024
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
@@ -85,7 +86,7 @@ def copy_chunk(connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Ta
     bounds = json.loads(chunk)
     conditions = " AND ".join(["true", *_conditions(key, bounds)])
     names = ", ".join(copy_sql(column) for column in table.columns)
-    file, offset = snapshot(connection)
+    file, offset = flavor_of(connection).snapshot(connection)
     query = f"SELECT {names} FROM {table.identifier} WHERE {conditions}"
     try:
         rows = fetch(connection, query, list(bounds.values()) or None)
@@ -103,10 +104,3 @@ def copy_chunk(connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Ta
 def _conditions(key: Column, bounds: dict[str, str]) -> Iterator[str]:
     for bound in bounds:
         yield _compared(key, ">=" if bound == "from" else "<")
-
-
-def snapshot(connection: Any) -> tuple[str, int]:
-    """Begin a transaction that sees one state, and a place in the log of which it sees everything before."""
-    connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    status = dict(fetch(connection, "SHOW STATUS LIKE 'Binlog_snapshot_%'"))
-    return status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])

@@ -1,4 +1,4 @@
-"""`capture(…)` in a definition file: tables of a MariaDB server become streaming tables of the pipeline.
+"""`capture(…)` in a definition file: tables of a MariaDB or MySQL server become streaming tables.
 
     from tautochrone.sources import mysql
 
@@ -24,6 +24,7 @@ from tautochrone.sources.capture.definitions import (
 )
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect, explained
+from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.server import check_server
 from tautochrone.sources.mysql.tables import CapturedTable, captured_tables
 from tautochrone.sources.mysql.types import invalid_value_sql, require_known_types, value_sql
@@ -48,7 +49,7 @@ def capture(
     invalid_values: str = "fail",
     log_retention: str | None = None,
 ) -> None:
-    """Capture tables of a MariaDB server, each at the same transaction at every checkpoint.
+    """Capture tables of a MariaDB or MySQL server, each at the same transaction at every checkpoint.
 
     Args:
         name: of the capture: lower-case letters, digits, `_`. The log table is `<name>_log`. The table
@@ -80,19 +81,23 @@ def capture(
         connection = connect(address)
         try:
             check_server(connection, name)
+            server = flavor_of(connection).name
             chosen = captured_tables(connection, patterns_of(tables), patterns_of(exclude), name)
         finally:
             connection.close()
     for table in chosen:
         require_known_types(table, name)
-    _captures[name] = Capture(name, address, chosen, new_tables == "copy")
+    _captures[name] = Capture(name, address, chosen, new_tables == "copy", server)
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
-    define_log(name, FORMAT, f"The change log of the MariaDB capture {name}", log_retention)
+    define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention)
     schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}
     has_one_schema = len(schemas) == 1 and not any("*" in schema for schema in schemas)
     for table in chosen:
         prefix = "" if has_one_schema else f"{table.schema}_"
-        _define_table(name, f"{name}_{prefix}{table.table}", table, patterns_of(as_text), invalid_values)
+        comment = f"The table {table.name} of the {server} capture {name}"
+        _define_table(
+            name, f"{name}_{prefix}{table.table}", table, comment, patterns_of(as_text), invalid_values
+        )
 
 
 def _check_policy(capture: str, argument: str, value: str, known: tuple[str, ...]) -> None:
@@ -105,7 +110,12 @@ def _check_policy(capture: str, argument: str, value: str, known: tuple[str, ...
 
 
 def _define_table(
-    capture: str, dataset: str, table: CapturedTable, text_patterns: Sequence[str], policy: str
+    capture: str,
+    dataset: str,
+    table: CapturedTable,
+    comment: str,
+    text_patterns: Sequence[str],
+    policy: str,
 ) -> None:
     columns, invalid = [], []
     for column in table.columns:
@@ -123,7 +133,7 @@ def _define_table(
         relation=table.name,
         keys=table.keys,
         columns=columns,
-        comment=f"The table {table.name} of the MariaDB capture {capture}",
+        comment=comment,
         invalid=invalid,
         invalid_values=policy,
     )

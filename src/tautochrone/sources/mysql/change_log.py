@@ -1,10 +1,11 @@
-"""MariaDB behind the port `model.source.ChangeLog`.
+"""MariaDB or MySQL behind the port `model.source.ChangeLog`.
 
 The server sends its binary log from a place in it, and keeps it for as long as its settings say, whoever has
 read it: there is nothing to acknowledge.
 
-A position's point is a file's number and an offset in it. Its marker has the file, the GTIDs before the
-point, and for each captured table the fingerprint of its columns and the point behind which its rows count.
+A position's point is a file's number and an offset in it. Its marker has the file, marks of the last
+transactions before the point, and for each captured table the fingerprint of its columns and the point behind
+which its rows count.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.mysql.binlog import dump, point_of
-from tautochrone.sources.mysql.bulk import chunks_of, copy_chunk, snapshot
+from tautochrone.sources.mysql.bulk import chunks_of, copy_chunk
 from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
+from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.reader import LogReader, table_changed
 from tautochrone.sources.mysql.server import (
     check_server,
     examine,
-    gtid_at,
     ignores_case,
     log_end,
-    log_name,
 )
 from tautochrone.sources.mysql.tables import CapturedTable, read_tables
 
@@ -52,12 +52,14 @@ class Capture:
 
     Attributes:
         follows_tables: a new table is copied; otherwise refused.
+        server: `MariaDB` or `MySQL`.
     """
 
     name: str
     address: Address
     tables: tuple[CapturedTable, ...]
     follows_tables: bool = True
+    server: str = "MariaDB"
 
 
 class MySQLChangeLog:
@@ -73,7 +75,7 @@ class MySQLChangeLog:
 
     @property
     def name(self) -> str:
-        return f"MariaDB capture {self._capture.name}"
+        return f"{self._capture.server} capture {self._capture.name}"
 
     def input_ids(self) -> frozenset[str]:
         arguments = self._capture.address.arguments
@@ -95,17 +97,18 @@ class MySQLChangeLog:
     def _begin(self, connection: Any) -> LogPosition:
         check_server(connection, self._capture.name)
         file, offset = _committed_end(connection)
-        gtid = gtid_at(connection, file, offset)
-        if gtid is None:
+        flavor = flavor_of(connection)
+        transactions = flavor.transactions_before(connection, file, offset)
+        if transactions is None:
             raise self._lost(f"the binary log {file} is gone")
         tables = self._unchanged_tables(connection)
         point = point_of(file, offset)
         return LogPosition(
-            log=log_name(connection),
+            log=flavor.log_name(connection),
             point=point,
             marker={
                 _FILE: file,
-                _GTID: _gtid_text(gtid),
+                _GTID: _gtid_text(transactions),
                 **{table.name: _entry(table, point) for table in tables},
             },
             bulk=BulkProgress(pending={table.name: chunks_of(connection, table) for table in tables}),
@@ -183,7 +186,8 @@ class MySQLChangeLog:
             tables={name: (table, since[name]) for name, table in self._tables.items()},
             file=after.marker[_FILE],
             point=after.point,
-            gtid=_gtids(after.marker[_GTID]),
+            flavor=flavor_of(connection),
+            gtid=flavor_of(connection).transactions_of(after.marker[_GTID]),
             ignores_case=ignores_case(connection),
         )
         log = connect(self._capture.address)
@@ -204,18 +208,19 @@ class MySQLChangeLog:
         if self._is_verified:
             return
         check_server(connection, self._capture.name)
-        if log_name(connection) != after.log:
-            raise self._lost("this is another server: its server_id differs")
+        flavor = flavor_of(connection)
+        if flavor.log_name(connection) != after.log:
+            raise self._lost("this is another server: its server_id or server_uuid differs")
         file = after.marker[_FILE]
-        # The server reads the file from its beginning for this, so it is asked once for each connection.
-        gtid = gtid_at(connection, file, after.point & _OFFSET)
-        if gtid is None:
-            raise self._lost(f"the server removed the binary log {file}")
-        if gtid != _gtids(after.marker[_GTID]):
-            raise self._lost(
-                f"there are other transactions before {after.point & _OFFSET} of {file} than before: the "
-                f"server was restored, its log was reset, or it is another one"
-            )
+        difference = flavor.difference(
+            connection,
+            lambda: connect(self._capture.address),
+            file,
+            after.point & _OFFSET,
+            flavor.transactions_of(after.marker[_GTID]),
+        )
+        if difference:
+            raise self._lost(difference)
         self._is_verified = True
 
     def _lost(self, reason: str) -> IngestError:
@@ -263,7 +268,7 @@ class MySQLChangeLog:
 def _committed_end(connection: Any) -> tuple[str, int]:
     """A place of which everything before is visible to all snapshots from now on."""
     try:
-        return snapshot(connection)
+        return flavor_of(connection).snapshot(connection)
     finally:
         connection.query("ROLLBACK")
 
@@ -274,10 +279,6 @@ def _entry(table: CapturedTable, since: int) -> str:
 
 def _gtid_text(gtids: Mapping[str, str]) -> str:
     return ",".join(sorted(gtids.values()))
-
-
-def _gtids(text: str) -> dict[str, str]:
-    return {gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid}
 
 
 def _behind(connection: Any, position: LogPosition) -> int:

@@ -20,8 +20,7 @@ __all__ = ["Address", "address_of", "connect", "explained", "fetch", "fetch_one"
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 600
 _SESSION = (
-    "SET SESSION sql_mode = '', time_zone = '+00:00', tx_isolation = 'REPEATABLE-READ', "
-    "net_write_timeout = 600, sql_select_limit = DEFAULT"
+    "SET SESSION sql_mode = '', time_zone = '+00:00', net_write_timeout = 600, sql_select_limit = DEFAULT"
 )
 _PARAMETERS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket")
 _RIGHTS = (
@@ -109,6 +108,7 @@ def connect(address: Address) -> Any:
         program_name="tautochrone",
     )
     connection.query(_SESSION)
+    connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     return connection
 
 
@@ -143,8 +143,8 @@ def explained(capture: str) -> Iterator[None]:
             raise IngestError(
                 "CAPTURE_RIGHTS_MISSING",
                 f"The user of the capture {capture} lacks a right: {sentence}",
-                hint="it needs REPLICATION SLAVE and BINLOG MONITOR on *.*, and SELECT on the captured "
-                "tables: docs/capture.md has the SQL",
+                hint="it needs REPLICATION SLAVE and BINLOG MONITOR (MySQL: REPLICATION CLIENT) on *.*, and "
+                "SELECT on the captured tables: docs/capture.md has the SQL",
                 sqlstate="42501",
             ) from error
         if code == _BINLOG_NOT_READABLE:

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
-from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, gtid_of, rows_body
+from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
+from tautochrone.sources.mysql.flavors import Flavor
 from tautochrone.sources.mysql.rows import RowEvents, log_rows, truncate_row
-from tautochrone.sources.mysql.statements import effects_of, ends_group
+from tautochrone.sources.mysql.statements import begins_group, effects_of, ends_group
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
@@ -33,9 +34,13 @@ def table_changed(name: str, change: str) -> IngestError:
 
 @dataclass(slots=True)
 class _Group:
-    """A transaction that is being read: row events and truncates in their order."""
+    """A transaction that is being read: row events and truncates in their order.
 
-    is_single: bool
+    Attributes:
+        is_single: one statement without an end of its own; None: not known before its first statement.
+    """
+
+    is_single: bool | None
     changes: list[tuple[int, CapturedTable, TableMap | None, bytes]] = field(default_factory=list)
 
 
@@ -46,7 +51,7 @@ class LogReader:
     Args:
         tables: the captured ones by `schema.table`, and from where on the log has their rows.
         file, point: where the log is read from, at the end of a transaction.
-        gtid: by domain the last transaction there.
+        gtid: marks of the last transactions there.
 
     Attributes:
         reached: the end of the last event.
@@ -54,6 +59,7 @@ class LogReader:
         committed_s: when the newest transaction with rows was committed, by the database's clock.
     """
 
+    flavor: Flavor
     tables: Mapping[str, tuple[CapturedTable, int]]
     file: str
     point: int
@@ -64,7 +70,7 @@ class LogReader:
     rows: int = 0
     is_at_end: bool = False
     _group: _Group | None = None
-    _domain: tuple[str, str] | None = None
+    _mark: tuple[str, str] | None = None
     _layouts: dict[bytes, tuple[CapturedTable, TableMap] | None] = field(default_factory=dict)
     _events: dict[tuple[TableMap, str], RowEvents] = field(default_factory=dict)
     _bytes: int = 0
@@ -117,9 +123,9 @@ class LogReader:
             layout = TableMap.read(event.body)
             entry = self.tables.get(layout.name)
             self._layouts[layout.table_id] = None if entry is None else (entry[0], layout)
-        elif kind == Kind.GTID:
-            domain, gtid, is_single = gtid_of(event.body, event.server)
-            self._domain, self._group = (domain, gtid), _Group(is_single)
+        elif kind in Kind.GTID:
+            counter, mark, is_single = self.flavor.transaction_of(event)
+            self._mark, self._group = (counter, mark), _Group(is_single)
         elif kind in (Kind.QUERY, Kind.QUERY_COMPRESSED):
             return self._take_query(event)
         elif kind == Kind.XID:
@@ -156,6 +162,8 @@ class LogReader:
     def _take_query(self, event: Event) -> bool:
         query = Query.read(event.kind, event.body)
         group = self._group
+        if group is not None and group.is_single is None:
+            group.is_single = not begins_group(query)
         is_commit = ends_group(query)
         if is_commit is not None:
             self._end(event, is_committed=is_commit)
@@ -197,9 +205,9 @@ class LogReader:
                 events.points.append(point)
                 events.timestamps.append(event.timestamp)
                 self._bytes += len(images)
-        if self._domain is not None:
-            self.gtid[self._domain[0]] = self._domain[1]
-        self._group = self._domain = None
+        if self._mark is not None:
+            self.gtid = self.gtid | dict([self._mark]) if self.flavor.counts_domains else dict([self._mark])
+        self._group = self._mark = None
         self.point, self.file = point, event.file
 
 

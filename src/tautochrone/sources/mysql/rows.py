@@ -22,7 +22,7 @@ _ROWS_PER_EVENT_BITS = 32
 _FIXED = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 3, 10: 3, 13: 1}
 _TIMES = {17: 4, 18: 5, 19: 3}
 _DECIMAL, _BIT, _ENUM, _SET = 246, 16, 247, 248
-_BLOBS = (252, 255)
+_BLOBS = (245, 252, 255)
 
 
 @dataclass(slots=True)

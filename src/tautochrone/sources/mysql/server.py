@@ -7,14 +7,14 @@ from typing import Any
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.mysql.connection import fetch, fetch_one
+from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.tables import CapturedTable
 
-__all__ = ["check_server", "examine", "gtid_at", "ignores_case", "log_end", "log_name"]
+__all__ = ["check_server", "examine", "ignores_case", "log_end"]
 
 _QUERY = """
-SELECT VERSION(), @@log_bin, @@binlog_format, @@binlog_row_image, @@server_id, @@lower_case_table_names
+SELECT @@log_bin, @@binlog_format, @@binlog_row_image, @@server_id, @@lower_case_table_names
 """
-_MIN_VERSION = (10, 5)
 
 
 def check_server(connection: Any, capture: str) -> None:
@@ -22,13 +22,11 @@ def check_server(connection: Any, capture: str) -> None:
     Raises:
         IngestError: `CAPTURE_SERVER_NOT_USABLE`.
     """
-    version, log_bin, binlog_format, row_image, _server, _case = fetch_one(connection, _QUERY)
-    problem = hint = ""
-    if "mariadb" not in version.lower():
-        problem = f"it is MySQL {version}, which has no position of a snapshot in its log"
-        hint = "captures read MariaDB; read MySQL by Debezium and Kafka: docs/auto-cdc.md"
-    elif tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < _MIN_VERSION:
-        problem, hint = f"it is MariaDB {version}", "captures need MariaDB 10.5 or newer"
+    log_bin, binlog_format, row_image, _server, _case = fetch_one(connection, _QUERY)
+    flavor = flavor_of(connection)
+    problem, hint = flavor.problem(connection)
+    if problem:
+        pass
     elif log_bin != "1":
         problem, hint = "it writes no binary log", "log_bin in the server's configuration, then restart it"
     elif binlog_format != "ROW":
@@ -38,8 +36,8 @@ def check_server(connection: Any, capture: str) -> None:
         problem = f"its binlog_row_image is {row_image}"
         hint = "SET GLOBAL binlog_row_image = 'FULL', and in the configuration; open sessions keep theirs"
     else:
-        _file, _offset, *filters = fetch_one(connection, "SHOW MASTER STATUS")
-        if any(filters):
+        _file, _offset, has_filters = flavor.log_status(connection)
+        if has_filters:
             problem = "its binary log leaves out databases (binlog_do_db, binlog_ignore_db)"
             hint = "remove these settings from the server's configuration"
     if problem:
@@ -51,12 +49,6 @@ def check_server(connection: Any, capture: str) -> None:
         )
 
 
-def log_name(connection: Any) -> str:
-    """Which server's log it is."""
-    (server,) = fetch_one(connection, "SELECT @@server_id")
-    return f"mariadb/{server}"
-
-
 def ignores_case(connection: Any) -> bool:
     """Whether upper and lower case of tables' names are the same."""
     (setting,) = fetch_one(connection, "SELECT @@lower_case_table_names")
@@ -65,16 +57,8 @@ def ignores_case(connection: Any) -> bool:
 
 def log_end(connection: Any) -> tuple[str, int]:
     """The file that is written to, and its length."""
-    file, offset, *_filters = fetch_one(connection, "SHOW MASTER STATUS")
-    return file, int(offset)
-
-
-def gtid_at(connection: Any, file: str, offset: int) -> dict[str, str] | None:
-    """By domain the last transaction before a place in the log; None: the log does not have the place."""
-    (text,) = fetch_one(connection, f"SELECT BINLOG_GTID_POS(%s, {offset})", [file])
-    if text is None:
-        return None
-    return {gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid}
+    file, offset, _has_filters = flavor_of(connection).log_status(connection)
+    return file, offset
 
 
 def examine(connection: Any, capture: str, tables: Sequence[CapturedTable]) -> str:
@@ -87,8 +71,8 @@ def examine(connection: Any, capture: str, tables: Sequence[CapturedTable]) -> s
     (user,) = fetch_one(connection, "SELECT CURRENT_USER()")
     grants = "\n".join(row[0].upper() for row in fetch(connection, "SHOW GRANTS"))
     everything = "GRANT ALL PRIVILEGES ON *.*" in grants
-    rights = ("REPLICATION SLAVE", "BINLOG MONITOR")
-    missing = [right for right in rights if not everything and right not in grants]
+    flavor = flavor_of(connection)
+    missing = [right for right in flavor.rights if not everything and right not in grants]
     name, _, host = user.rpartition("@")
     if missing:
         raise IngestError(
@@ -101,8 +85,8 @@ def examine(connection: Any, capture: str, tables: Sequence[CapturedTable]) -> s
     for table in tables:
         fetch(connection, f"SELECT 1 FROM {table.identifier} LIMIT 0")
     logs = fetch(connection, "SHOW BINARY LOGS")
-    (expiry,) = fetch_one(connection, "SELECT @@expire_logs_days")
-    kept = f"for {float(expiry):g} days" if float(expiry) else "without a bound"
+    (expiry,) = fetch_one(connection, flavor.expiry_sql)
+    kept = f"for {float(expiry) / 86_400:g} days" if float(expiry) else "without a bound"
     size = sum(int(row[1]) for row in logs) / 1_000_000
     names = ", ".join(table.identifier for table in tables)
     return f"{len(tables)} tables ({names}); {len(logs)} binary logs of {size:,.1f} MB, kept {kept}"

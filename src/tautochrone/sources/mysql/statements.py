@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tautochrone.sources.mysql.binlog import Query
 
-__all__ = ["Effect", "effects_of", "ends_group"]
+__all__ = ["Effect", "begins_group", "effects_of", "ends_group"]
 
 _COMMENT = re.compile(r"/\*(?!!|M!).*?\*/|--[ \t].*?$|#.*?$", re.DOTALL | re.MULTILINE)
 _TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
@@ -38,6 +38,13 @@ class Effect:
 
     kind: str
     relation: str
+
+
+def begins_group(query: Query) -> bool:
+    """Whether a statement is the first of several events of one transaction. MySQL's CREATE TABLE …
+    SELECT is, by the words at its end."""
+    text = query.text.strip().rstrip(";").upper()
+    return text == "BEGIN" or text.startswith("XA START") or text.endswith("START TRANSACTION")
 
 
 def ends_group(query: Query) -> bool | None:

@@ -1,6 +1,6 @@
-"""MariaDB's types in the lake: the Spark type of a column, and the SQL that reads its text.
+"""Types of MariaDB and MySQL in the lake: the Spark type of a column, and the SQL that reads its text.
 
-| MariaDB | Spark |
+| database | Spark |
 |---|---|
 | tinyint, smallint, mediumint and int, bigint | TINYINT, SMALLINT, INT, BIGINT |
 | the same unsigned | SMALLINT, INT, BIGINT, DECIMAL(20, 0) |
@@ -42,6 +42,7 @@ _GEOMETRIES = (
     "multilinestring",
     "multipolygon",
     "geometrycollection",
+    "geomcollection",
 )
 BINARIES = frozenset((*_BINARY_STRINGS, *_BLOBS, *_GEOMETRIES))
 _BLOB_TEXTS = ("tinytext", "text", "mediumtext", "longtext")
@@ -85,6 +86,7 @@ BINLOG_TYPES: dict[str, tuple[int, ...]] = {
     "enum": (247,),
     "set": (248,),
     **dict.fromkeys((*_BLOB_TEXTS, *_BLOBS), (252,)),
+    "json": (245,),
     **dict.fromkeys(_GEOMETRIES, (252, 255)),
 }
 """By `DATA_TYPE`: the number of the type in the log's table maps."""

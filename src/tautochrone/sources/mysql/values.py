@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, text_column
+from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import Column
 from tautochrone.sources.mysql.types import BINARIES, CHARSETS
 
@@ -244,11 +245,22 @@ def _hexadecimal(cells: Cells, octets: int) -> pa.Array:
     return pc.utf8_rpad(column, 2 * octets, "0") if octets else column
 
 
+def _json(cells: Cells) -> pa.Array:
+    """MySQL's; MariaDB's JSON is text."""
+    pieces = zip(cells.starts.tolist(), cells.lengths.tolist(), cells.is_null.tolist(), strict=True)
+    texts = [
+        None if null else json_text(bytes(cells.buffer[start : start + length]))
+        for start, length, null in pieces
+    ]
+    return pa.array(texts, pa.string())
+
+
 _OTHERS: dict[str, Callable[[Cells], pa.Array]] = {
     "float": _float,
     "double": _double,
     "decimal": _decimal,
     "bit": _bits,
+    "json": _json,
     "year": _year,
     "date": _date,
     "time": _time,

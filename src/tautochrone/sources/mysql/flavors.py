@@ -1,0 +1,302 @@
+"""What differs between MariaDB and MySQL: how a snapshot gets its position, and how a log is recognised."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.mysql.binlog import Event, dump, mariadb_gtid
+from tautochrone.sources.mysql.connection import fetch, fetch_one
+
+__all__ = ["Flavor", "MariaDB", "MySQL", "flavor_of"]
+
+Transactions = dict[str, str]
+"""Marks of transactions that the log has before a position, by what they are counted in."""
+
+_OWNED_GTIDS_TIMEOUT_S = 600.0
+_OWNED_GTIDS_PAUSE_S = 0.002
+
+
+class Flavor(Protocol):
+    """One of the two servers.
+
+    Attributes:
+        name: of the product.
+        rights: global ones that a capture needs, besides SELECT.
+        expiry_sql: for how many seconds the server keeps its log; 0: without a bound.
+        counts_domains: transactions are counted in several domains at a time.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rights(self) -> tuple[str, ...]: ...
+    @property
+    def expiry_sql(self) -> str: ...
+    @property
+    def counts_domains(self) -> bool: ...
+
+    def problem(self, connection: Any) -> tuple[str, str]:
+        """Why the server cannot be captured, and what mends it; empty: it can."""
+
+    def log_name(self, connection: Any) -> str:
+        """Which server's log it is."""
+
+    def log_status(self, connection: Any) -> tuple[str, int, bool]:
+        """The file that is written to, its length, and whether databases are left out of it."""
+
+    def snapshot(self, connection: Any) -> tuple[str, int]:
+        """Begin a transaction that sees one state, and a position of the log of which it sees everything
+        before."""
+
+    def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
+        """None: the log does not have the position."""
+
+    def transactions_of(self, text: str) -> Transactions:
+        """From a marker, which has them separated by commas."""
+
+    def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
+        """Of the event that begins a transaction: what it is counted in, its mark, and whether it is one
+        statement without an end of its own (None: its first statement says so)."""
+
+    def difference(
+        self, connection: Any, connect: Callable[[], Any], file: str, offset: int, marks: Mapping[str, str]
+    ) -> str:
+        """Why the log is not the one that these transactions were read from; empty: it is."""
+
+
+class MariaDB:
+    name = "MariaDB"
+    rights = ("REPLICATION SLAVE", "BINLOG MONITOR")
+    expiry_sql = "SELECT @@expire_logs_days * 86400"
+    counts_domains = True
+    _MIN_VERSION: ClassVar = (10, 5)
+
+    def problem(self, connection: Any) -> tuple[str, str]:
+        if _version(connection) < self._MIN_VERSION:
+            return f"it is MariaDB {connection.get_server_info()}", "captures need MariaDB 10.5 or newer"
+        return "", ""
+
+    def log_name(self, connection: Any) -> str:
+        (server,) = fetch_one(connection, "SELECT @@server_id")
+        return f"mariadb/{server}"
+
+    def log_status(self, connection: Any) -> tuple[str, int, bool]:
+        file, offset, *filters = fetch_one(connection, "SHOW MASTER STATUS")
+        return file, int(offset), any(filters)
+
+    def snapshot(self, connection: Any) -> tuple[str, int]:
+        connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        status = dict(fetch(connection, "SHOW STATUS LIKE 'Binlog_snapshot_%'"))
+        return status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
+
+    def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
+        (text,) = fetch_one(connection, f"SELECT BINLOG_GTID_POS(%s, {offset})", [file])
+        return None if text is None else self.transactions_of(text)
+
+    def transactions_of(self, text: str) -> Transactions:
+        """The last GTID of each domain."""
+        return {gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid}
+
+    def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
+        return mariadb_gtid(event.body, event.server)
+
+    def difference(
+        self,
+        connection: Any,
+        connect: Callable[[], Any],  # noqa: ARG002
+        file: str,
+        offset: int,
+        marks: Mapping[str, str],
+    ) -> str:
+        # The server reads the file from its beginning for this.
+        now = self.transactions_before(connection, file, offset)
+        if now is None:
+            return f"the server removed the binary log {file}"
+        return "" if now == marks else _other_transactions(file, offset)
+
+
+class MySQL:
+    """MySQL has no position of a snapshot. A transaction owns its GTID from before it is written to the log
+    until its rows are visible. So all that was logged before a position is visible as soon as the GTIDs that
+    were owned then are owned no more."""
+
+    name = "MySQL"
+    rights = ("REPLICATION SLAVE", "REPLICATION CLIENT")
+    expiry_sql = "SELECT @@binlog_expire_logs_seconds"
+    counts_domains = False
+    _MIN_VERSION: ClassVar = (8, 0)
+    _EXECUTED: ClassVar = "executed"
+    """Counts the set of all GTIDs at the first position, before which the reader saw no transaction."""
+    _LAST: ClassVar = "last"
+    """Counts the last transaction that was read: `file:offset:hash` of its first event, in which are its GTID
+    and the microsecond of its commit."""
+
+    def problem(self, connection: Any) -> tuple[str, str]:
+        if _version(connection) < self._MIN_VERSION:
+            return f"it is MySQL {connection.get_server_info()}", "captures need MySQL 8.0 or newer"
+        mode, partial = fetch_one(connection, "SELECT @@gtid_mode, @@binlog_row_value_options")
+        if mode != "ON":
+            return (
+                f"its gtid_mode is {mode}, without which no position of the log belongs to a snapshot",
+                "enforce_gtid_consistency = ON and gtid_mode = ON in the server's configuration, then "
+                "restart it; or online by steps: SET GLOBAL enforce_gtid_consistency = ON, SET GLOBAL "
+                "gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE, ON",
+            )
+        if partial:
+            return f"its binlog_row_value_options is {partial}", "SET GLOBAL binlog_row_value_options = ''"
+        return "", ""
+
+    def log_name(self, connection: Any) -> str:
+        (server,) = fetch_one(connection, "SELECT @@server_uuid")
+        return f"mysql/{server}"
+
+    def log_status(self, connection: Any) -> tuple[str, int, bool]:
+        status = "BINARY LOG STATUS" if _version(connection) >= (8, 2) else "MASTER STATUS"
+        file, offset, included, excluded, *_executed = fetch_one(connection, f"SHOW {status}")
+        return file, int(offset), bool(included or excluded)
+
+    def snapshot(self, connection: Any) -> tuple[str, int]:
+        file, offset, _has_filters = self.log_status(connection)
+        self._wait_for_visibility(connection)
+        connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        return file, offset
+
+    def _wait_for_visibility(self, connection: Any) -> None:
+        """
+        Raises:
+            IngestError: `CAPTURE_SNAPSHOT_NOT_REACHED`.
+        """
+        owned = _owned_gtids(connection)
+        deadline = time.monotonic() + _OWNED_GTIDS_TIMEOUT_S
+        while owned:
+            owned &= _owned_gtids(connection)
+            if owned and time.monotonic() > deadline:
+                raise IngestError(
+                    "CAPTURE_SNAPSHOT_NOT_REACHED",
+                    f"Transactions that began to commit were not visible after "
+                    f"{_OWNED_GTIDS_TIMEOUT_S:g} s: {', '.join(sorted(owned))}",
+                    hint="SELECT @@GLOBAL.gtid_owned shows them and their threads; a replica owns the GTID "
+                    "of a transaction for as long as it applies it",
+                    retryable=True,
+                )
+            time.sleep(_OWNED_GTIDS_PAUSE_S)
+
+    def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
+        if not _has_position(connection, file, offset):
+            return None
+        (executed,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_executed")
+        return {self._EXECUTED: "".join(executed.split()).replace(",", ";")}
+
+    def transactions_of(self, text: str) -> Transactions:
+        if not text:
+            return {}
+        return {self._LAST if "@" in text else self._EXECUTED: text}
+
+    def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
+        return self._LAST, f"{event.file}@{event.start}@{_hash_of(event.body)}", None
+
+    def difference(
+        self,
+        connection: Any,
+        connect: Callable[[], Any],
+        file: str,
+        offset: int,
+        marks: Mapping[str, str],
+    ) -> str:
+        if not _has_position(connection, file, offset):
+            return f"the server does not have {offset} of the binary log {file}"
+        executed = marks.get(self._EXECUTED)
+        if executed:
+            (is_subset,) = fetch_one(
+                connection, "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)", [executed.replace(";", ",")]
+            )
+            return "" if is_subset == "1" else _other_transactions(file, offset)
+        last = marks.get(self._LAST)
+        if last is None:
+            return ""
+        last_file, start, hash_of_body = last.split("@")
+        if not _has_position(connection, last_file, 0):
+            # The file of the last transaction is gone, and what follows it is there.
+            return ""
+        return (
+            ""
+            if _first_hash(connect, last_file, int(start)) == hash_of_body
+            else _other_transactions(file, offset)
+        )
+
+
+def flavor_of(connection: Any) -> Flavor:
+    """
+    >>> from types import SimpleNamespace
+    >>> flavor_of(SimpleNamespace(get_server_info=lambda: "10.11.19-MariaDB-log")).name
+    'MariaDB'
+    """
+    return MariaDB() if "mariadb" in connection.get_server_info().lower() else MySQL()
+
+
+def _version(connection: Any) -> tuple[int, ...]:
+    """
+    >>> from types import SimpleNamespace
+    >>> _version(SimpleNamespace(get_server_info=lambda: "5.5.5-10.11.19-MariaDB-log"))
+    (10, 11)
+    """
+    # Old MariaDB says 5.5.5 before its version, for replicas that know no version above 5.
+    text = connection.get_server_info().removeprefix("5.5.5-")
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def _owned_gtids(connection: Any) -> set[str]:
+    """From `uuid:5#12:7#13,uuid:tag:9#14`, where behind `#` is a thread.
+
+    >>> _owned_gtids_of("a:5#12:7#13,\\nb:tag:9#14#15") == {"a:5", "a:7", "b:tag:9"}
+    True
+    """
+    (text,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_owned")
+    return _owned_gtids_of(text)
+
+
+def _owned_gtids_of(text: str) -> set[str]:
+    gtids = set()
+    for source in "".join(text.split()).split(","):
+        parts = source.split(":")
+        prefix = ":".join(part for part in parts if "#" not in part)
+        gtids |= {f"{prefix}:{part.split('#')[0]}" for part in parts if "#" in part}
+    return gtids
+
+
+def _has_position(connection: Any, file: str, offset: int) -> bool:
+    sizes = {row[0]: int(row[1]) for row in fetch(connection, "SHOW BINARY LOGS")}
+    return offset <= sizes.get(file, -1)
+
+
+def _hash_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+def _first_hash(connect: Callable[[], Any], file: str, start: int) -> str | None:
+    """Of the event that begins there, by a connection of its own; None: no event does."""
+    log = connect()
+    try:
+        event = next(dump(log, file, start), None)
+    except Exception as error:  # the server has no event there
+        if error.args and error.args[0] == _BINLOG_NOT_READABLE:
+            return None
+        raise
+    finally:
+        log._force_close()  # noqa: SLF001
+    return None if event is None or event.start != start else _hash_of(event.body)
+
+
+_BINLOG_NOT_READABLE = 1236
+
+
+def _other_transactions(file: str, offset: int) -> str:
+    return (
+        f"there are other transactions before {offset} of {file} than before: the server was restored, its "
+        f"log was reset, or it is another one"
+    )
