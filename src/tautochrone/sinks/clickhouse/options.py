@@ -22,7 +22,7 @@ _TLS = ("tls_ca", "tls_certificate", "tls_key")
 _NAMES = frozenset(
     {
         *("url", "user", "password", "database", "key", *_TLS),
-        *("chunk_rows", "chunk_bytes", "max_parts", "keep_checkpoints", "keep_minutes"),
+        *("chunk_rows", "chunk_bytes", "task_rows", "max_parts", "keep_checkpoints", "keep_minutes"),
     }
 )
 _TABLE_PREFIXES = ("order_by.", "partition_by.", "shard_by.")
@@ -39,6 +39,7 @@ class ClickHouseOptions:
         tls_certificate: a file with the certificate that the client shows, and `tls_key` that of its key.
         chunk_rows: rows of one insert at most.
         chunk_bytes: bytes of one insert at most, unless one row is larger.
+        task_rows: more changed rows of a table than this are inserted by Spark's tasks; 0: never.
         max_parts: with more parts in a partition of a table, deliveries wait until some are merged.
         keep_checkpoints: so many of the newest delivered checkpoints can be read by number.
         keep_minutes: so long, also older ones.
@@ -59,6 +60,7 @@ class ClickHouseOptions:
     tls_key: str = ""
     chunk_rows: int = 100_000
     chunk_bytes: int = 32 * 1024 * 1024
+    task_rows: int = 100_000
     max_parts: int = 300
     keep_checkpoints: int = 100
     keep_minutes: int = 10
@@ -131,6 +133,7 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         tls_certificate=options.get("tls_certificate", ""),
         tls_key=options.get("tls_key", ""),
         chunk_bytes=positive_number(name, options, "chunk_bytes", 32 * 1024 * 1024, " of bytes"),
+        task_rows=whole_number(name, options, "task_rows", 100_000, " of rows", least=0),
         max_parts=positive_number(name, options, "max_parts", 300, " of parts"),
         # With less than two, a query of the newest checkpoint could find it folded when the next one comes.
         keep_checkpoints=whole_number(name, options, "keep_checkpoints", 100, " of checkpoints", least=2),

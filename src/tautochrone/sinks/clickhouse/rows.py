@@ -83,12 +83,30 @@ class Batch:
             rows[int.from_bytes(digest[:8], "little") % count].append(row)
         return [self._take(part) for part in rows]
 
-    def pieces(self, max_bytes: int) -> list[Batch]:
-        """The rows in batches of about so many bytes at most."""
-        size, count = sum(array.nbytes for array in self.arrays), len(self.hashes)
-        if size <= max_bytes or count < 2:
+    @property
+    def size(self) -> int:
+        """About how many bytes the values have."""
+        return sum(array.nbytes for array in self.arrays)
+
+    @classmethod
+    def joined(cls, batches_of_rows: Sequence[Batch]) -> Batch:
+        """The rows of several batches, which can be sent but not split any more."""
+        if len(batches_of_rows) == 1:
+            return batches_of_rows[0]
+        joined = cls((), (), ())
+        columns = zip(*(batch.arrays for batch in batches_of_rows), strict=True)
+        joined.arrays = [pa.concat_arrays(arrays) for arrays in columns]
+        joined.nulls = [paths for batch in batches_of_rows for paths in batch.nulls]
+        joined.hashes = [row_hash for batch in batches_of_rows for row_hash in batch.hashes]
+        return joined
+
+    def pieces(self, max_bytes: int, max_rows: int | None = None) -> list[Batch]:
+        """The rows in batches of about so many bytes and so many rows at most."""
+        size, count = self.size, len(self.hashes)
+        step = count if size <= max_bytes else count * max_bytes // size
+        step = max(1, step if max_rows is None else min(step, max_rows))
+        if step >= count:
             return [self]
-        step = max(1, count * max_bytes // size)
         return [self._take(range(start, min(start + step, count))) for start in range(0, count, step)]
 
     def _take(self, rows: Sequence[int]) -> Batch:

@@ -38,6 +38,7 @@ from tautochrone.model.sink import (
 from tautochrone.sinks.clickhouse.audit import row_differences
 from tautochrone.sinks.clickhouse.rows import batches
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
+from tautochrone.sinks.clickhouse.task_staging import stage_by_tasks
 from tautochrone.sinks.common.steps import signed_frames
 
 __all__ = ["ShardedClickHouseSink"]
@@ -214,8 +215,12 @@ class ShardedClickHouseSink:
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
     ) -> list[Chunk]:
+        key = self._first.shard_key(table)
+        if signed_rows and all(self._first.is_for_tasks(rows, known_rows) for rows, _ in signed_rows):
+            open_stagings = [server.open_task_staging(transaction, table) for server in self._servers]
+            return stage_by_tasks(self.name, open_stagings, signed_rows, key, self._first.options)
         stagings = [server.open_staging(transaction, table) for server in self._servers]
-        columns, key = self._first.columns(table), self._first.shard_key(table)
+        columns = self._first.columns(table)
         for rows, sign in signed_rows:
             for batch in batches(rows, columns, self._first.chunk_rows, known_rows):
                 for staging, part in zip(stagings, batch.split(len(stagings), key), strict=True):

@@ -1,6 +1,7 @@
 """The port of sinks over ClickHouse, which has no transactions.
 
-1. `write` creates a staging table of this transaction, table and owner, checks the fence, and fills it.
+1. `write` creates a staging table of this transaction, table and owner, checks the fence, and fills it. Many
+   rows are inserted by Spark's tasks: see `task_staging`.
 2. `prepare` compares each chunk with what was sent, by content, and records what each partition holds.
 3. `commit` records that it is decided, checks the fence, moves each partition (`MOVE PARTITION`) into the
    table of rows, compares what arrived, and writes the pointer last. Readers see no row before.
@@ -42,6 +43,7 @@ from tautochrone.sinks.clickhouse.rows import batches, digests
 from tautochrone.sinks.clickhouse.sql import text_sql
 from tautochrone.sinks.clickhouse.staging import Staging
 from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
+from tautochrone.sinks.clickhouse.task_staging import OpenStaging, is_for_tasks, stage_by_tasks
 from tautochrone.sinks.clickhouse.types import Column
 from tautochrone.sinks.common.steps import TransactionSteps, same_content, signed_frames
 
@@ -52,6 +54,7 @@ _QUIET_S = 60.0
 """How long a statement of which the answer was lost may still run."""
 _MERGES_S = 60.0
 """How long a delivery waits for merges before it counts as failed and is tried again."""
+_NO_ROWS = Digest(0, "0")
 _MAINTAINED_EVERY = 20
 """After so many commits history is looked at; each look reads two columns of every table."""
 
@@ -63,7 +66,7 @@ class ClickHouseSink(TransactionSteps):
         """`position`: which one of how many servers of the sink it is."""
         self.name = name
         self._engine = engine
-        self._options = options
+        self.options = options
         self._ledger = Ledger(name, engine, options.database)
         self._tables = Tables(name, engine, options)
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
@@ -110,14 +113,8 @@ class ClickHouseSink(TransactionSteps):
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
-        self._require_chunks(transaction, chunks)
         entry = self._ledger.entry(transaction)
-        content = {}
-        for table in entry.intent.versions:
-            staging = self._tables.staging(transaction, table, transaction.fence)
-            if staging in self._tables.staged(transaction):
-                source = self._tables.qualified_staging(staging)
-                content[str(table)] = self._tables.partitions(source, table, hashed=True)
+        content = self._compared(entry.intent, chunks)
         self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
 
     def decide(self, transaction: TransactionId, fence: Fence) -> None:
@@ -231,7 +228,7 @@ class ClickHouseSink(TransactionSteps):
 
     def _await_merges(self, tables: Sequence[TableName]) -> None:
         """Wait until the server has merged enough: it slows down inserts with many parts, but not moves."""
-        limit = self._options.max_parts
+        limit = self.options.max_parts
         until = time.monotonic() + _MERGES_S
         while tables:
             parts, table = self._tables.most_parts(tables)
@@ -270,7 +267,7 @@ class ClickHouseSink(TransactionSteps):
     # -- audit ------------------------------------------------------------------------------------
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
-        return digests(batches(rows, self._tables.columns(table), self._options.chunk_rows))
+        return digests(batches(rows, self._tables.columns(table), self.options.chunk_rows))
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
         return self._tables.audit(table, self._ledger.publication_of(checkpoint))
@@ -291,11 +288,11 @@ class ClickHouseSink(TransactionSteps):
     @property
     def address(self) -> str:
         """Tells the servers of a sink apart."""
-        return self._options.address
+        return self.options.address
 
     @property
     def chunk_rows(self) -> int:
-        return self._options.chunk_rows
+        return self.options.chunk_rows
 
     def ping(self) -> None:
         """Any error means that the server does not answer."""
@@ -330,6 +327,9 @@ class ClickHouseSink(TransactionSteps):
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
     ) -> list[Chunk]:
+        if signed_rows and all(self.is_for_tasks(rows, known_rows) for rows, _ in signed_rows):
+            open_staging = self.open_task_staging(transaction, table)
+            return stage_by_tasks(self.name, [open_staging], signed_rows, (), self.options)
         staging = self.open_staging(transaction, table)
         for rows, sign in signed_rows:
             for batch in batches(rows, self.columns(table), self.chunk_rows, known_rows):
@@ -344,30 +344,68 @@ class ClickHouseSink(TransactionSteps):
         self._tables.stage(staging, table)
         # A newer owner that raised its fence before this check may not have seen the staging table.
         self._ledger.require(transaction.fence)
-        return Staging(self._tables, staging, table, publication, "" if self._is_only else self.address)
+        return Staging(self._tables, staging, table, publication, self._chunk_server)
 
-    def _require_chunks(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
-        """Compare what is staged with what was sent."""
+    def is_for_tasks(self, rows: Rows, known_rows: int | None) -> bool:
+        """Whether Spark's tasks insert these rows."""
+        return is_for_tasks(self.options, rows, known_rows)
+
+    def open_task_staging(self, transaction: TransactionId, table: TableName) -> OpenStaging:
+        """A staging table into which tasks insert."""
+        self._next(Operation.WRITE, transaction, transaction.fence)
+        staging = OpenStaging(
+            self._tables,
+            self.options,
+            self._tables.staging(transaction, table, transaction.fence),
+            table,
+            self._ledger.entry(transaction).publication,
+            self._chunk_server,
+            self._await_quiet,
+        )
+        staging.create()
+        self._ledger.require(transaction.fence)
+        return staging
+
+    @property
+    def _chunk_server(self) -> str:
+        """What chunks are said to be in; one of one server needs no name."""
+        return "" if self._is_only else self.address
+
+    def _compared(self, intent: Intent, chunks: Sequence[Chunk]) -> dict[str, dict[str, tuple[int, str]]]:
+        """Compare what is staged with what was sent; by table and partition what is staged.
+
+        Raises:
+            SinkContentError: they differ.
+        """
         arrived: dict[tuple[TableName, int], Digest] = {}
-        stagings = self._tables.staged(transaction)
-        intent = self._ledger.entry(transaction).intent
-        for table in {*intent.versions, *(chunk.table for chunk in chunks)}:
-            staging = next((name for name in stagings if name in self._names(transaction, table)), None)
-            digests_by_chunk = {} if staging is None else self._tables.chunk_digests(staging, table)
-            arrived |= {(table, number): digest for number, digest in digests_by_chunk.items()}
+        content: dict[str, dict[str, tuple[int, str]]] = {}
+        stagings = self._tables.staged(intent.transaction)
+        highest = self._ledger.highest_fence()
+        for table in dict.fromkeys((*intent.versions, *(chunk.table for chunk in chunks))):
+            names = self._names(intent.transaction, table, highest)
+            staging = next((name for name in stagings if name in names), None)
+            if staging is None:
+                continue
+            partitions: dict[str, tuple[int, str]] = {}
+            for number, partition, digest in self._tables.staged_digests(staging, table):
+                arrived[table, number] = _sum(arrived.get((table, number), _NO_ROWS), digest)
+                before = Digest(*partitions.get(partition, (0, "0")))
+                total = _sum(before, digest)
+                partitions[partition] = total.rows, total.hash
+            content[str(table)] = partitions
         same_content(self.name, chunks, arrived)
+        return content
 
-    def _names(self, transaction: TransactionId, table: TableName) -> list[str]:
+    def _names(self, transaction: TransactionId, table: TableName, highest: Fence) -> list[str]:
         """What the staging table of a table may be called: after the writer's fence or a newer owner's."""
-        fences = {transaction.fence, self._ledger.highest_fence()}
-        return [self._tables.staging(transaction, table, fence) for fence in fences]
+        return [self._tables.staging(transaction, table, fence) for fence in {transaction.fence, highest}]
 
     def is_whole(self, intent: Intent) -> bool:
         """Whether the staged rows are those that were sent."""
         if intent.chunks is None:
             return False
         try:
-            self._require_chunks(intent.transaction, intent.chunks)
+            self._compared(intent, intent.chunks)
         except SinkContentError:
             return False
         return True
@@ -377,7 +415,8 @@ class ClickHouseSink(TransactionSteps):
         for name, partitions in entry.content.items():
             table = TableName.parse(name)
             staging = self._tables.staging(transaction, table, fence)
-            arrived = self._arrived(table, entry, hashed=hashed)
+            # Who goes on with a commit finds partitions that were moved; nothing moved before it.
+            arrived = self._arrived(table, entry, hashed=True) if hashed else {}
             for partition in partitions:
                 if partition not in arrived:
                     self._tables.move(staging, partition, table)
@@ -401,3 +440,8 @@ class ClickHouseSink(TransactionSteps):
     def _drop_staging(self, transaction: TransactionId) -> None:
         for staging in self._tables.staged(transaction):
             self._tables.drop(staging)
+
+
+def _sum(first: Digest, second: Digest) -> Digest:
+    total = (int(first.hash, 16) + int(second.hash, 16)) % 2**64
+    return Digest(first.rows + second.rows, f"{total:016x}")

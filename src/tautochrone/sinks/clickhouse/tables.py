@@ -277,13 +277,26 @@ class Tables:
 
     # -- content ----------------------------------------------------------------------------------
 
-    def chunk_digests(self, staging: str, table: TableName) -> dict[int, Digest]:
-        """By number the chunks of a staging table."""
+    def staged_digests(self, staging: str, table: TableName) -> list[tuple[int, str, Digest]]:
+        """The rows of a staging table by number of the chunk and partition."""
         digests = self._engine.rows(
-            f"SELECT {CHUNK}, toString(count()), {self._hash(table)} FROM {self._qualified(staging)} "
-            f"GROUP BY {CHUNK}"
+            f"SELECT {CHUNK}, _partition_id, toString(count()), {self._hash(table)} "
+            f"FROM {self._qualified(staging)} GROUP BY {CHUNK}, _partition_id"
         )
-        return {int(number): _digest(rows, text) for number, rows, text in digests}
+        return [(int(number), partition, _digest(rows, text)) for number, partition, rows, text in digests]
+
+    def staged_chunks(self, staging: str) -> set[int]:
+        """The numbers of the chunks of a staging table."""
+        numbers = self._engine.rows(f"SELECT DISTINCT {CHUNK} FROM {self._qualified(staging)}")
+        return {int(number) for (number,) in numbers}
+
+    def keep_chunks(self, staging: str, numbers: Sequence[int]) -> None:
+        """Delete all other chunks of a staging table."""
+        listed = ", ".join(map(str, numbers))
+        condition = f"{CHUNK} NOT IN ({listed})" if numbers else "1"
+        self._engine.run(
+            f"ALTER TABLE {self._qualified(staging)} DELETE WHERE {condition} SETTINGS mutations_sync = 2"
+        )
 
     def partitions(
         self, source: str, table: TableName, publication: int | None = None, *, hashed: bool

@@ -1,0 +1,179 @@
+"""Large changes are inserted by Spark's tasks: rows do not pass through the driver.
+
+1. The driver creates an *open* staging table in each server, under a name that nobody used before, and checks
+   the fence.
+2. Each task inserts the rows of its partition in chunks, and answers which chunks the server has: see
+   `task_insert`.
+3. The driver *seals* the table: it gives it the name of the transaction's staging table, and waits for
+   statements that still use the open one. What a task of a lost attempt sends later finds no table.
+4. Chunks that no successful task named are deleted: those of attempts that failed, and those of which the
+   answer was lost.
+
+The content of what is left is compared by `prepare`, as that of any staging table. A new owner renames open
+tables like all others, so tasks of an older driver reach nothing either.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import Rows
+from tautochrone.model.names import TableName
+from tautochrone.model.sink import Chunk, Digest
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.task_insert import ANSWER_SCHEMA, FAILED, InsertTarget, task_function
+from tautochrone.sinks.clickhouse.types import Column
+
+__all__ = ["OpenStaging", "is_for_tasks", "stage_by_tasks"]
+
+_by_value_lock = threading.Lock()
+
+
+def is_for_tasks(options: ClickHouseOptions, rows: Rows, known_rows: int | None) -> bool:
+    """Whether tasks insert rows: a server can be reached from elsewhere, and there are many rows, or an
+    unknown number."""
+    if not options.host or not options.task_rows or not hasattr(rows, "mapInArrow"):
+        return False
+    return known_rows is None or known_rows > options.task_rows
+
+
+class OpenStaging:
+    """The open staging table of one server.
+
+    Args:
+        staging: the name that the table gets when it is sealed.
+        server: what its chunks are said to be in.
+        await_quiet: waits until no statement uses these tables.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        options: ClickHouseOptions,
+        staging: str,
+        table: TableName,
+        publication: int,
+        server: str,
+        await_quiet: Callable[[Sequence[str]], None],
+    ) -> None:
+        self._tables = tables
+        self._options = options
+        self._staging = staging
+        self._table = table
+        self.publication = publication
+        self._server = server
+        self._await_quiet = await_quiet
+        transaction, _, fence = staging.rsplit("__", 2)
+        self._open = f"{transaction}__{uuid.uuid4().hex[:8]}__{fence}"
+
+    def create(self) -> None:
+        self._tables.stage(self._open, self._table)
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return self._tables.columns(self._table)
+
+    @property
+    def target(self) -> InsertTarget:
+        options = self._options
+        return InsertTarget(
+            table=self._tables.qualified_staging(self._open),
+            host=options.host,
+            port=options.port,
+            is_encrypted=options.is_encrypted,
+            user=options.user,
+            password=options.password,
+            tls_ca=options.tls_ca,
+            tls_certificate=options.tls_certificate,
+            tls_key=options.tls_key,
+        )
+
+    def seal(self, digests: dict[int, Digest]) -> list[Chunk]:
+        """See the steps 3 and 4 of the module docstring.
+
+        Args:
+            digests: by number the chunks that successful tasks named.
+        """
+        self._tables.drop(self._staging)
+        self._tables.rename(self._open, self._staging)
+        self._await_quiet([self._open])
+        if self._tables.staged_chunks(self._staging) - digests.keys():
+            self._tables.keep_chunks(self._staging, sorted(digests))
+        return [
+            Chunk(table=self._table, number=number, digest=digest, server=self._server)
+            for number, digest in sorted(digests.items())
+        ]
+
+
+def stage_by_tasks(
+    sink: str,
+    stagings: Sequence[OpenStaging],
+    signed_rows: Sequence[tuple[Rows, int]],
+    shard_key: Sequence[str],
+    options: ClickHouseOptions,
+) -> list[Chunk]:
+    """Insert rows into open staging tables, one of each server, and seal them.
+
+    Raises:
+        SinkError: `SINK_TASKS_FAILED`, the server refused the rows of a task, or does not answer it.
+    """
+    digests: list[dict[int, Digest]] = [{} for _ in stagings]
+    for rows, sign in signed_rows:
+        insert = task_function(
+            [staging.target for staging in stagings],
+            stagings[0].columns,
+            shard_key,
+            sign=sign,
+            publication=stagings[0].publication,
+            chunk_rows=options.chunk_rows,
+            chunk_bytes=options.chunk_bytes,
+        )
+        for answer in _answers(sink, rows, _by_value(insert)):
+            digests[answer.server][answer.number] = Digest(answer.rows, answer.hash)
+    return [chunk for staging, named in zip(stagings, digests, strict=True) for chunk in staging.seal(named)]
+
+
+def _answers(sink: str, rows: Any, payload: bytes) -> Sequence[Any]:
+    # Nested, so that executors need nothing of this package.
+    def insert(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return pickle.loads(payload)(record_batches)  # type: ignore[no-any-return]
+
+    try:
+        answers: Sequence[Any] = rows.mapInArrow(insert, ANSWER_SCHEMA).collect()
+    except Exception as error:
+        text = str(error)
+        if FAILED not in text:
+            raise
+        reason = text[text.index(FAILED) + len(FAILED) :].splitlines()[0].strip(" :")
+        raise SinkError(
+            "SINK_TASKS_FAILED",
+            f"Sink {sink}: a Spark task could not insert its rows: {reason}",
+            hint="Spark's executors must reach the server. The option task_rows = 0 sends all rows "
+            "through the driver.",
+            parameters={"sink": sink},
+            retryable=True,
+        ) from error
+    return answers
+
+
+def _by_value(function: Callable[..., object]) -> bytes:
+    """A function with all code of this package that it uses."""
+    from pyspark import cloudpickle as untyped
+
+    cloudpickle: Any = untyped
+    package = sys.modules[__name__.partition(".")[0]]
+    with _by_value_lock:
+        cloudpickle.register_pickle_by_value(package)
+        try:
+            return bytes(cloudpickle.dumps(function))
+        finally:
+            cloudpickle.unregister_pickle_by_value(package)
