@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -50,7 +51,10 @@ def _jars() -> Path:
         ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
         pattern = f"{folder}/[artifact]-[revision](-[classifier]).[ext]"
         command = [find_java(), "-jar", str(ivy), "-ivy", str(folder / "ivy.xml"), "-confs", "default"]
-        subprocess.run([*command, "-types", "jar", "bundle", "-retrieve", pattern], check=True, timeout=300)
+        command += ["-types", "jar", "bundle", "-retrieve", pattern]
+        # A cache of its own: another worker of the tests may download other jars at the same time.
+        with tempfile.TemporaryDirectory(dir=folder) as cache:
+            subprocess.run([*command, "-cache", cache], check=True, timeout=300)
         (folder / "complete").touch()
     return folder
 

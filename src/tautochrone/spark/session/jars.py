@@ -144,6 +144,9 @@ def _download(artifact: Artifact, folder: Path, java: str) -> None:
             java,
             "-jar",
             str(ivy),
+            # Ivy does not lock its cache: two processes that fill the same one make each other fail.
+            "-cache",
+            f"{scratch}/ivy",
             "-dependency",
             artifact.group,
             artifact.name,
