@@ -82,6 +82,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
 def _verify_sink(arguments: argparse.Namespace) -> int:
     """Compare a sink with the lake; 1 when a table differs."""
     from tautochrone.app.open import Project
+    from tautochrone.model.reason import reason_fields
     from tautochrone.project.sinks import sink_declarations
     from tautochrone.runtime.delivery.audit import verify_sink
     from tautochrone.runtime.job.selection import find_all
@@ -108,13 +109,19 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
             tables,
             arguments.checkpoint,
         ):
-            different = different or not verdict.equal
+            different = different or verdict.equal is False
             if arguments.json:
-                json_line({**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal})
+                line = {**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal}
+                del line["reason"]
+                json_line({**line, **reason_fields("reason", verdict.reason)})
                 continue
-            result = "equal" if verdict.equal else "DIFFERENT"
+            result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
             counts = f"{verdict.lake_rows} rows in the lake, {verdict.sink_rows} in the sink"
             answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({counts})\n")
+            if verdict.reason is not None:
+                answer().write(f"  {verdict.reason}\n")
+            if any(verdict.parts):
+                answer().write(f"  in the parts {', '.join(verdict.parts)}\n")
             for difference in verdict.differences:
                 copies = f"lake {difference.in_lake}, sink {difference.in_sink}"
                 answer().write(f"  {copies}  {difference.row}\n")

@@ -349,6 +349,13 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_HAS_NO_ROWS: "the sink has nothing of it yet",
     ReasonCode.CHANGES_UNKNOWN: "{text}",
     ReasonCode.SINK_HISTORY_OLD: "older checkpoints than {oldest} are no longer kept by the sink",
+    ReasonCode.SINK_CHECKPOINT_NOT_SHOWN: "the sink does not show checkpoint {checkpoint}: it keeps the "
+    "newest rows only, was given several checkpoints at once, or gave this one up; compared is checkpoint "
+    "{shown}, which its readers see",
+    ReasonCode.SINK_CHECKPOINT_OF_ANOTHER_STORE: "the checkpoint {checkpoint} that the sink has is that of "
+    "an older copy or another store; compared is checkpoint {shown}, which its readers see",
+    ReasonCode.SINK_RECORDS_REMOVED: "Kafka removed records of the partitions {partitions} of {topic} that "
+    "checkpoint {checkpoint} had",
     ReasonCode.CHECKPOINT_RETENTION: _retention_text,
     ReasonCode.VERSIONS_NOT_NEEDED: "no checkpoint, pin, tag or refresh needs them",
     ReasonCode.SMALL_FILES: "at least {min_files} small files, or a file of which half is deleted",

@@ -27,10 +27,12 @@ from typing import Any, Protocol, runtime_checkable
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import Reason
 
 __all__ = [
     "TRANSITIONS",
     "Capabilities",
+    "CheckpointHistory",
     "Chunk",
     "Digest",
     "FoldedTable",
@@ -410,6 +412,17 @@ class RowAudit(Protocol):
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
         """The rows that differ from those of the lake, `limit` at most."""
+
+
+@runtime_checkable
+class CheckpointHistory(Protocol):
+    """What a sink may offer that can show older checkpoints than its readers see, beside `Sink.audit`."""
+
+    def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
+        """The newest transaction of this number, with its versions; None: the sink knows none (any more)."""
+
+    def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
+        """Parts of `Sink.audit` that the sink cannot tell for this checkpoint, and why."""
 
 
 @runtime_checkable

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tautochrone.errors import SinkError
+from tautochrone.errors import CheckpointUnavailableError, SinkError
 from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import CheckpointNumber, TableName, Version
-from tautochrone.model.sink import Digest, RowAudit, RowDifference, Sink
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import CheckpointHistory, Digest, Published, RowAudit, RowDifference, Sink
 from tautochrone.sinks import open_sink
 
 __all__ = ["SinkVerdict", "verify_sink"]
@@ -27,6 +29,8 @@ class SinkVerdict:
         rows: of the lake and of the sink.
         parts: of the sink's partitions or hash ranges those that differ.
         differences: rows that differ, some of them, if the sink can name them.
+        unknown_parts: those that the sink cannot tell for this checkpoint, for the reason given.
+        reason: why they are unknown, or why another checkpoint is compared than the one that was asked for.
     """
 
     sink: str
@@ -36,10 +40,15 @@ class SinkVerdict:
     sink_rows: int
     parts: tuple[str, ...] = ()
     differences: tuple[RowDifference, ...] = field(default=())
+    unknown_parts: tuple[str, ...] = ()
+    reason: Reason | None = None
 
     @property
-    def equal(self) -> bool:
-        return not self.parts
+    def equal(self) -> bool | None:
+        """None: nothing differs in what could be compared, and something could not."""
+        if self.parts:
+            return False
+        return None if self.unknown_parts else True
 
 
 def verify_sink(
@@ -52,10 +61,11 @@ def verify_sink(
 ) -> Iterator[SinkVerdict]:
     """Compare tables of a sink at a checkpoint, or at the one that its readers see.
 
+    A sink that does not show the checkpoint is compared at the one that its readers see, with a reason.
+
     Raises:
-        SinkError: `SINK_SHOWS_NOTHING`, nothing was delivered yet; `SINK_CANNOT_AUDIT`,
-            `SINK_CHECKPOINT_GONE`.
-        CheckpointUnavailableError: `number` is no published checkpoint.
+        SinkError: `SINK_SHOWS_NOTHING`, nothing was delivered yet; `SINK_CANNOT_AUDIT`.
+        CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `CHECKPOINT_NOT_PUBLISHED`.
     """
     sink = open_sink(declaration.name, declaration.format, declaration.options)
     try:
@@ -68,45 +78,95 @@ def verify_sink(
         published = sink.published()
         if published is None:
             raise SinkError("SINK_SHOWS_NOTHING", f"Sink {declaration.name} has no checkpoint yet")
-        checkpoint = published.checkpoint if number is None else CheckpointNumber(number)
-        versions = (
-            published.versions
-            if checkpoint == published.checkpoint
-            else store.checkpoints.versions_at(checkpoint)
-        )
+        auditor = _Auditor(session, lake, sink, declaration.name, published)
+        if number is not None and number != published.checkpoint:
+            _require_published(store, number)
+            auditor.go_back(CheckpointNumber(number), store.checkpoints.versions_at(number))
         for name in tables or declaration.tables:
-            if name in versions:
-                yield _verdict(session, lake, sink, declaration.name, name, checkpoint, versions[name])
+            verdict = auditor.verdict(name)
+            if verdict is not None:
+                yield verdict
     finally:
         sink.close()
 
 
-def _verdict(
-    session: Any,
-    lake: LakeCatalog,
-    sink: Sink,
-    sink_name: str,
-    name: TableName,
-    checkpoint: CheckpointNumber,
-    version: Version,
-) -> SinkVerdict:
-    rows = lake.load(name).read(session, version)
-    expected, shown = sink.digest(name, rows), sink.audit(name, checkpoint)
-    nothing = Digest(0, "")
-    parts = [
-        part
-        for part in sorted(expected.keys() | shown.keys())
-        if expected.get(part, nothing) != shown.get(part, nothing)
-    ]
-    differences: Sequence[RowDifference] = ()
-    if parts and isinstance(sink, RowAudit):
-        differences = sink.differences(name, checkpoint, rows, _SHOWN_ROWS)
-    return SinkVerdict(
-        sink=sink_name,
-        dataset=name,
-        checkpoint=checkpoint,
-        lake_rows=sum(digest.rows for digest in expected.values()),
-        sink_rows=sum(digest.rows for digest in shown.values()),
-        parts=tuple(parts),
-        differences=tuple(differences),
-    )
+def _require_published(store: Store, number: int) -> None:
+    state = store.checkpoints.get(CheckpointNumber(number)).state
+    if state not in (CheckpointState.PUBLISHED, CheckpointState.PARTIAL):
+        raise CheckpointUnavailableError(
+            "CHECKPOINT_NOT_PUBLISHED",
+            f"Checkpoint {number} is {state}, and no sink was given its rows",
+            hint="`taut checkpoints` lists those that can be read.",
+        )
+
+
+class _Auditor:
+    """Compares the tables of a sink, at the checkpoint that its readers see unless `go_back` says another."""
+
+    def __init__(
+        self, session: Any, lake: LakeCatalog, sink: Sink, sink_name: str, published: Published
+    ) -> None:
+        self._session = session
+        self._lake = lake
+        self._sink = sink
+        self._sink_name = sink_name
+        self._shown = published
+        self._checkpoint, self._versions = published.checkpoint, published.versions
+        self._reason: Reason | None = None
+
+    def go_back(self, checkpoint: CheckpointNumber, versions: Mapping[TableName, Version]) -> None:
+        """Compare at another checkpoint of the store, if the sink can tell it."""
+        self._checkpoint, self._versions = checkpoint, versions
+        if not isinstance(self._sink, CheckpointHistory):
+            return
+        older = self._sink.published_at(checkpoint)
+        if older is None:
+            self._compare_newest(ReasonCode.SINK_CHECKPOINT_NOT_SHOWN)
+        elif any(versions.get(name) != version for name, version in older.versions.items()):
+            # A store that was restored gives numbers again.
+            self._compare_newest(ReasonCode.SINK_CHECKPOINT_OF_ANOTHER_STORE)
+        else:
+            self._versions = older.versions
+
+    def verdict(self, name: TableName) -> SinkVerdict | None:
+        """None for a table that the checkpoint does not have."""
+        shown: Mapping[str, Digest] = {}
+        if name in self._versions:
+            try:
+                shown = self._sink.audit(name, self._checkpoint)
+            except SinkError as error:
+                if error.error_class != "SINK_CHECKPOINT_GONE" or self._checkpoint == self._shown.checkpoint:
+                    raise
+                self._compare_newest(ReasonCode.SINK_CHECKPOINT_NOT_SHOWN)
+                return self.verdict(name)
+        if name not in self._versions:
+            return None
+        sink, checkpoint = self._sink, self._checkpoint
+        rows = self._lake.load(name).read(self._session, self._versions[name])
+        expected = sink.digest(name, rows)
+        unknown = sink.unknown_parts(name, checkpoint) if isinstance(sink, CheckpointHistory) else {}
+        nothing = Digest(0, "")
+        parts = [
+            part
+            for part in sorted((expected.keys() | shown.keys()) - unknown.keys())
+            if expected.get(part, nothing) != shown.get(part, nothing)
+        ]
+        differences: Sequence[RowDifference] = ()
+        if parts and isinstance(sink, RowAudit):
+            differences = sink.differences(name, checkpoint, rows, _SHOWN_ROWS)
+        return SinkVerdict(
+            sink=self._sink_name,
+            dataset=name,
+            checkpoint=checkpoint,
+            lake_rows=sum(digest.rows for digest in expected.values()),
+            sink_rows=sum(digest.rows for digest in shown.values()),
+            parts=tuple(parts),
+            differences=tuple(differences),
+            unknown_parts=tuple(sorted(unknown)),
+            reason=next(iter(unknown.values()), self._reason),
+        )
+
+    def _compare_newest(self, code: ReasonCode) -> None:
+        requested, shown = int(self._checkpoint), int(self._shown.checkpoint)
+        self._reason = Reason.of(code, checkpoint=requested, shown=shown)
+        self._checkpoint, self._versions = self._shown.checkpoint, self._shown.versions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from tautochrone.errors import SinkError
 from tautochrone.sinks.kafka.options import KafkaOptions
+from tautochrone.sinks.kafka.parts import DEFAULT_PARTITIONER
 
 __all__ = ["Client", "Session", "SessionLostError", "TopicInfo", "kafka_errors", "new_producer"]
 
@@ -87,7 +89,7 @@ def new_producer(options: KafkaOptions) -> Any:
     return Producer(
         {
             # As the clients in Java choose partitions.
-            "partitioner": "murmur2_random",
+            "partitioner": DEFAULT_PARTITIONER,
             "linger.ms": "5",
             "transaction.timeout.ms": "300000",
             **options.client,
@@ -255,6 +257,7 @@ class Session:
 
     Attributes:
         ends: by topic and partition the offset behind what the open transaction sent.
+        counts: by topic and partition the number of its records.
     """
 
     def __init__(self, sink: str, producer: Any) -> None:
@@ -263,12 +266,14 @@ class Session:
         self._error: KafkaError | None = None
         self.is_open = False
         self.ends: dict[str, dict[int, int]] = {}
+        self.counts: dict[str, Counter[int]] = {}
         with kafka_errors(sink):
             producer.init_transactions(_TIMEOUT_S)
 
     def begin(self) -> None:
         self._error = None
         self.ends = {}
+        self.counts = {}
         with kafka_errors(self._sink):
             self._producer.begin_transaction()
         self.is_open = True
@@ -289,6 +294,7 @@ class Session:
                 return
             offsets = self.ends.setdefault(topic, {})
             offsets[message.partition()] = max(offsets.get(message.partition(), 0), message.offset() + 1)
+            self.counts.setdefault(topic, Counter())[message.partition()] += 1
             if delivered is not None:
                 delivered(message.key(), message.value())
 

@@ -7,7 +7,8 @@ rows.
 | key | value |
 |---|---|
 | `fence` | `{"fence": n}` |
-| `pointer` | the transaction and its versions, its number `publication`, and where it ends in each topic |
+| `pointer` | the transaction, its versions, its number `publication`, `ends` and `totals` of each topic |
+| `publication:SLOT` | the same of one of the last `HISTORY` commits |
 | `topic:TABLE` | a `Claim` |
 """
 
@@ -19,14 +20,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.errors import SinkError
-from tautochrone.model.names import Fence, TableName
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import Intent, Published, TransactionId
 from tautochrone.sinks.kafka.client import Client, TopicInfo
 from tautochrone.sinks.kafka.options import KafkaOptions
 
-__all__ = ["Claim", "ControlTopic", "Pointer"]
+__all__ = ["HISTORY", "Claim", "ControlTopic", "Pointer"]
 
-FENCE, POINTER, _CLAIM = "fence", "pointer", "topic:"
+FENCE, POINTER, _CLAIM, _PUBLICATION = "fence", "pointer", "topic:", "publication:"
+HISTORY = 2_000
+"""How many commits the control topic tells of. Its size is bounded, because their keys repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +40,15 @@ class Pointer:
         publication: counts the commits of the sink, from 1. Each record has the number of its commit in a
             header.
         ends: by topic and partition the offset behind the last record of the sink.
+        totals: by topic and partition how many records the sink committed, from the first one on. A topic
+            that an older release wrote to has none.
     """
 
     transaction: TransactionId
     versions: Mapping[str, str]
     publication: int
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    totals: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def published(self) -> Published:
         value: dict[str, Any] = {
@@ -53,25 +59,26 @@ class Pointer:
         }
         return Published(transaction=self.transaction, versions=Intent.from_json(value).versions)
 
-    def record(self) -> tuple[str, Mapping[str, Any]]:
-        ends = {topic: {str(part): end for part, end in ends.items()} for topic, ends in self.ends.items()}
-        return POINTER, {
+    def records(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """The pointer's record, and the one by which it is still known when it is not the newest."""
+        value = {
             "transaction": self.transaction.as_json(),
             "versions": dict(self.versions),
             "publication": self.publication,
-            "ends": ends,
+            "ends": _with_texts(self.ends),
+            "totals": _with_texts(self.totals),
         }
+        return [(POINTER, value), (f"{_PUBLICATION}{self.publication % HISTORY}", value)]
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Pointer:
-        ends = {
-            topic: {int(part): end for part, end in ends.items()} for topic, ends in value["ends"].items()
-        }
         return cls(
             transaction=TransactionId.from_json(value["transaction"]),
             versions=value["versions"],
             publication=value["publication"],
-            ends=ends,
+            ends=_with_numbers(value["ends"]),
+            # Pointers of versions that kept no history do not have it.
+            totals=_with_numbers(value.get("totals", {})),
         )
 
 
@@ -130,6 +137,13 @@ class ControlTopic:
         self.fence = Fence(0)
         self.pointer: Pointer | None = None
         self.claims: dict[TableName, Claim] = {}
+        self._history: dict[str, Pointer] = {}
+
+    def at(self, checkpoint: CheckpointNumber) -> Pointer | None:
+        """The newest commit of this number: a store that was restored gives a number again."""
+        known = (self.pointer, *self._history.values())
+        commits = [each for each in known if each and each.transaction.checkpoint == checkpoint]
+        return max(commits, key=lambda commit: commit.publication, default=None)
 
     def create(self) -> None:
         """Create the topic if it is missing.
@@ -191,5 +205,16 @@ class ControlTopic:
             self.fence = Fence(value["fence"])
         elif key == POINTER:
             self.pointer = Pointer.from_json(value)
+        elif key.startswith(_PUBLICATION):
+            self._history[key] = Pointer.from_json(value)
         elif key.startswith(_CLAIM):
             self.claims[TableName.parse(key.removeprefix(_CLAIM))] = Claim.from_json(value)
+
+
+def _with_texts(numbers: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    """Partitions as JSON has them."""
+    return {topic: {str(part): number for part, number in parts.items()} for topic, parts in numbers.items()}
+
+
+def _with_numbers(texts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    return {topic: {int(part): number for part, number in parts.items()} for topic, parts in texts.items()}

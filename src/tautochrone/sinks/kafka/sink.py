@@ -24,6 +24,7 @@ from typing import Any
 from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -42,7 +43,6 @@ from tautochrone.sinks.common.steps import (
     require_fence,
     require_visible,
     same_content,
-    total_digest,
 )
 from tautochrone.sinks.json_rows import comparable, row_number, to_text
 from tautochrone.sinks.kafka.client import Client, Session, SessionLostError, new_producer
@@ -55,6 +55,7 @@ from tautochrone.sinks.kafka.messages import (
     upsert_replacement,
 )
 from tautochrone.sinks.kafka.options import KafkaOptions, Mode
+from tautochrone.sinks.kafka.parts import part_digests
 from tautochrone.sinks.kafka.spool import RunningDigest, Spool
 from tautochrone.sinks.kafka.topics import PUBLICATION_HEADER, SINK_HEADER, Topics
 
@@ -215,8 +216,10 @@ class KafkaSink(TransactionSteps):
         publication = self._publication()
         if self._claim(table).mode == Mode.UPSERT:
             present = self._topics.keys(table, publication) if publication else {}
-            messages = upsert_replacement(self.name, table, encoder, new_rows, present)
+            numbers = {key: number for key, (number, _) in present.items()}
+            messages = upsert_replacement(self.name, table, encoder, new_rows, numbers)
         else:
+            self._require_all_records(table)
             none: tuple[Counter[str], dict[str, Mapping[str, Any]]] = (Counter(), {})
             copies, stored = self._topics.rows(table, publication) if publication else none
             messages = changelog_replacement(table, encoder, transaction, new_rows, copies, stored)
@@ -269,25 +272,67 @@ class KafkaSink(TransactionSteps):
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
         self._control.refresh()
-        encoded = self._topics.encoder(table).rows(rows, self._options.chunk_rows)
-        return total_digest((row_number(comparable(row)), 1) for row in encoded)
+        encoder, part = self._topics.encoder(table), self._topics.part_of(table)
+        encoded = encoder.rows(rows, self._options.chunk_rows)
+        return part_digests(
+            (part(encoder.key_of(row), -1), row_number(comparable(row)), 1) for row in encoded
+        )
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
-        publication = self._publication_of(checkpoint)
+        pointer = self._pointer_of(checkpoint)
         if table not in self._control.claims:
             return {}
+        part = self._topics.part_of(table)
         if self._claim(table).mode == Mode.UPSERT:
-            return total_digest((number, 1) for number in self._topics.keys(table, publication).values())
-        changes = self._topics.changes(table, publication)
-        return total_digest((row_number(comparable(row)), sign) for row, sign in changes)
+            keys = self._topics.keys(table, pointer.publication)
+            return part_digests(
+                (part(key, partition), number, 1) for key, (number, partition) in keys.items()
+            )
+        self._require_all_records(table, pointer)
+        changes = self._topics.changes(table, pointer.publication)
+        return part_digests(
+            (part(None, partition), row_number(comparable(row)), sign) for row, sign, partition in changes
+        )
 
     def differences(
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
-        in_sink, _ = self._topics.rows(table, self._publication_of(checkpoint))
-        encoded = self._topics.encoder(table).rows(rows, self._options.chunk_rows)
-        in_lake = Counter(comparable(row) for row in encoded)
-        return differing_rows(in_sink, in_lake, limit)
+        unknown = self.unknown_parts(table, checkpoint)
+        encoder, part = self._topics.encoder(table), self._topics.part_of(table)
+        in_sink, stored_row = self._topics.rows(table, self._pointer_of(checkpoint).publication)
+        in_lake: Counter[str] = Counter()
+        for row in encoder.rows(rows, self._options.chunk_rows):
+            if part(encoder.key_of(row), -1) not in unknown:
+                in_lake[comparable(row)] += 1
+        known = {
+            text: copies
+            for text, copies in in_sink.items()
+            if part(encoder.key_of(stored_row[text]), -1) not in unknown
+        }
+        return differing_rows(Counter(known), in_lake, limit)
+
+    def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
+        self._control.refresh()
+        pointer = self._control.at(checkpoint)
+        return None if pointer is None else pointer.published()
+
+    def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
+        """Compaction removes records that older checkpoints had. Of the newest one it removes none."""
+        pointer = self._pointer_of(checkpoint)
+        if table not in self._control.claims or self._claim(table).mode != Mode.UPSERT:
+            return {}
+        if pointer == self._control.pointer:
+            return {}
+        part = self._topics.part_of(table)
+        lost = sorted(self._topics.lost_records(table, pointer))
+        parts = {part(None, partition) for partition in lost}
+        reason = Reason.of(
+            ReasonCode.SINK_RECORDS_REMOVED,
+            topic=self._claim(table).topic,
+            partitions=lost,
+            checkpoint=int(checkpoint),
+        )
+        return dict.fromkeys(sorted(parts), reason)
 
     def close(self) -> None:
         self._drop_session()
@@ -312,12 +357,35 @@ class KafkaSink(TransactionSteps):
     def _publication(self) -> int:
         return 0 if self._control.pointer is None else self._control.pointer.publication
 
-    def _publication_of(self, checkpoint: CheckpointNumber) -> int:
+    def _pointer_of(self, checkpoint: CheckpointNumber) -> Pointer:
         self._control.refresh()
-        pointer = self._control.pointer
-        require_visible(self.name, None if pointer is None else pointer.transaction.checkpoint, checkpoint)
+        pointer = self._control.at(checkpoint)
+        if pointer is None:
+            newest = self._control.pointer
+            require_visible(self.name, None if newest is None else newest.transaction.checkpoint, checkpoint)
         assert pointer is not None
-        return pointer.publication
+        return pointer
+
+    def _require_all_records(self, table: TableName, pointer: Pointer | None = None) -> None:
+        """A change log says what the rows are only as a whole.
+
+        Raises:
+            SinkError: `SINK_TOPIC_RETENTION`.
+        """
+        pointer = pointer or self._control.pointer
+        lost = {} if pointer is None else self._topics.lost_records(table, pointer)
+        for partition, records in lost.items():
+            if records > 0:
+                topic = self._claim(table).topic
+                raise SinkError(
+                    "SINK_TOPIC_RETENTION",
+                    f"Sink {self.name}: partition {partition} of {topic} lacks {records} of its records, so "
+                    f"the rows of {table} cannot be told from it",
+                    hint="Set cleanup.policy=delete and retention.ms=-1 on the topic. To get all rows again, "
+                    f"delete all topics of the sink and run `taut sinks --forget {self.name}`.",
+                    parameters={"sink": self.name, "table": str(table)},
+                    sqlstate="55000",
+                )
 
     def _claim(self, table: TableName) -> Claim:
         return self._control.claims[table]
@@ -364,18 +432,26 @@ class KafkaSink(TransactionSteps):
         session = self._session
         assert session is not None
         before = {} if self._control.pointer is None else self._control.pointer.ends
+        counted = {} if self._control.pointer is None else self._control.pointer.totals
         ends = {
             topic: {**before.get(topic, {}), **session.ends.get(topic, {})}
             for topic in (*before, *session.ends)
+        }
+        totals = {
+            topic: Counter(counted.get(topic, {})) + session.counts.get(topic, Counter())
+            for topic in (*before, *session.counts)
+            # What an older release wrote was not counted.
+            if topic in counted or topic not in before
         }
         pointer = Pointer(
             transaction=intent.transaction,
             versions={str(table): str(version) for table, version in intent.versions.items()},
             publication=self._publication() + 1,
             ends=ends,
+            totals=totals,
         )
         with self._session_errors(fence):
-            self._send_records(session, [pointer.record()])
+            self._send_records(session, pointer.records())
             session.commit()
             self._sent = None
             self._client.await_decided(session.ends)

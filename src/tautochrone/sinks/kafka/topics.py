@@ -12,8 +12,9 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
 from tautochrone.sinks.kafka.client import Client, TopicInfo
-from tautochrone.sinks.kafka.control import Claim, ControlTopic
+from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import KafkaOptions, Mode, ValueFormat
+from tautochrone.sinks.kafka.parts import PartOf, part_of
 from tautochrone.sinks.kafka.values import SchemaRegistry, Values, check_avro, values_of
 
 __all__ = ["PUBLICATION_HEADER", "SINK_HEADER", "Topics"]
@@ -189,32 +190,52 @@ class Topics:
 
     # -- content ----------------------------------------------------------------------------------
 
-    def keys(self, table: TableName, publication: int) -> dict[str, int]:
-        """Of a topic of newest values the hash of each key's row."""
+    def part_of(self, table: TableName) -> PartOf:
+        """How an audit assigns rows of the table to parts of its topic."""
+        claim = self._control.claims[table]
+        partitions = self.require_there(table, claim).partitions
+        return part_of(self._options.client, claim.key, len(claim.starts), partitions)
+
+    def lost_records(self, table: TableName, pointer: Pointer) -> dict[int, int]:
+        """By partition how many records Kafka has removed of those up to a commit, without partitions that
+        lack none; -1: an older release wrote to the topic and did not count."""
+        claim = self._control.claims[table]
+        partitions = range(self.require_there(table, claim).partitions)
+        if claim.topic not in pointer.totals:
+            return dict.fromkeys(partitions, -1) if claim.topic in pointer.ends else {}
+        totals = pointer.totals[claim.topic]
+        counts = Counter(message.partition() for _, message in self._messages(table, pointer.publication))
+        lost = {partition: totals.get(partition, 0) - counts[partition] for partition in partitions}
+        return {partition: number for partition, number in lost.items() if number > 0}
+
+    def keys(self, table: TableName, publication: int) -> dict[str, tuple[int, int]]:
+        """Of a topic of newest values the hash of each key's row, and its partition."""
         decode = self.values(table).decode
-        newest: dict[str, tuple[int, int | None]] = {}
+        newest: dict[str, tuple[int, int | None, int]] = {}
         for written, message in self._messages(table, publication):
             key, value = message.key().decode(), message.value()
             number = None if value is None else row_number(comparable(decode(value)))
-            if written >= newest.get(key, (0, None))[0]:
-                newest[key] = (written, number)
-        return {key: number for key, (_, number) in newest.items() if number is not None}
+            if written >= newest.get(key, (0, None, 0))[0]:
+                newest[key] = (written, number, message.partition())
+        return {
+            key: (number, partition) for key, (_, number, partition) in newest.items() if number is not None
+        }
 
-    def changes(self, table: TableName, publication: int) -> Iterator[tuple[Mapping[str, Any], int]]:
-        """Of a change log each row that came (1) or went (-1)."""
+    def changes(self, table: TableName, publication: int) -> Iterator[tuple[Mapping[str, Any], int, int]]:
+        """Of a change log each row that came (1) or went (-1), and the partition."""
         decode = self.values(table).decode
         for _, message in self._messages(table, publication):
             envelope = decode(message.value())
             for row, sign in ((envelope["before"], -1), (envelope["after"], 1)):
                 if row is not None:
-                    yield row, sign
+                    yield row, sign, message.partition()
 
     def rows(self, table: TableName, publication: int) -> tuple[Counter[str], dict[str, Mapping[str, Any]]]:
         """The rows of a topic: copies by text, and the row by text. All of them are in memory."""
         copies: Counter[str] = Counter()
         rows: dict[str, Mapping[str, Any]] = {}
         if self._control.claims[table].mode == Mode.CHANGELOG:
-            for row, sign in self.changes(table, publication):
+            for row, sign, _ in self.changes(table, publication):
                 text = comparable(row)
                 copies[text] += sign
                 rows[text] = row
