@@ -1,4 +1,4 @@
-"""A bank is mirrored in three systems: the sum of all balances is 0 in each of them, whatever is killed."""
+"""A bank is mirrored in four systems: the sum of all balances is 0 in each of them, whatever is killed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.kafkasink.benches import committed_messages, newest_values
 
+from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Step
 from tautochrone.runtime.delivery.audit import verify_sink
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
@@ -26,6 +27,7 @@ from tautochrone.sinks import open_sink
 from tautochrone.testing.crash import fault
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.kafka import KafkaBroker
+from tautochrone.testing.mariadb import SINK_PASSWORD, is_installed, open_connection, sink_url
 from tautochrone.testing.postgresql import fresh_database
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.crash]
@@ -40,18 +42,19 @@ spark = SparkSession.active()
 def entries():
     return spark.readStream.schema("account INT, amount DECIMAL(12, 2)").json("@IN@")
 
-@dp.materialized_view(table_properties={"tautochrone.sinks": "columns, feed, reports"})
+@dp.materialized_view(table_properties={"tautochrone.sinks": "columns, feed, reports, shop"})
 def accounts():
     return spark.sql("SELECT account, sum(amount) AS balance FROM entries GROUP BY account")
 
 dp.create_sink("columns", "clickhouse", {"url": "clickhouse://embedded/@OUT@", "database": "bank"})
 dp.create_sink("feed", "kafka-transactional", {"kafka.bootstrap.servers": "@BROKER@", "key": "account"})
 dp.create_sink("reports", "postgresql", {"url": "@URL@", "schema": "bank", "key": "account"})
+dp.create_sink("shop", "mariadb", {"url": "@MARIADB@", "password": "@PASSWORD@", "key": "account"})
 """
 
 
 class Bank:
-    """The project, its entries, and its three mirrors."""
+    """The project, its entries, and its four mirrors."""
 
     def __init__(self, folder: Path, spark: SparkSession, broker: KafkaBroker) -> None:
         self._folder = folder
@@ -62,6 +65,8 @@ class Bank:
         self.pipeline = Pipeline(folder / "project", spark)
         text = DEFINITIONS.replace("@IN@", f"{folder}/in").replace("@OUT@", f"{folder}/clickhouse")
         text = text.replace("@BROKER@", broker.bootstrap).replace("@URL@", self._url)
+        self._database = f"mirror_bank_{folder.name}"
+        text = text.replace("@MARIADB@", sink_url(self._database)).replace("@PASSWORD@", SINK_PASSWORD)
         self.pipeline.write("definitions/bank.py", text)
 
     def transfer(self) -> None:
@@ -96,10 +101,14 @@ class Bank:
         feed = newest_values(committed_messages(self._broker.bootstrap, "feed.accounts"))
         with psycopg.connect(self._url) as connection:
             reports = connection.execute("SELECT account, balance FROM bank.accounts").fetchall()
+        with open_connection() as server, server.cursor() as cursor:
+            cursor.execute(f"SELECT account, balance FROM `{self._database}`.accounts")
+            shop = cursor.fetchall()
         return {
             "clickhouse": {int(account): Decimal(balance) for account, balance in columns},
             "kafka": {row["account"]: Decimal(row["balance"]) for row in feed.values()},
             "postgresql": dict(reports),
+            "mariadb": dict(shop),
         }
 
     def check_sums(self) -> None:
@@ -129,6 +138,7 @@ def bank(tmp_path: Path, spark: SparkSession, broker: KafkaBroker) -> Iterator[B
     bank.pipeline.close()
 
 
+@pytest.mark.skipif(not is_installed(), reason="MariaDB is not installed")
 def test_the_sum_of_all_balances_is_zero_in_every_system(bank: Bank) -> None:
     bank.transfer()
     happened = bank.pipeline.run()
@@ -147,3 +157,21 @@ def test_the_sum_of_all_balances_is_zero_in_every_system(bank: Bank) -> None:
         assert happened.state == "COMPLETED", happened.of("sink_failed")
         bank.check_same()
     bank.check_verified()
+
+
+@pytest.mark.skipif(not is_installed(), reason="MariaDB is not installed")
+def test_every_checkpoint_is_compared_in_every_system(bank: Bank) -> None:
+    for _ in range(3):
+        bank.transfer()
+        assert bank.pipeline.run().state == "COMPLETED"
+        bank.check_same()
+        bank.check_verified()
+    job = bank.pipeline.job
+    published = [c.number for c in job.store.checkpoints.newest() if c.state is CheckpointState.PUBLISHED]
+    for declaration in declared_sinks(job.topology, job.settings.sinks):
+        has_history = declaration.name in ("columns", "feed")
+        for number in published:
+            (verdict,) = verify_sink(job.base, job.store, job.lake, declaration, (), number)
+            assert verdict.equal, (declaration.name, number)
+            assert verdict.checkpoint == (number if has_history else published[0])
+            assert (verdict.reason is None) == (verdict.checkpoint == number)

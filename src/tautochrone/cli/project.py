@@ -47,9 +47,11 @@ def dry_run(arguments: argparse.Namespace) -> int:
     from tautochrone.app.open import Project
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.shared_sources import shared_sources
+    from tautochrone.runtime.delivery.check import check_sinks
 
     with Project(options_of(arguments), line_events, short_lived=True) as project:
-        _, graph = project.analysed()
+        definitions, graph = project.analysed()
+        check_sinks(project.base, definitions, graph, project.settings.sinks)
         default = project.settings.refresh_policy
         if arguments.explain is not None:
             return _explain(graph, default, arguments.explain, as_json=arguments.json)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.registry import has_adapter, open_sink, register_sink
+from tautochrone.sinks.registry import check_sink, has_adapter, known_formats, open_sink, register_sink
 
-__all__ = ["has_adapter", "open_sink", "register_sink"]
+__all__ = ["check_sink", "has_adapter", "known_formats", "open_sink", "register_sink"]

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
 
-__all__ = ["SinkFactory", "has_adapter", "open_sink", "register_sink"]
+__all__ = ["SinkFactory", "check_sink", "has_adapter", "known_formats", "open_sink", "register_sink"]
 
 SinkFactory = Callable[[str, Mapping[str, str]], Sink]
 
@@ -27,6 +27,14 @@ _BUILT_IN = {
     "starrocks": "tautochrone.sinks.starrocks:open_starrocks_sink",
     "kafka-transactional": "tautochrone.sinks.kafka:open_kafka_sink",
 }
+_OPTIONS = {
+    "clickhouse": "tautochrone.sinks.clickhouse.options:server_options",
+    "postgresql": "tautochrone.sinks.postgresql.options:postgresql_options",
+    "mariadb": "tautochrone.sinks.mariadb.options:mariadb_options",
+    "starrocks": "tautochrone.sinks.starrocks.options:starrocks_options",
+    "kafka-transactional": "tautochrone.sinks.kafka.options:kafka_options",
+}
+"""What reads the options of our own adapters."""
 _registered: dict[str, SinkFactory] = {}
 _lock = threading.Lock()
 
@@ -47,6 +55,31 @@ def has_adapter(format_name: str) -> bool:
         return format_name.lower() in _registered or format_name.lower() in _installed()
 
 
+def known_formats() -> list[str]:
+    """The formats with an adapter, by name."""
+    with _lock:
+        return sorted({*_registered, *_installed()})
+
+
+def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> None:
+    """Refuse what `open_sink` would refuse without asking the system.
+
+    An adapter of another package is asked if its factory has a function `check_options`.
+
+    Raises:
+        SinkError: as `open_sink`.
+    """
+    key = format_name.lower()
+    with _lock:
+        is_own = key in _OPTIONS and key not in _registered and _installed()[key].value == _BUILT_IN[key]
+    if is_own:
+        EntryPoint(key, _OPTIONS[key], _GROUP).load()(name, options)
+        return
+    check = getattr(_factory(name, format_name), "check_options", None)
+    if check is not None:
+        check(name, options)
+
+
 def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
     """Open a sink. Nothing is written to it.
 
@@ -54,6 +87,10 @@ def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
         SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; `SINK_OPTION_MISSING`, or whatever the
             adapter has against its options.
     """
+    return _factory(name, format_name)(name, options)
+
+
+def _factory(name: str, format_name: str) -> SinkFactory:
     with _lock:
         factory = _registered.get(format_name.lower())
         installed = _installed().get(format_name.lower())
@@ -63,10 +100,10 @@ def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
         raise SinkError(
             "SINK_FORMAT_UNKNOWN",
             f"Sink {name}: no adapter for the format {format_name} is installed",
-            hint="known formats: " + (", ".join(sorted({*_registered, *_installed()})) or "none"),
+            hint="known formats: " + (", ".join(known_formats()) or "none"),
             parameters={"sink": name, "format": format_name},
         )
-    return factory(name, options)
+    return factory
 
 
 @cache

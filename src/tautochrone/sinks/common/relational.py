@@ -34,6 +34,7 @@ from tautochrone.model.sink import (
     RowDifference,
     TransactionId,
     TransactionState,
+    next_state,
 )
 from tautochrone.sinks.common.mirrored import table_missing
 from tautochrone.sinks.common.steps import (
@@ -209,8 +210,10 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
         self._states[transaction] = state
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
-        state = self._next(Operation.COMMIT, transaction, fence)
-        if self._state(transaction) is _S.COMMITTED:
+        self._require(fence)
+        state = self._state(transaction)
+        if next_state(Operation.COMMIT, state, transaction) is state:
+            # The answer to an earlier call was lost.
             return
         intent = self._intents[transaction]
         with self._connection.transaction() as cursor:
@@ -222,7 +225,7 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
                 self._statement("UPDATE {sinks} SET published = %s, published_at = now() WHERE name = %s"),
                 (json.dumps(intent.as_json()), self.name),
             )
-        self._states[transaction] = state
+        self._states[transaction] = _S.COMMITTED
         self._drop(transaction)
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:

@@ -1,0 +1,54 @@
+"""What is wrong with the sinks of a project, as far as it can be known without asking their systems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+
+from tautochrone.errors import DefinitionError
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph
+from tautochrone.project.sink_settings import SinkSettings
+from tautochrone.project.sinks import sink_declarations
+from tautochrone.project.stream_sinks import StreamSink, stream_sinks
+from tautochrone.sinks import check_sink, has_adapter, known_formats
+
+__all__ = ["check_sinks"]
+
+
+def check_sinks(
+    session: Any, definitions: Definitions, graph: Graph, settings: Mapping[str, SinkSettings]
+) -> None:
+    """Refuse sinks that a run could not open. Nothing is connected to.
+
+    Raises:
+        DefinitionError: as `sink_declarations` and `stream_sinks`; `SINK_FORMAT_UNKNOWN`, Spark has no data
+            source of this name.
+        SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options.
+    """
+    for declaration in sink_declarations(definitions, graph, settings, has_adapter):
+        check_sink(declaration.name, declaration.format, declaration.options)
+    for sink in stream_sinks(definitions, graph, settings, has_adapter):
+        _require_data_source(session, sink)
+
+
+def _require_data_source(session: Any, sink: StreamSink) -> None:
+    state = session._jsparkSession.sessionState()  # noqa: SLF001
+    if state.dataSourceManager().dataSourceExists(sink.format):
+        return
+    lookup = session._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource  # noqa: SLF001
+    try:
+        lookup(sink.format, state.conf())
+    except Py4JJavaError as error:
+        message = " ".join(str(error.java_exception.getMessage()).split())
+        raise DefinitionError(
+            "SINK_FORMAT_UNKNOWN",
+            f"The sink {sink.name} has the format {sink.format}, which neither an adapter nor Spark has: "
+            f"{message[:300]}",
+            location=sink.location,
+            hint=f"Formats with an adapter: {', '.join(known_formats())}. For others Spark needs the package "
+            "of the data source (spark.jars.packages), or spark.dataSource.register in a definition.",
+            sqlstate="42704",
+        ) from None
