@@ -56,6 +56,9 @@ class Flavor(Protocol):
     def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
         """None: the log does not have the position."""
 
+    def logs_cascades(self, connection: Any) -> bool:
+        """Whether the log has what foreign keys with CASCADE or SET NULL change."""
+
     def transactions_of(self, text: str) -> Transactions:
         """From a marker, which has them separated by commas."""
 
@@ -97,6 +100,9 @@ class MariaDB:
     def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
         (text,) = fetch_one(connection, f"SELECT BINLOG_GTID_POS(%s, {offset})", [file])
         return None if text is None else self.transactions_of(text)
+
+    def logs_cascades(self, connection: Any) -> bool:  # noqa: ARG002
+        return False
 
     def transactions_of(self, text: str) -> Transactions:
         """The last GTID of each domain."""
@@ -191,6 +197,11 @@ class MySQL:
             return None
         (executed,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_executed")
         return {self._EXECUTED: "".join(executed.split()).replace(",", ";")}
+
+    def logs_cascades(self, connection: Any) -> bool:
+        """Since 9.6, where a setting gives them back to InnoDB, which logs nothing of them."""
+        native = dict(fetch(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'"))
+        return native == {"innodb_native_foreign_keys": "OFF"}
 
     def transactions_of(self, text: str) -> Transactions:
         if not text:

@@ -11,6 +11,7 @@ from typing import Any
 from tautochrone.errors import DefinitionError
 from tautochrone.sources.capture.definitions import matches_any
 from tautochrone.sources.mysql.connection import fetch
+from tautochrone.sources.mysql.flavors import flavor_of
 
 __all__ = ["CapturedTable", "Column", "captured_tables", "quoted_name", "read_tables"]
 
@@ -191,11 +192,13 @@ def captured_tables(
 def _not_logged(connection: Any, table: CapturedTable) -> str:
     if table.engine != "InnoDB":
         return f"its engine is {table.engine}, which has no snapshots; ALTER TABLE … ENGINE = InnoDB"
+    if flavor_of(connection).logs_cascades(connection):
+        return ""
     _name, definition, *_rest = fetch(connection, f"SHOW CREATE TABLE {table.identifier}")[0]
     cascades = _CASCADE.findall(definition)
     if cascades:
         return (
             f"the foreign keys {', '.join(cascades)} change its rows by CASCADE or SET NULL, and the "
-            f"server does not log these changes; use RESTRICT"
+            f"server does not log these changes; use RESTRICT, or MySQL 9.6 or newer, which logs them"
         )
     return ""
