@@ -17,6 +17,7 @@ from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import RowAudit, Sink, SinkMaintenance
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse import sink as sink_module
+from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import server_options
 from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
 from tautochrone.testing.sink_conformance import LINES, ORDERS, Row, SinkConformance, new_intent
@@ -224,3 +225,30 @@ def test_several_urls_are_several_servers() -> None:
     assert [server.address for server in servers] == ["one:8123/shop", "two:9443/shop"]
     with pytest.raises(SinkError, match="SINK_OPTION_INVALID"):
         server_options("mirror", {"url": "clickhouse://one/shop, clickhouse://one:8123/shop"})
+
+
+def test_a_database_under_two_names_is_refused(tmp_path: Path) -> None:
+    server = Server(tmp_path / "engine")
+    try:
+        urls = [f"clickhouse://{host}:{server.port}/shop" for host in ("127.0.0.1", "localhost")]
+        with pytest.raises(SinkError, match="SINK_SERVERS_SAME"):
+            open_sink("mirror", "clickhouse", {"url": ", ".join(urls)})
+        # The database is not spoiled for the right url.
+        sink = open_sink("mirror", "clickhouse", {"url": urls[0]})
+        server.stop()
+        with pytest.raises(SinkError) as waits:
+            sink.recover([], Fence(1))
+        assert (waits.value.error_class, waits.value.retryable) == ("SINK_NOT_REACHABLE", True)
+        sink.close()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("engine", ["Replicated", "Shared"])
+def test_a_replicated_database_is_refused(engine: str) -> None:
+    class Replicated(FaultyEngine):
+        def rows(self, query: str) -> list[list[Any]]:
+            return [[engine]] if "system.databases" in query else [[0]]
+
+    with pytest.raises(SinkError, match="SINK_DATABASE_REPLICATED"):
+        Ledger("mirror", Replicated(None), "shop")  # type: ignore[arg-type]

@@ -13,6 +13,8 @@ from tests.clickhouse.benches import EmbeddedBench
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import ReportsWaits
 from tautochrone.sinks.clickhouse import sink as sink_module
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, new_intent
@@ -158,11 +160,17 @@ def test_a_delivery_waits_while_a_table_has_many_unmerged_parts(
     tables = [f"crowded.taut_rows_shop__{name}" for name in ("orders", "lines")]
     for table in tables:
         crowded.reader.run(f"SYSTEM STOP MERGES {table}")
+    reasons: list[Reason] = []
+    assert isinstance(sink, ReportsWaits)
+    sink.on_wait(reasons.append)
     for number in (1, 2, 3):
         suite.deliver(crowded, sink, new_intent(number), (number, "one"))
     with pytest.raises(SinkError) as waits:
         sink.begin(new_intent(4))
     assert (waits.value.error_class, waits.value.retryable) == ("SINK_TOO_MANY_PARTS", True)
+    # People are told when the wait begins.
+    assert [reason.code for reason in reasons] == [ReasonCode.SINK_PARTS_UNMERGED]
+    assert (reasons[0].params["parts"], reasons[0].params["limit"]) == (3, 2)
     for table in tables:
         crowded.reader.run(f"SYSTEM START MERGES {table}")
         crowded.reader.run(f"OPTIMIZE TABLE {table} FINAL")

@@ -233,6 +233,9 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.COLUMN_REPLACED: (
         "column {column} of {table} was dropped and added again, or took another one's name"
     ),
+    ReasonCode.COLUMN_WITH_DEFAULT: (
+        "column {column} of {table} was added with a default, which all older rows have now"
+    ),
     ReasonCode.TABLE_ROLLED_BACK: (
         "version {version} is not in the history of {table}: it was replaced, as when its columns change, "
         "or rolled back"
@@ -356,6 +359,11 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     "an older copy or another store; compared is checkpoint {shown}, which its readers see",
     ReasonCode.SINK_RECORDS_REMOVED: "Kafka removed records of the partitions {partitions} of {topic} that "
     "checkpoint {checkpoint} had",
+    ReasonCode.SINK_SERVER_AWAY: "{text}",
+    ReasonCode.SINK_PARTS_UNMERGED: (
+        "a partition of {table} in {server} has {parts} unmerged parts, more than {limit}"
+    ),
+    ReasonCode.SINK_STATEMENTS_RUNNING: "{statements} statements of an earlier try still run in {server}",
     ReasonCode.CHECKPOINT_RETENTION: _retention_text,
     ReasonCode.VERSIONS_NOT_NEEDED: "no checkpoint, pin, tag or refresh needs them",
     ReasonCode.SMALL_FILES: "at least {min_files} small files, or a file of which half is deleted",

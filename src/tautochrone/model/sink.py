@@ -18,7 +18,7 @@ whose answer was lost is asked of the sink by `recover`, never guessed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -41,6 +41,7 @@ __all__ = [
     "Operation",
     "Published",
     "Recovered",
+    "ReportsWaits",
     "RowAudit",
     "RowDifference",
     "Sink",
@@ -423,6 +424,14 @@ class CheckpointHistory(Protocol):
 
     def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
         """Parts of `Sink.audit` that the sink cannot tell for this checkpoint, and why."""
+
+
+@runtime_checkable
+class ReportsWaits(Protocol):
+    """What a sink may offer that waits for its servers while an operation runs."""
+
+    def on_wait(self, report: Callable[[Reason], None]) -> None:
+        """Call `report` from now on when a wait begins, and again every few seconds while it lasts."""
 
 
 @runtime_checkable

@@ -23,7 +23,15 @@ from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
-from tautochrone.model.sink import Chunk, Intent, Published, Sink, SinkMaintenance, TransactionId
+from tautochrone.model.sink import (
+    Chunk,
+    Intent,
+    Published,
+    ReportsWaits,
+    Sink,
+    SinkMaintenance,
+    TransactionId,
+)
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.identity import require_own
 from tautochrone.runtime.delivery.journal import DeliveryJournal
@@ -108,8 +116,13 @@ class Delivery:
         except BaseException:
             sink.close()
             raise
+        if isinstance(sink, ReportsWaits):
+            sink.on_wait(self._report_wait)
         self._sink = sink
         return sink
+
+    def _report_wait(self, reason: Reason) -> None:
+        self.job.emit("sink_waiting", sink=self.declaration.name, reason=reason)
 
     def _require_fit(self, sink: Sink) -> None:
         declaration, capabilities = self.declaration, sink.capabilities

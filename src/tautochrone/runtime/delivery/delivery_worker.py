@@ -23,6 +23,7 @@ NOT_RETRYABLE = frozenset(
         "SINK_COLUMN_MISSING",
         "SINK_COLUMNS_CHANGED",
         "SINK_COLUMN_NAME_RESERVED",
+        "SINK_DATABASE_REPLICATED",
         "SINK_FORMAT_UNKNOWN",
         "SINK_NAME_TAKEN",
         "SINK_NEEDS_KEY",
@@ -33,6 +34,7 @@ NOT_RETRYABLE = frozenset(
         "SINK_ROW_MISSING",
         "SINK_SERVERS_CHANGED",
         "SINK_SERVERS_DIFFER",
+        "SINK_SERVERS_SAME",
         "SINK_SERVER_TOO_OLD",
         "SINK_TAKES_INSERTS_ONLY",
         "SINK_TAKES_ONE_TABLE",
@@ -86,6 +88,9 @@ class DeliveryWorker(SinkWorker):
                 reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
             )
         if not self._needs_attention:
+            if isinstance(error, SinkError) and error.error_class == "SINK_NOT_REACHABLE":
+                reason = Reason.of(ReasonCode.SINK_SERVER_AWAY, text=error.message)
+                self._job.emit("sink_waiting", sink=self.name, reason=reason)
             self._pause()
 
     def _close(self) -> None:

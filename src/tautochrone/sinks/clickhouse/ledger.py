@@ -90,12 +90,41 @@ class Ledger:
         self._name = name
         self._engine = engine
         self._database = name_sql(database)
+        self._plain_database = database
         ((tables,),) = engine.rows(
             f"SELECT toUInt32(count()) FROM system.tables WHERE database = {text_sql(database)} "
             f"AND name IN ({', '.join(text_sql(table) for table, _, _ in _LEDGER)})"
         )
+        self._require_plain_database(database)
         if tables < len(_LEDGER):
             self._create(engine)
+
+    @property
+    def identity(self) -> str:
+        """Tells databases apart. It is the same in all replicas of a database."""
+        ((identity,),) = self._engine.rows(
+            "SELECT toString(uuid) FROM system.tables "
+            f"WHERE database = {text_sql(self._plain_database)} AND name = 'taut_fences'"
+        )
+        return str(identity)
+
+    def _require_plain_database(self, database: str) -> None:
+        """Refuse a database that several servers share: rows of ours would be in one of them only, and
+        statements of an older owner that run in another could not be seen.
+
+        Raises:
+            SinkError: `SINK_DATABASE_REPLICATED`.
+        """
+        engines = self._engine.rows(f"SELECT engine FROM system.databases WHERE name = {text_sql(database)}")
+        if engines and engines[0][0] in ("Replicated", "Shared"):
+            raise SinkError(
+                "SINK_DATABASE_REPLICATED",
+                f"Sink {self._name}: the database {database} has the engine {engines[0][0]}, and the sink "
+                "writes tables that are not replicated",
+                hint="Give the sink a database of the engine Atomic, on one server of each shard.",
+                parameters={"sink": self._name},
+                sqlstate="0A000",
+            )
 
     def _create(self, engine: Engine) -> None:
         engine.run(f"CREATE DATABASE IF NOT EXISTS {self._database} ENGINE = Atomic")

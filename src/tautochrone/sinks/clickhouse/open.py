@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
-from tautochrone.sinks.clickhouse.options import server_options
+from tautochrone.sinks.clickhouse.ledger import Ledger
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
 from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 
@@ -21,22 +22,40 @@ def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
     """Open a sink; of an empty server or folder, create its database.
 
     Raises:
-        SinkError: what is wrong with the options, `SINK_NOT_REACHABLE`, or `SINK_SERVER_TOO_OLD`.
+        SinkError: what is wrong with the options, `SINK_NOT_REACHABLE`, `SINK_SERVER_TOO_OLD`, or
+            `SINK_SERVERS_SAME`.
     """
     engines: list[Engine] = []
     servers: list[ClickHouseSink] = []
+    identities: dict[str, ClickHouseOptions] = {}
     parsed = server_options(name, options)
     try:
-        for number, server in enumerate(parsed, 1):
+        for server in parsed:
             engine = open_engine(name, server)
             engines.append(engine)
             require_version(name, engine)
+            identity = Ledger(name, engine, server.database).identity
+            if identity in identities:
+                raise _same_database(name, identities[identity], server)
+            identities[identity] = server
+        for number, (engine, server) in enumerate(zip(engines, parsed, strict=True), 1):
             servers.append(ClickHouseSink(name, engine, server, f"{number}/{len(parsed)}"))
     except BaseException:
         for engine in engines:
             engine.close()
         raise
     return servers[0] if len(servers) == 1 else ShardedClickHouseSink(name, servers)
+
+
+def _same_database(name: str, first: ClickHouseOptions, second: ClickHouseOptions) -> SinkError:
+    return SinkError(
+        "SINK_SERVERS_SAME",
+        f"Sink {name}: {first.address} and {second.address} are the same database: one server under two "
+        "names, or replicas of one",
+        hint="Each url must be a server with a part of the rows. Name one replica of each shard.",
+        parameters={"sink": name},
+        sqlstate="22023",
+    )
 
 
 def require_version(name: str, engine: Engine) -> None:

@@ -15,13 +15,14 @@ The layout (how many servers, which one, by which columns) is stored in each ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -71,6 +72,11 @@ class ShardedClickHouseSink:
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
         for server in self._servers:
             server.ensure(table, schema, key, fence)
+
+    def on_wait(self, report: Callable[[Reason], None]) -> None:
+        """See `model.sink.ReportsWaits`."""
+        for server in self._servers:
+            server.on_wait(report)
 
     # -- one transaction --------------------------------------------------------------------------
 
@@ -143,16 +149,7 @@ class ShardedClickHouseSink:
             SinkError: `SINK_NOT_REACHABLE`.
         """
         for server in self._servers:
-            try:
-                server.ping()
-            except Exception as error:
-                raise SinkError(
-                    "SINK_NOT_REACHABLE",
-                    f"Sink {self.name}: server {server.address} of {len(self._servers)} servers does not "
-                    f"answer; deliveries wait for it: {error}",
-                    parameters={"sink": self.name, "server": server.address},
-                    retryable=True,
-                ) from error
+            server.require_answer()
 
     def _require_same_pointer(self) -> None:
         pointers = {server.address: server.published() for server in self._servers}

@@ -14,13 +14,13 @@ not moved again. `maintain` folds history: see `folding`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -45,6 +45,7 @@ from tautochrone.sinks.clickhouse.staging import Staging
 from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
 from tautochrone.sinks.clickhouse.task_staging import OpenStaging, is_for_tasks, stage_by_tasks
 from tautochrone.sinks.clickhouse.types import Column
+from tautochrone.sinks.clickhouse.waits import Waits
 from tautochrone.sinks.common.steps import TransactionSteps, same_content, signed_frames
 
 __all__ = ["ClickHouseSink"]
@@ -71,6 +72,7 @@ class ClickHouseSink(TransactionSteps):
         self._tables = Tables(name, engine, options)
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._commits_until_maintenance = 1
+        self._waits = Waits()
         self._is_only = position == "1/1"
         self._ledger.require_layout("server", position, unset="1/1")
 
@@ -94,6 +96,10 @@ class ClickHouseSink(TransactionSteps):
         if not self._is_only:
             columns = ",".join(self._tables.shard_key(table))
             self._ledger.require_layout(f"shard_by {table}", columns, unset="")
+
+    def on_wait(self, report: Callable[[Reason], None]) -> None:
+        """See `model.sink.ReportsWaits`."""
+        self._waits.report = report
 
     # -- one transaction --------------------------------------------------------------------------
 
@@ -154,6 +160,7 @@ class ClickHouseSink(TransactionSteps):
     # -- after a crash ----------------------------------------------------------------------------
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        self.require_answer()
         self.take_over(fence)
         named = {str(intent.transaction) for intent in intents}
         known = {str(intent.transaction): intent for intent in (*self._ledger.unfinished(), *intents)}
@@ -209,42 +216,49 @@ class ClickHouseSink(TransactionSteps):
         if not stagings:
             return
         used = " OR ".join(f"position(query, {text_sql(name)}) > 0" for name in stagings)
-        until = time.monotonic() + _QUIET_S
-        while True:
-            ((running,),) = self._engine.rows(
+
+        def running() -> Reason | None:
+            ((count,),) = self._engine.rows(
                 "SELECT toUInt32(count()) FROM system.processes "
                 f"WHERE query_id != queryID() AND query NOT LIKE '%system.processes%' AND ({used})"
             )
-            if not running:
-                return
-            if time.monotonic() > until:
-                raise SinkError(
-                    "SINK_BUSY",
-                    f"Sink {self.name}: {running} statements of an earlier try still run",
-                    hint="See system.processes of the server.",
-                    retryable=True,
-                )
-            time.sleep(0.05)
+            if not count:
+                return None
+            return Reason.of(ReasonCode.SINK_STATEMENTS_RUNNING, statements=int(count), server=self.address)
+
+        reason = self._waits.until_none(running, _QUIET_S, 0.05)
+        if reason is not None:
+            raise SinkError(
+                "SINK_BUSY",
+                f"Sink {self.name}: {reason.params['statements']} statements of an earlier try still run",
+                hint="See system.processes of the server.",
+                retryable=True,
+            )
 
     def _await_merges(self, tables: Sequence[TableName]) -> None:
         """Wait until the server has merged enough: it slows down inserts with many parts, but not moves."""
         limit = self.options.max_parts
-        until = time.monotonic() + _MERGES_S
-        while tables:
+
+        def unmerged() -> Reason | None:
             parts, table = self._tables.most_parts(tables)
             if parts <= limit:
-                return
-            if time.monotonic() > until:
-                raise SinkError(
-                    "SINK_TOO_MANY_PARTS",
-                    f"Sink {self.name}: a partition of {table} in {self.address} has {parts} unmerged parts, "
-                    f"more than {limit}; deliveries wait until some are merged",
-                    hint="Deliver less often, use fewer partitions (partition_by), or look at "
-                    "system.merges of the server.",
-                    parameters={"sink": self.name, "parts": str(parts)},
-                    retryable=True,
-                )
-            time.sleep(0.2)
+                return None
+            return Reason.of(
+                ReasonCode.SINK_PARTS_UNMERGED, table=table, server=self.address, parts=parts, limit=limit
+            )
+
+        reason = self._waits.until_none(unmerged, _MERGES_S, 0.2) if tables else None
+        if reason is not None:
+            parts = reason.params["parts"]
+            raise SinkError(
+                "SINK_TOO_MANY_PARTS",
+                f"Sink {self.name}: a partition of {reason.params['table']} in {self.address} has {parts} "
+                f"unmerged parts, more than {limit}; deliveries wait until some are merged",
+                hint="Deliver less often, use fewer partitions (partition_by), or look at "
+                "system.merges of the server.",
+                parameters={"sink": self.name, "parts": str(parts)},
+                retryable=True,
+            )
 
     # -- history ----------------------------------------------------------------------------------
 
@@ -294,9 +308,21 @@ class ClickHouseSink(TransactionSteps):
     def chunk_rows(self) -> int:
         return self.options.chunk_rows
 
-    def ping(self) -> None:
-        """Any error means that the server does not answer."""
-        self._engine.rows("SELECT 1")
+    def require_answer(self) -> None:
+        """Nothing is begun or recovered before the server answers.
+
+        Raises:
+            SinkError: `SINK_NOT_REACHABLE`.
+        """
+        try:
+            self._engine.rows("SELECT 1")
+        except Exception as error:
+            raise SinkError(
+                "SINK_NOT_REACHABLE",
+                f"Sink {self.name}: server {self.address} does not answer; deliveries wait for it: {error}",
+                parameters={"sink": self.name, "server": self.address},
+                retryable=True,
+            ) from error
 
     def columns(self, table: TableName) -> Sequence[Column]:
         return self._tables.columns(table)
