@@ -70,7 +70,7 @@ def test_dlt_table_is_what_its_query_is(project: DialectProject) -> None:
         ("dlt.foreach_batch_sink(name='a')", "DATABRICKS_ONLY"),
         ("dlt.table(row_filter='f')(lambda: None)", "DATABRICKS_ONLY"),
         ("dlt.append_flow(target='a', once=True)", "DATABRICKS_ONLY"),
-        ("dlt.create_auto_cdc_from_snapshot_flow('a', lambda last: None, ['k'])", "AUTO_CDC_NOT_SUPPORTED"),
+        ("dlt.create_auto_cdc_from_snapshot_flow('a', 7, ['k'])", "AUTO_CDC_SNAPSHOT_SOURCE"),
         ("dlt.create_auto_cdc_from_snapshot_flow('a', 'b', [])", "AUTO_CDC_WITHOUT_KEYS"),
         ("dlt.create_auto_cdc_flow('a', 'b', [], 's')", "AUTO_CDC_WITHOUT_KEYS"),
         ("dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', once=True)", "DATABRICKS_ONLY"),

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -29,6 +31,7 @@ from tautochrone.model.events import Emit, as_json_fields
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.read_points import Lookup
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source_position import SnapshotPosition
 from tautochrone.project.analyse import analyse
 from tautochrone.project.deferred_frames import existing_tables
 from tautochrone.project.definitions import Definitions
@@ -39,6 +42,7 @@ from tautochrone.project.quarantine import with_quarantines
 from tautochrone.project.settings import Settings
 from tautochrone.project.shared_sources import shared_sources
 from tautochrone.project.sinks import sink_declarations
+from tautochrone.project.snapshot_function import with_snapshot_columns
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.stream_sinks import stream_sinks
 from tautochrone.project.table_formats import mapped_datasets, mapping_reason
@@ -167,6 +171,12 @@ class Project(Closeable):
                 reason=mapping_reason(dataset),
             )
         definitions = with_quarantines(definitions, self.settings.bad_records)
+        definitions = with_snapshot_columns(
+            definitions,
+            partial(self._session_for_snapshots, import_session),
+            self._external_schema,
+            self._snapshot_position,
+        )
         graph = analyse(definitions, self.base, catalog, self._external_schema)
         check_limits(self.settings.limits, graph)
         check_bad_records(self.settings.bad_records, graph)
@@ -279,6 +289,26 @@ class Project(Closeable):
 
     def close(self) -> None:
         self._exit_stack.close()
+
+    def _session_for_snapshots(self, import_session: SparkSession) -> SparkSession:
+        """A session on the lake's tables, or, while there is no lake, the one in which files are imported."""
+        file = self.settings.catalog.sqlite_file
+        if file is not None and not Path(file).exists():
+            # Reading the catalog would create its file, and a dry run writes nothing.
+            return import_session
+        try:
+            return self._session_of_lake()()
+        except AnalysisException:
+            # The lake has no such database yet.
+            return import_session
+
+    def _snapshot_position(self, table: TableName, flow: str) -> SnapshotPosition | None:
+        """Which snapshot of a function a table of the lake has."""
+        if self._external_schema(table) is None:
+            return None
+        metadata = self.lake.load(table).fork().commit_metadata
+        position = None if metadata is None else metadata.positions.get(flow)
+        return position if isinstance(position, SnapshotPosition) else None
 
     def _external_schema(self, name: TableName) -> StructType | None:
         file = self.settings.catalog.sqlite_file

@@ -48,7 +48,7 @@ from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source_position import SparkPosition
+from tautochrone.model.source_position import LogPosition, SparkPosition
 from tautochrone.spark.jvm.callbacks import start_callback_server
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
@@ -85,9 +85,10 @@ def spark_position(commit_metadata: CommitMetadata | None, flow: str) -> SparkPo
     position = None if commit_metadata is None else commit_metadata.positions.get(flow)
     if position is None or isinstance(position, SparkPosition):
         return position
+    source = f"the change log {position.log}" if isinstance(position, LogPosition) else "snapshots"
     raise IngestError(
         "FLOW_POSITIONS_DIVERGED",
-        f"Flow {flow} read the change log {position.log} before, and reads another source now",
+        f"Flow {flow} read {source} before, and reads another source now",
         hint="start over with --full-refresh",
     )
 

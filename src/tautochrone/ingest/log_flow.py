@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import IngestError, TautochroneError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
+from tautochrone.ingest.running_flow import interval_seconds
 from tautochrone.ingest.source_observations import SourceObservations
 from tautochrone.ingest.stream_errors import batch_failure
 from tautochrone.model.effects import Effects, Step
@@ -40,7 +41,6 @@ __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
 T = TypeVar("T")
 DEFAULT_MAX_EVENTS = 100_000
 _STOP_TIMEOUT_S = 60.0
-_INTERVAL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class LogFlow:
         self.position = self._position_of_table()
         self._stopping = threading.Event()
         until_end = "processingTime" not in trigger
-        interval_s = _seconds(trigger.get("processingTime"))
+        interval_s = interval_seconds(trigger.get("processingTime"))
         self._thread = threading.Thread(
             target=self._run,
             args=(self._stopping, interval_s, until_end),
@@ -274,15 +274,3 @@ def _together(first: Staged, second: Staged) -> Staged:
         rows=first.rows + second.rows,
         at_ms=min(first.at_ms, second.at_ms),
     )
-
-
-def _seconds(processing_time: object) -> float:
-    """From Spark's text of a trigger's interval, as far as runs write it.
-
-    >>> _seconds("500 milliseconds"), _seconds("5 seconds"), _seconds(None)
-    (0.5, 5.0, 1.0)
-    """
-    number, _, unit = str(processing_time or "").partition(" ")
-    if not number.replace(".", "", 1).isdigit():
-        return _INTERVAL_S
-    return float(number) / (1000 if unit.startswith("milli") else 1)

@@ -17,6 +17,7 @@ __all__ = [
     "AutoCdc",
     "ColumnChoice",
     "MergeColumns",
+    "column_named",
     "common_auto_cdc",
 ]
 
@@ -61,6 +62,7 @@ class AutoCdc:
         tracked: changes of which columns begin a new row of type 2; None: of all.
         snapshots_of: the parts of the source's name, if its rows are no events. At each checkpoint the table
             takes what changed in them since the last one; the sequence value is the time of the checkpoint.
+        takes_snapshots: the events are the differences of snapshots.
     """
 
     keys: tuple[str, ...]
@@ -72,6 +74,7 @@ class AutoCdc:
     scd_type: int = 1
     tracked: ColumnChoice | None = None
     snapshots_of: tuple[str, ...] | None = None
+    takes_snapshots: bool = False
 
     def check(self, location: str) -> None:
         """What can be checked without the source's columns.
@@ -191,7 +194,8 @@ def common_auto_cdc(flows: Sequence[tuple[str, AutoCdc | None, str]]) -> AutoCdc
     if first is None:
         return None
     for name, auto_cdc, location in flows:
-        if auto_cdc is None or _shared(auto_cdc) != _shared(first) or (len(flows) > 1 and first.snapshots_of):
+        is_alone = len(flows) == 1 or auto_cdc is None or not auto_cdc.takes_snapshots
+        if auto_cdc is None or _shared(auto_cdc) != _shared(first) or not is_alone:
             raise DefinitionError(
                 "AUTO_CDC_FLOWS_DIFFER",
                 f"Flow {name} writes a table that another flow writes by AUTO CDC in another way",

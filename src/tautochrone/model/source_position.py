@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-__all__ = ["BulkProgress", "LogPosition", "SourcePosition", "SparkPosition"]
+__all__ = ["BulkProgress", "LogPosition", "SnapshotPosition", "SourcePosition", "SparkPosition"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,4 +164,26 @@ class LogPosition:
         return self
 
 
-SourcePosition: TypeAlias = SparkPosition | LogPosition
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPosition:
+    """The newest snapshot that a table took from a function which returns snapshots one after the other.
+
+    Attributes:
+        version_type: the type of the snapshot's version, by Spark's name (`model.snapshot_version`).
+        version: the version as a text.
+    """
+
+    version_type: str
+    version: str
+
+    @property
+    def origin(self) -> str:
+        """Positions with another origin cannot be compared with this one."""
+        return self.version_type
+
+    def brief(self) -> SnapshotPosition:
+        """The position itself: it has no long texts."""
+        return self
+
+
+SourcePosition: TypeAlias = SparkPosition | LogPosition | SnapshotPosition

@@ -183,9 +183,16 @@ class _Analysis:
             self._definitions = over_snapshot_table(self._definitions, flow)
         flows = self._definitions.flows_of(name)
         frames = [self._flow(flow, (*path, name)) for flow in flows]
+        read_directly: set[TableName] = set()
         for number, flow in enumerate(flows):
-            if flow.auto_cdc is not None and needs_event_table(self._resolved[flow.name]):
+            if flow.auto_cdc is None:
+                continue
+            resolved = self._resolved[flow.name]
+            # A table remembers one version for each table that its flows merge.
+            if needs_event_table(resolved) or resolved.inputs.stream & read_directly:
                 frames[number] = self._over_event_table(flow, (*path, name))
+            else:
+                read_directly |= resolved.inputs.stream
         flows = self._definitions.flows_of(name)
         if is_view(dataset):
             frames[0].createOrReplaceTempView(quoted(self._definitions.view_name(name)))

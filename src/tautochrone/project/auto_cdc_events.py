@@ -17,7 +17,7 @@ from tautochrone.project.definitions import Definitions, Flow, is_view
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.queries import SqlQuery
 
-__all__ = ["EventTable", "event_table", "needs_event_table", "over_snapshot_table"]
+__all__ = ["EventTable", "event_table", "event_table_name", "needs_event_table", "over_snapshot_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
     )
     text = f"SELECT * FROM STREAM {name.sql}"
     query = SqlQuery(text, f"{text} {flow.auto_cdc.text}", flow.location, flow.scope)
-    merging = replace(flow, name=f"{flow.name}__merge", query=query)
+    merging = replace(flow, name=f"{flow.name}__merge", query=query, snapshots=None)
     flows = [merging if other.name == flow.name else other for other in definitions.flows]
     datasets = {
         # Records on which the flow fails are those of the table of its events.
@@ -106,15 +106,24 @@ def over_snapshot_table(definitions: Definitions, flow: Flow) -> Definitions:
     return replace(definitions, datasets={**definitions.datasets, name: snapshot}, flows=(*flows, reading))
 
 
+def event_table_name(flow: Flow) -> TableName:
+    """The name of the table that holds the events of a flow."""
+    return _table_name(flow, "events")
+
+
+def _table_name(flow: Flow, suffix: str) -> TableName:
+    target = flow.target
+    own_name = flow.name if flow.name != target.without_catalog else target.table
+    return TableName(target.catalog, target.namespace, f"{own_name}__{suffix}")
+
+
 def _own_name(definitions: Definitions, flow: Flow, suffix: str) -> TableName:
     """The name of a table that stands between a flow and its source.
 
     Raises:
         DefinitionError: `AUTO_CDC_EVENTS_NAME_TAKEN`.
     """
-    target = flow.target
-    own_name = flow.name if flow.name != target.without_catalog else target.table
-    name = TableName(target.catalog, target.namespace, f"{own_name}__{suffix}")
+    name = _table_name(flow, suffix)
     taken = definitions.datasets.get(name)
     if taken is not None:
         raise DefinitionError(

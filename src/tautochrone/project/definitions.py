@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import AutoCdc
@@ -32,6 +33,7 @@ __all__ = [
     "Query",
     "QueryListener",
     "Sink",
+    "Snapshots",
     "missing",
     "missing_relation",
 ]
@@ -61,6 +63,21 @@ class Query(Protocol):
         """The position in the user's code that `error` is about; `problem` is Spark's description of it."""
 
 
+class Snapshots(Protocol):
+    """What returns the snapshots of a flow, one after the other."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns that identify a row of a snapshot, as the definition spells them."""
+
+    @property
+    def data_columns(self) -> StructType:
+        """The columns of the snapshots, as they were found when the definitions were analysed."""
+
+    def next_snapshot(self, session: SparkSession, latest_version: Any, /) -> tuple[DataFrame, Any] | None:
+        """The snapshot behind a version, or the first one, and its own version; None: there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
     """A sink outside the lake, which append flows may write."""
@@ -86,6 +103,7 @@ class Flow:
     `name` is unique in the pipeline: a dataset's own flow has the dataset's name (with its
     database when that is not the pipeline's). `conf` are the Spark settings with which it is analysed
     and run, `expectations` those of its target. With `auto_cdc` its rows are events that are merged.
+    With `snapshots` they are the differences of the snapshots that a function returns.
     """
 
     name: str
@@ -96,6 +114,7 @@ class Flow:
     query: Query = field(repr=False, compare=False)
     expectations: tuple[Expectation, ...] = ()
     auto_cdc: AutoCdc | None = None
+    snapshots: Snapshots | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:

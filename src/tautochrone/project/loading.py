@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.other_catalogs import OtherCatalogs
+from tautochrone.project.databricks.dbutils import Dbutils
 from tautochrone.project.databricks.dialect import is_written_for_databricks, runs_as_main
 from tautochrone.project.databricks.notebooks import magic_warnings
 from tautochrone.project.deferred_frames import forget_called_functions
@@ -174,13 +175,16 @@ def _import(
     location = SourceLocation(project.shown(file))
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
-        is_main = is_written_for_databricks(text) and runs_as_main(text)
+        for_databricks = is_written_for_databricks(text)
+        is_main = for_databricks and runs_as_main(text)
         name = "__main__" if is_main else file.stem
         module_spec = importlib.util.spec_from_file_location(name, str(file))
         assert module_spec is not None
         assert module_spec.loader is not None
         module = importlib.util.module_from_spec(module_spec)
         vars(module)["spark"] = session
+        if for_databricks:
+            vars(module)["dbutils"] = Dbutils(session)
         registry.module = vars(module)
         with user_code(project.root, project.imports, scope.rewrite, project.data_sources, in_query=False):
             module_spec.loader.exec_module(module)

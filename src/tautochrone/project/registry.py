@@ -5,7 +5,7 @@ What needs the whole graph (unknown targets, cycles, kinds of queries) is checke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.auto_cdc import AutoCdc
+from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
@@ -30,6 +30,7 @@ from tautochrone.project.databricks.expect import ExpectationsByFunction
 from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
+from tautochrone.project.snapshot_function import DELETED_COLUMN, VERSION_COLUMN, SnapshotFunction
 from tautochrone.project.source_text import source_text
 from tautochrone.project.sqltext import normalise
 from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_refused
@@ -191,6 +192,36 @@ class Registry(GraphElementRegistry):
         query = SqlQuery(text, text, location, self._scope)
         flow_parts = self._parts(name, location)
         self._add_flow(flow_parts, self._parts(target, location), location, query, self._scope, {}, auto_cdc)
+
+    def register_snapshots(
+        self,
+        name: str,
+        target: str,
+        function: Callable[[Any], Any],
+        auto_cdc: AutoCdc,
+        code_location: Any,
+    ) -> None:
+        """A flow that merges what changes from one snapshot of a function to the next."""
+        location = self.location(code_location)
+        snapshots = SnapshotFunction(
+            function,
+            auto_cdc.keys,
+            source_text(function, (self._project.root, *self._project.imports)),
+            self._project,
+            self._scope,
+            Bindings.of(function, self.module, self.modules),
+            location,
+            self._conf,
+        )
+        own_columns = (VERSION_COLUMN, DELETED_COLUMN)
+        merged = replace(
+            auto_cdc,
+            sequence=VERSION_COLUMN,
+            delete=DELETED_COLUMN,
+            columns=ColumnChoice(own_columns, is_except=True),
+        )
+        parts = self._parts(name, location), self._parts(target, location)
+        self._add_flow(*parts, location, snapshots, self._scope, {}, merged)
 
     def _ddl(self, schema: StructType | str | None) -> str | None:
         if isinstance(schema, StructType):
@@ -354,6 +385,7 @@ class Registry(GraphElementRegistry):
         conf: Mapping[str, Any],
         auto_cdc: AutoCdc | None = None,
     ) -> None:
+        snapshots = query if isinstance(query, SnapshotFunction) else None
         if auto_cdc is not None:
             auto_cdc.check(str(location))
             query = AutoCdcQuery(query, auto_cdc, str(location))
@@ -390,6 +422,7 @@ class Registry(GraphElementRegistry):
                 scope=scope,
                 query=query,
                 auto_cdc=auto_cdc,
+                snapshots=snapshots,
             )
         )
 

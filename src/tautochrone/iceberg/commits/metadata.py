@@ -14,7 +14,13 @@ from typing import Any
 
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.model.source_position import BulkProgress, LogPosition, SourcePosition, SparkPosition
+from tautochrone.model.source_position import (
+    BulkProgress,
+    LogPosition,
+    SnapshotPosition,
+    SourcePosition,
+    SparkPosition,
+)
 
 __all__ = ["COMMIT_METADATA_KEY", "carry_forward", "decode", "encode", "with_positions"]
 
@@ -106,8 +112,11 @@ def _together(old: CommitMetadata, new: CommitMetadata) -> tuple[str, ...]:
 
 
 def _position_fields(position: SourcePosition) -> dict[str, Any]:
-    """The position as JSON fields. Only a log position has the field `point`, which tells the two apart."""
+    """The position as JSON fields. A log position has the field `point`, that of snapshots `version_type`, a
+    position of Spark neither."""
     fields = asdict(position)
+    if isinstance(position, SnapshotPosition):
+        return fields
     optional = ("topics",) if isinstance(position, SparkPosition) else ("marker", "bulk", "source_ms")
     if isinstance(position, LogPosition):
         fields["bulk"] = {key: value for key, value in fields["bulk"].items() if value}
@@ -115,6 +124,8 @@ def _position_fields(position: SourcePosition) -> dict[str, Any]:
 
 
 def _position(fields: Mapping[str, Any]) -> SourcePosition:
+    if "version_type" in fields:
+        return SnapshotPosition(**fields)
     if "point" not in fields:
         return SparkPosition(**{**fields, "source_files": tuple(fields["source_files"])})
     bulk = fields.get("bulk", {})

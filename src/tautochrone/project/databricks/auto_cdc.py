@@ -21,6 +21,7 @@ _NOT_BITEMPORAL = (
     "tables with both the time of the event and that of its arrival are not supported: leave "
     "system_sequence_by out, and store the table as SCD type 1 (the newest row of each key) or 2 (all)"
 )
+SnapshotSource = Callable[[Any], Any]
 _INSTEAD = {"system_sequence_by": _NOT_BITEMPORAL}
 """By argument that Databricks knows: what to write instead."""
 
@@ -87,49 +88,62 @@ def create_auto_cdc_flow(
 
 def create_auto_cdc_from_snapshot_flow(
     target: str,
-    source: str | Callable[..., Any],
-    keys: Sequence[str | Column],
+    source: str | SnapshotSource | None = None,
+    keys: Sequence[str | Column] = (),
     stored_as_scd_type: str | int = 1,
     track_history_column_list: Sequence[str | Column] | None = None,
     track_history_except_column_list: Sequence[str | Column] | None = None,
     *,
+    snapshot_and_version: SnapshotSource | None = None,
     name: str | None = None,
+    once: bool = False,
 ) -> None:
-    """A flow that merges what changes in the rows of `source`, a dataset or table, into `target`.
+    """A flow that merges what changes in the rows of `source` into `target`.
 
-    At each checkpoint the rows of the source are a snapshot. Rows that came, went or changed since the last
-    one are events with the time of the checkpoint as their sequence value.
+    Of a dataset or table the rows at each checkpoint are a snapshot, and the time of the checkpoint is the
+    sequence value of what changed. A function is called with the version of the newest snapshot, or None, and
+    returns the next one with its version, which is the sequence value:
+
+        def next_snapshot(latest_version):
+            version = (latest_version or 0) + 1
+            path = f"/exports/customers_{version}.csv"
+            return (spark.read.csv(path, header=True), version) if os.path.exists(path) else None
+
+    Args:
+        snapshot_and_version: an older name of `source` for a function.
 
     Raises:
-        DefinitionError: `AUTO_CDC_NOT_SUPPORTED`, and those of `create_auto_cdc_flow`.
+        DefinitionError: `AUTO_CDC_SNAPSHOT_SOURCE`, and those of `create_auto_cdc_flow`.
     """
     location = caller()
     text = shown(location)
-    if not isinstance(source, str):
+    if once:
+        raise databricks_only("once", "create_auto_cdc_from_snapshot_flow(once=True)", text)
+    given = [argument for argument in (source, snapshot_and_version) if argument is not None]
+    if len(given) != 1 or not (isinstance(given[0], str) or callable(given[0])):
         raise DefinitionError(
-            "AUTO_CDC_NOT_SUPPORTED",
-            "create_auto_cdc_from_snapshot_flow() takes the name of a dataset or table, no function",
-            sqlstate="0A000",
+            "AUTO_CDC_SNAPSHOT_SOURCE",
+            f"create_auto_cdc_from_snapshot_flow() of {target} has no source, or something else than one",
+            sqlstate="42000",
             location=text,
-            hint="let a temporary view return the newest snapshot, and name it as the source",
+            hint="give the name of a dataset or table, or a function that takes the newest version and "
+            "returns the next snapshot with its version",
         )
     tracked = _choice(
         track_history_column_list, track_history_except_column_list, "track_history_column_list", text
     )
-    registry: Any = get_active_graph_element_registry()
-    registry.register_auto_cdc(
-        name or target,
-        target,
-        source,
-        AutoCdc(
-            keys=_names(keys, "keys"),
-            sequence=None,
-            scd_type=_scd_type(stored_as_scd_type, text),
-            tracked=tracked,
-            snapshots_of=(source,),
-        ),
-        location,
+    snapshots_of = given[0]
+    auto_cdc = AutoCdc(
+        keys=_names(keys, "keys"),
+        sequence=None,
+        scd_type=_scd_type(stored_as_scd_type, text),
+        tracked=tracked,
+        snapshots_of=(snapshots_of,) if isinstance(snapshots_of, str) else None,
+        takes_snapshots=True,
     )
+    registry: Any = get_active_graph_element_registry()
+    register = registry.register_auto_cdc if isinstance(snapshots_of, str) else registry.register_snapshots
+    register(name or target, target, snapshots_of, auto_cdc, location)
 
 
 def _scd_type(value: str | int, location: str) -> int:

@@ -18,7 +18,8 @@ INSTEAD = {
     "column mask": "Define a view that computes the masked column, and give readers that view.",
     "once": "Write the rows of a one-time load as a dataset of their own, and read both with UNION ALL.",
     "generated column": "Compute the column in the query.",
-    "dbutils": "Read parameters with spark.conf.get, from `configuration` in the pipeline spec.",
+    "dbutils": "Read parameters with spark.conf.get, from `configuration` in the pipeline spec. Of "
+    "dbutils there is fs.ls.",
     "function": "Define the dataset with the decorators of open-source Spark, pyspark.pipelines.",
     "display": "Leave it out: a definition file only defines.",
 }

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from tautochrone.errors import DefinitionError, RefreshError
+from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
@@ -82,7 +82,6 @@ class AutoCdcRefresher:
         """Merge what the inputs of the table's flows got since the last time.
 
         Raises:
-            DefinitionError: `AUTO_CDC_SOURCE_NOT_SUPPORTED`.
             RefreshError: `STREAM_INPUT_CHANGED`, `AUTO_CDC_EVENT_INVALID`, `AUTO_CDC_CHANGED`,
                 `AUTO_CDC_STATE_LOST`.
             ConflictError: somebody else moved the table.
@@ -402,22 +401,9 @@ class _Keys:
 
 
 def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
-    """Each flow with the lake table whose events it takes.
-
-    Raises:
-        DefinitionError: `AUTO_CDC_SOURCE_NOT_SUPPORTED`.
-    """
-    tables = [input_of(flow) for flow in task.flows]
-    for flow, name in zip(task.flows, tables, strict=True):
-        if tables.count(name) > 1:
-            raise DefinitionError(
-                "AUTO_CDC_SOURCE_NOT_SUPPORTED",
-                f"Several AUTO CDC flows of {task.name} read {name}",
-                sqlstate="0A000",
-                location=str(flow.flow.location),
-                hint="let one flow read all that the table takes from it, through a view",
-            )
-    return list(zip(task.flows, tables, strict=True))
+    """Each flow with the lake table whose events it takes. No two of them take those of one table: the
+    analysis gave each further one a table of events."""
+    return [(flow, input_of(flow)) for flow in task.flows]
 
 
 def _no_events(task: RefreshTask, mode: RefreshMode, code: ReasonCode) -> Refreshed:

@@ -108,4 +108,5 @@ def from_outside(graph: Graph, resolved: ResolvedFlow) -> bool:
     """Does the flow bring rows from outside the lake into a streaming table?"""
     dataset = graph.definitions.datasets.get(resolved.flow.target)
     into_table = dataset is not None and dataset.kind is DatasetKind.STREAMING_TABLE
-    return into_table and resolved.inputs.external_streams and not resolved.inputs.stream
+    is_read_by_spark = resolved.inputs.external_streams and resolved.flow.snapshots is None
+    return into_table and is_read_by_spark and not resolved.inputs.stream

@@ -19,9 +19,11 @@ from tautochrone.ingest.kafka_topics import KafkaTopics
 from tautochrone.ingest.log_flow import DEFAULT_MAX_EVENTS, LogFlow
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.ingest.sink_query import SinkQuery
+from tautochrone.ingest.snapshot_flow import SnapshotFlow
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.text_files import Files
+from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.effects import Step
 from tautochrone.model.expectations import ExpectationCount
 from tautochrone.model.lake import CommitMetadata
@@ -29,7 +31,7 @@ from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.read_points import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.sources import RecreatedTopic
-from tautochrone.project.definitions import Definitions
+from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.job.job import Job
@@ -77,6 +79,7 @@ class Streams:
         self._committers: dict[TableName, TableCommitter] = {}
         self._queries: dict[str, FlowQuery] = {}
         self._logs: dict[str, LogFlow] = {}
+        self._snapshot_flows: dict[str, SnapshotFlow] = {}
         self._full_reads: dict[str, tuple[FullSnapshotRead, ...]] = {}
         # A store and its copy may give two processes the same fence; the token keeps their folders apart.
         self._token = uuid4().hex[:8]
@@ -110,12 +113,15 @@ class Streams:
         return self._queries[name]
 
     def running_flow(self, table: TableName, flow: ResolvedFlow) -> RunningFlow:
-        """What runs a flow over a source: Spark, or this program where the source is a change log.
+        """What runs a flow over a source: Spark, or this program where the source is a change log or a
+        function that returns snapshots.
 
         Raises:
             DefinitionError: `CHANGE_LOG_QUERY`, the flow does more than read a change log.
         """
         name = flow.flow.name
+        if flow.flow.snapshots is not None:
+            return self._snapshot_flow(table, flow, flow.flow.snapshots)
         if name not in self._logs:
             log = change_log_of(self._job.graph, flow)
             if log is None:
@@ -133,6 +139,23 @@ class Streams:
                 require_fence=self._job.journal.require,
             )
         return self._logs[name]
+
+    def _snapshot_flow(self, table: TableName, flow: ResolvedFlow, snapshots: Snapshots) -> SnapshotFlow:
+        name = flow.flow.name
+        if name not in self._snapshot_flows:
+            schema, location = self._job.graph.schemas[table], str(flow.flow.location)
+            self._snapshot_flows[name] = SnapshotFlow(
+                name=name,
+                next_snapshot=snapshots.next_snapshot,
+                keys=[column_named(key, schema.names, location) for key in snapshots.keys],
+                columns=snapshots.data_columns,
+                schema=schema,
+                committer=self._committer(table),
+                base=self._job.base,
+                emit=self._job.emit,
+                require_fence=self._job.journal.require,
+            )
+        return self._snapshot_flows[name]
 
     def sink_query(self, sink: StreamSink, flow: ResolvedFlow) -> SinkQuery:
         """A query that writes a flow's rows into a sink."""
@@ -154,7 +177,11 @@ class Streams:
 
     def stop(self) -> None:
         """End all flows that were made here, whatever became of them."""
-        flows: list[RunningFlow] = [*self._queries.values(), *self._logs.values()]
+        flows: list[RunningFlow] = [
+            *self._queries.values(),
+            *self._logs.values(),
+            *self._snapshot_flows.values(),
+        ]
         for flow in flows:
             flow.stop()
 

@@ -1,0 +1,254 @@
+"""The flow that asks a function for one snapshot after the other and writes what changed into a table.
+
+start:   1. the table says which snapshot it has
+round:   2. ask the function for the snapshot behind that   3. its version must be later
+         4. compare its rows with what the table's events lead to, stage an event for each difference
+         5. one commit: events and version   6. report it
+
+A crash before 5 leaves nothing that counts: the function is asked for the same snapshot again. After 5 the
+table has it, and the function is asked for the one behind it. So each snapshot is taken exactly once, also
+when the function returns other rows when it is asked again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import IngestError, TautochroneError
+from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.committer import TableCommitter
+from tautochrone.ingest.running_flow import interval_seconds
+from tautochrone.ingest.source_observations import SourceObservations
+from tautochrone.ingest.stream_errors import batch_failure
+from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
+from tautochrone.model.events import Emit
+from tautochrone.model.lake import Staged
+from tautochrone.model.names import TableName, quoted
+from tautochrone.model.snapshot_version import position_of_version, require_later, version_at
+from tautochrone.model.source_position import SnapshotPosition
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
+from tautochrone.spark.execute.materialize import materialize
+from tautochrone.spark.execute.snapshot_difference import ROWS_OF_KEY, snapshot_difference
+
+__all__ = ["NextSnapshot", "SnapshotFlow"]
+
+NextSnapshot = Callable[[SparkSession, Any], tuple[DataFrame, Any] | None]
+"""From a session and the newest version, or None, to the next snapshot and its version, or None."""
+
+_STOP_TIMEOUT_S = 60.0
+_SPECIAL = (SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
+
+
+@dataclass(slots=True)
+class SnapshotFlow:
+    """A function that returns snapshots, bound to the table that takes their differences as events.
+
+    Args:
+        name: of the flow.
+        next_snapshot: the function.
+        keys: columns that identify a row of a snapshot.
+        columns: of the snapshots, as they were found when the definitions were analysed.
+        schema: the table's columns.
+        base: reads the lake itself.
+        require_fence: raises FencedError when a newer owner of the job exists.
+    """
+
+    name: str
+    next_snapshot: NextSnapshot
+    keys: Sequence[str]
+    columns: StructType
+    schema: StructType
+    committer: TableCommitter
+    base: SparkSession
+    emit: Emit
+    require_fence: Callable[[], object] = lambda: None
+    rows: int = 0
+    position: SnapshotPosition | None = None
+    observations: SourceObservations = field(default_factory=SourceObservations)
+    _rounds: int = 0
+    _snapshots: int = 0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _error: TautochroneError | None = None
+
+    @property
+    def table(self) -> TableName:
+        return self.committer.table.name
+
+    def start(self, session: SparkSession, **trigger: Any) -> None:
+        """See `RunningFlow`.
+
+        Raises:
+            IngestError: the table's position is of another source.
+        """
+        self.committer.settle()
+        self._error, self._rounds = None, 0
+        self.position = self._position_of_table()
+        self._stopping = threading.Event()
+        until_end = "processingTime" not in trigger
+        interval_s = interval_seconds(trigger.get("processingTime"))
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(session, self._stopping, interval_s, until_end),
+            name=f"snapshots-{self.name}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    @property
+    def active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def progressed(self) -> bool:
+        return self._rounds > 0
+
+    @property
+    def committed_up_to_ms(self) -> int | None:
+        return self.observations.committed_up_to_ms
+
+    def store_time_is(self, store_ms: int) -> None:
+        self.observations.store_time_is(store_ms)
+
+    def inspect(self, *, at_once: bool = False) -> None:
+        """The function decides what there is."""
+
+    def failure(self) -> TautochroneError | None:
+        return self._error
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+
+    def _run(
+        self, session: SparkSession, stopping: threading.Event, interval_s: float, until_end: bool
+    ) -> None:
+        try:
+            while not stopping.is_set():
+                began_ms = time.time_ns() // 1_000_000
+                took = self._round(session)
+                self._rounds += 1
+                if not took:
+                    self.observations.took_all_since(began_ms)
+                    if until_end:
+                        return
+                    stopping.wait(interval_s)
+        except Exception as error:
+            self._error = batch_failure(error, self.name)
+
+    def _round(self, session: SparkSession) -> bool:
+        """Take the next snapshot; whether there was one."""
+        answer = self.next_snapshot(session, version_at(self.position))
+        if answer is None:
+            return False
+        snapshot, version = answer
+        set_active_session(snapshot.sparkSession)
+        position = position_of_version(version, self.name)
+        require_later(position, self.position, self.name)
+        staged = self._stage(self._aligned(snapshot), position)
+        self.require_fence()
+        self.committer.submit(self.name, staged, position)
+        self.position = position
+        self.rows += staged.rows
+        self._snapshots += 1
+        self.emit(
+            "batch",
+            flow=self.name,
+            dataset=str(self.table),
+            batch=self._snapshots,
+            rows=staged.rows,
+            snapshot=position.version,
+        )
+        return True
+
+    def _stage(self, snapshot: DataFrame, position: SnapshotPosition) -> Staged:
+        """An event for each key whose row is not that of the snapshot before."""
+        table = self.committer.table
+        fork = table.fork()
+        if position.version_type != self.schema[SEQUENCE_COLUMN].dataType.simpleString():
+            raise self._columns_changed(f"its version is {position.version_type}")
+        stored = analyzed_plan(table.read(self.base, fork.version))
+        log = align(dataframe_of_plan(snapshot.sparkSession, stored), self.schema, self.name)
+        version = sf.lit(position.version).cast(position.version_type)
+        difference = snapshot_difference(snapshot, log, self.schema, self.keys, version)
+        events, count = materialize(difference, max_rows=sys.maxsize)
+        self._require_keys(events)
+        if count == 0:
+            return Staged(table=table.name, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
+        return table.stage(fork, align(events.drop(ROWS_OF_KEY), self.schema, self.name))
+
+    def _require_keys(self, events: DataFrame) -> None:
+        keys = [sf.col(quoted(key)) for key in self.keys]
+        is_null: Any = reduce(or_, (key.isNull() for key in keys))
+        bad = events.where((sf.col(ROWS_OF_KEY) > 1) | (is_null & (sf.col(ROWS_OF_KEY) > 0)))
+        first = bad.select(*keys, ROWS_OF_KEY).limit(1).collect()
+        if not first:
+            return
+        key = dict(zip(self.keys, first[0][:-1], strict=True))
+        if None in key.values():
+            raise IngestError(
+                "AUTO_CDC_EVENT_INVALID",
+                f"A snapshot of flow {self.name} has a row with NULL in its key: {key}",
+                sqlstate="22004",
+                hint="leave such rows out in the function, .where(… IS NOT NULL)",
+            )
+        raise IngestError(
+            "AUTO_CDC_SNAPSHOT_KEY_NOT_UNIQUE",
+            f"A snapshot of flow {self.name} has {first[0][-1]} rows with the key {key}",
+            sqlstate="23505",
+            hint="name all columns that identify a row as keys, or let the function keep one row of each key",
+        )
+
+    def _aligned(self, snapshot: DataFrame) -> DataFrame:
+        """The snapshot with the table's columns and their types in the lake.
+
+        Raises:
+            IngestError: `AUTO_CDC_SNAPSHOT_COLUMNS_CHANGED`.
+        """
+        known = {column.name.lower(): column.dataType.simpleString() for column in self.columns.fields}
+        for column in snapshot.schema.fields:
+            kind, before = column.dataType.simpleString(), known.get(column.name.lower())
+            if before is None:
+                raise self._columns_changed(f"{column.name} is new")
+            if kind != before:
+                raise self._columns_changed(f"{column.name} is {kind} and was {before}")
+        data = StructType([field for field in self.schema.fields if field.name not in _SPECIAL])
+        aligned = align(snapshot, data, self.name)
+        return aligned.select(
+            *(sf.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in data.fields)
+        )
+
+    def _columns_changed(self, how: str) -> IngestError:
+        return IngestError(
+            "AUTO_CDC_SNAPSHOT_COLUMNS_CHANGED",
+            f"The next snapshot of flow {self.name} has other columns than the run began with: {how}",
+            sqlstate="55000",
+            hint="run again: columns are taken from the next snapshot when a run starts. A column whose type "
+            "changes is cast in the function",
+        )
+
+    def _position_of_table(self) -> SnapshotPosition | None:
+        """The position in the table. That in memory may be older: an earlier start may have failed after its
+        commit."""
+        metadata = self.committer.table.fork().commit_metadata
+        position = None if metadata is None else metadata.positions.get(self.name)
+        if position is None or isinstance(position, SnapshotPosition):
+            return position
+        raise IngestError(
+            "FLOW_POSITIONS_DIVERGED",
+            f"Flow {self.name} was read by other means before, and asks a function for snapshots now",
+            hint=f"start over with --full-refresh {self.table.table} and its target",
+        )

@@ -1,0 +1,188 @@
+"""AUTO CDC from snapshots that a function returns, as Databricks' documentation shows it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from .conftest import DialectProject
+
+pytestmark = pytest.mark.spark
+
+BY_NUMBER = """
+import os
+from pyspark import pipelines as dp
+
+def exist(file_name):
+    return os.path.exists(file_name)
+
+def next_snapshot_and_version(latest_snapshot_version):
+    latest_snapshot_version = latest_snapshot_version or 0
+    next_version = latest_snapshot_version + 1
+    file_name = "@IN@/number/filename_" + str(next_version) + ".csv"
+    if exist(file_name):
+        return (spark.read.option("header", True).schema("id INT, city STRING").csv(file_name), next_version)
+    else:
+        return None
+
+for kind in (1, 2):
+    dp.create_streaming_table(f"by_number_{kind}")
+    dp.create_auto_cdc_from_snapshot_flow(
+        target=f"by_number_{kind}", source=next_snapshot_and_version, keys=["ID"], stored_as_scd_type=kind
+    )
+"""
+
+BY_DATE = """
+import dlt
+from datetime import datetime, timedelta
+from typing import Optional, Tuple
+from pyspark.sql import DataFrame
+
+def next_snapshot_and_version(
+    latest_snapshot_datetime: Optional[datetime],
+) -> Optional[Tuple[DataFrame, Optional[datetime]]]:
+    if latest_snapshot_datetime is None:
+        names = sorted(info.name for info in dbutils.fs.ls("@IN@/day"))
+        moment = datetime.strptime(names[0].strip("/"), "%Y-%m-%d")
+    else:
+        moment = latest_snapshot_datetime + timedelta(days=1)
+    try:
+        dbutils.fs.ls(f"@IN@/day/{moment:%Y-%m-%d}")
+    except Exception:
+        return (None, None)
+    return spark.read.json(f"@IN@/day/{moment:%Y-%m-%d}"), moment
+
+dlt.create_streaming_table("by_date")
+dlt.apply_changes_from_snapshot(
+    target="by_date",
+    snapshot_and_version=next_snapshot_and_version,
+    keys=["id"],
+    stored_as_scd_type=2,
+    track_history_except_column_list=["seen"],
+)
+"""
+
+
+def by_number(project: DialectProject, number: int, *rows: tuple[int, str]) -> None:
+    lines = "".join(f"{number},{city}\n" for number, city in rows)
+    project.data(f"number/filename_{number}.csv", f"id,city\n{lines}")
+
+
+def by_date(project: DialectProject, day: str, *rows: dict[str, Any]) -> None:
+    project.json(f"day/{day}/rows.json", *rows)
+
+
+def person(number: int, city: str, seen: int) -> dict[str, Any]:
+    return {"id": number, "city": city, "seen": seen}
+
+
+def test_functions_of_the_documentation(project: DialectProject) -> None:
+    project.define("number.py", BY_NUMBER)
+    project.define("date.py", BY_DATE)
+    project.define(
+        "view.sql", "CREATE MATERIALIZED VIEW cities AS SELECT city, count(*) n FROM by_date GROUP BY city"
+    )
+    by_number(project, 1, (1, "Lima"), (2, "Oslo"))
+    by_number(project, 2, (1, "Lima"), (3, "Rome"))
+    by_date(project, "2026-01-30", person(1, "Lima", 1), person(2, "Oslo", 1))
+    project.run()
+    assert project.rows("SELECT * FROM by_number_1") == [(1, "Lima"), (3, "Rome")]
+    assert project.rows("SELECT * FROM by_number_2") == [
+        (1, "Lima", 1, None), (2, "Oslo", 1, 2), (3, "Rome", 2, None),
+    ]  # fmt: skip
+    # A deleted key comes back, a snapshot changes nothing, and another one is empty.
+    by_number(project, 3, (1, "Bern"), (2, "Oslo"), (3, "Rome"))
+    by_number(project, 4, (1, "Bern"), (2, "Oslo"), (3, "Rome"))
+    by_number(project, 5)
+    by_date(project, "2026-01-31", person(1, "Lima", 2), person(2, "Nice", 2))
+    by_date(project, "2026-02-01", person(1, "Lima", 3))
+    happened = project.run()
+    assert [batch["rows"] for batch in happened.of("batch") if batch["flow"] == "by_number_1"] == [2, 0, 3]
+    assert project.rows("SELECT * FROM by_number_1") == []
+    assert project.rows("SELECT * FROM by_number_2") == [
+        (1, "Bern", 3, 5), (1, "Lima", 1, 3), (2, "Oslo", 1, 2), (2, "Oslo", 3, 5), (3, "Rome", 2, 5),
+    ]  # fmt: skip
+    first, second, third = (datetime.fromisoformat(day) for day in ("2026-01-30", "2026-01-31", "2026-02-01"))
+    assert project.rows("SELECT id, city, seen, __START_AT, __END_AT FROM by_date") == [
+        (1, "Lima", 3, first, None), (2, "Nice", 2, second, third), (2, "Oslo", 1, first, second),
+    ]  # fmt: skip
+    assert set(project.verdicts.values()) == {True}
+    assert "by_number_1" in project.verdicts
+    assert project.run().of("no_news")
+
+
+RECORDED = """
+from decimal import Decimal
+import dlt
+
+SNAPSHOTS = {snapshots}
+
+def next_snapshot(latest):
+    remaining = SNAPSHOTS if latest is None else SNAPSHOTS[1:]
+    if not remaining:
+        return None
+    rows, version = remaining[0]
+    return spark.createDataFrame(rows, "id INT, city STRING"), version
+
+dlt.create_streaming_table("t")
+dlt.create_auto_cdc_from_snapshot_flow("t", next_snapshot, ["id"])
+"""
+FIRST = ([(1, "Lima")], 5)
+
+
+@pytest.mark.parametrize(
+    ("second", "error_class"),
+    [
+        (([(1, "Oslo")], 5), "AUTO_CDC_SNAPSHOT_VERSION_ORDER"),
+        (([(1, "Oslo")], 4), "AUTO_CDC_SNAPSHOT_VERSION_ORDER"),
+        (([(1, "Oslo")], "6"), "AUTO_CDC_SNAPSHOT_VERSION_TYPE"),
+        (([(1, "Oslo")], None), "AUTO_CDC_SNAPSHOT_VERSION_TYPE"),
+        (([(1, "Lima"), (1, "Lima")], 6), "AUTO_CDC_SNAPSHOT_KEY_NOT_UNIQUE"),
+        (([(1, "Lima"), (1, "Oslo")], 6), "AUTO_CDC_SNAPSHOT_KEY_NOT_UNIQUE"),
+        (([(None, "Oslo")], 6), "AUTO_CDC_EVENT_INVALID"),
+    ],
+)
+@pytest.mark.slow
+def test_refused_snapshot_is_not_taken(project: DialectProject, second: Any, error_class: str) -> None:
+    project.define("t.py", RECORDED.format(snapshots=[FIRST, second]))
+    assert error_class in project.pipeline.run().failure("t")
+    assert project.rows("SELECT * FROM t") == [(1, "Lima")]
+    project.define("t.py", RECORDED.format(snapshots=[FIRST, ([(2, "Rome")], 6)]))
+    assert "AUTO_CDC_SNAPSHOT_VERSION_ORDER" in project.pipeline.run().failure("t")
+    assert project.rows("SELECT * FROM t") == [(2, "Rome")]
+
+
+TWO_FLOWS = """
+CREATE STREAMING TABLE events AS SELECT * FROM STREAM read_files('@IN@/events', format => 'json',
+  schema => 'id INT, city STRING, op STRING, n INT');
+CREATE TEMPORARY VIEW changes AS SELECT * FROM STREAM(events) WHERE op <> 'DELETE';
+CREATE TEMPORARY VIEW deletions AS SELECT * FROM STREAM(events) WHERE op = 'DELETE';
+CREATE STREAMING TABLE people;
+APPLY CHANGES INTO LIVE.people FROM STREAM(LIVE.changes) KEYS (id) SEQUENCE BY n
+  COLUMNS * EXCEPT (op, n) STORED AS SCD TYPE 2;
+CREATE FLOW removed AS AUTO CDC INTO people FROM STREAM(deletions) KEYS (id) APPLY AS DELETE WHEN true
+  SEQUENCE BY n COLUMNS * EXCEPT (op, n) STORED AS SCD TYPE 2;
+"""
+
+
+@pytest.mark.slow
+def test_two_flows_over_one_table(project: DialectProject) -> None:
+    project.define("people.sql", TWO_FLOWS)
+    project.json(
+        "events/1.json",
+        {"id": 1, "city": "Lima", "op": "INSERT", "n": 1},
+        {"id": 1, "city": None, "op": "DELETE", "n": 3},
+        {"id": 2, "city": "Oslo", "op": "INSERT", "n": 2},
+    )
+    project.run()
+    assert project.rows("SELECT * FROM people") == [(1, "Lima", 1, 3), (2, "Oslo", 2, None)]
+    project.json(
+        "events/2.json",
+        {"id": 1, "city": "Rome", "op": "UPDATE", "n": 2},
+        {"id": 2, "city": None, "op": "DELETE", "n": 5},
+    )
+    project.run()
+    assert project.rows("SELECT * FROM people") == [(1, "Lima", 1, 2), (1, "Rome", 2, 3), (2, "Oslo", 2, 5)]
+    assert set(project.verdicts.values()) == {True}
