@@ -15,13 +15,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.errors import LakeError
+from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.java.functions import items
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model import limits
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.testing.change_conformance import ChangeBench, ChangeConformance, local
 from tautochrone.testing.lake_conformance import commit_metadata
@@ -103,6 +104,32 @@ class TestSparkStatements(ExternalWriters):
         deleted, _, bound = self.check_change(spark, table, versions[0], versions[1])
         assert not deleted or "copy-on-write" in more.values()
         assert bound == 3 or "copy-on-write" in more.values()
+
+    def test_a_column_with_a_default_changes_all_older_rows(
+        self, spark: SparkSession, lake: IcebergLake
+    ) -> None:
+        table = self.make(spark, lake, 3)
+        sql, first = table.name.sql, table.current_version()
+        jvm = spark._jvm
+        assert jvm is not None
+        types, literal = jvm.org.apache.iceberg.types.Types, jvm.org.apache.iceberg.expressions.Literal
+        loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, sql)
+        loaded.updateSchema().addColumn("rank", types.IntegerType.get(), "", literal.of(7)).commit()
+        spark.sql(f"REFRESH TABLE {sql}")
+        spark.sql(f"INSERT INTO {sql} VALUES (100, 'z', 1)")
+        second = table.current_version()
+        ranks = Counter(row["rank"] for row in table.read(spark, second).collect())
+        assert ranks == {7: 20, 1: 1}
+        change = table.change_between(first, second)
+        assert (change.kind, change.appended) == (ChangeKind.UNKNOWN, True)
+        assert change.reason.code is ReasonCode.COLUMN_WITH_DEFAULT
+        assert change.reason.params["column"] == "rank"
+        with pytest.raises(HistoryLostError, match="rank"):
+            table.changed_rows(spark, first, second)
+        # From then on changes are followed again, also of the older rows.
+        spark.sql(f"DELETE FROM {sql} WHERE id = 3")
+        _, removed, _ = self.check_change(spark, table, second, table.current_version())
+        assert removed == Counter([(3, "3", 7)])
 
     def test_vectors_that_grew_much_are_compared_whole(
         self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch

@@ -80,11 +80,10 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
     operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
     before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
     after = between[0].schemaId() if between else before
-    replaced = _replaced_column(metadata, before, after)
-    if replaced is not None:
-        # No commit records a replaced column, but every row has another value in it.
-        code, only_appended = ReasonCode.COLUMN_REPLACED, operations <= {"append"}
-        return change(ChangeKind.UNKNOWN, code, appended=only_appended, column=replaced)
+    unrecorded = _unrecorded_change(metadata, before, after)
+    if unrecorded is not None:
+        code, column = unrecorded
+        return change(ChangeKind.UNKNOWN, code, appended=operations <= {"append"}, column=column)
     if not operations:
         if before is not None and before != after:
             return change(ChangeKind.APPEND, ReasonCode.COLUMNS_ADDED)
@@ -93,6 +92,15 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
         return change(ChangeKind.APPEND, ReasonCode.TABLE_APPENDED)
     overwritten = "overwrite" in operations
     return change(ChangeKind.CHANGED, ReasonCode.ROWS_OVERWRITTEN if overwritten else ReasonCode.ROWS_DELETED)
+
+
+def _unrecorded_change(metadata: Any, before: int | None, after: int | None) -> tuple[ReasonCode, str] | None:
+    """A column in which every older row has another value, although no commit says so."""
+    replaced = _replaced_column(metadata, before, after)
+    if replaced is not None:
+        return ReasonCode.COLUMN_REPLACED, replaced
+    added = _column_with_default(metadata, before, after)
+    return None if added is None else (ReasonCode.COLUMN_WITH_DEFAULT, added)
 
 
 def _replaced_column(metadata: Any, *schemas: int | None) -> str | None:
@@ -115,6 +123,20 @@ def _replaced_column(metadata: Any, *schemas: int | None) -> str | None:
         if newest_ids.get(name, column) != column
     )
     return next(changed, None)
+
+
+def _column_with_default(metadata: Any, before: int | None, after: int | None) -> str | None:
+    """The name of a column that was added since the schema `before`, and that older rows have a value in."""
+    newest = int(metadata.currentSchemaId())
+    if before is None or {int(before), int(after if after is not None else newest), newest} == {newest}:
+        return None
+    schemas_by_id = metadata.schemasById()
+    schema = schemas_by_id.get(newest)
+    older = set(schemas_by_id.get(int(before)).idToName().keySet())
+    for column, name in schema.idToName().items():
+        if column not in older and schema.findField(column).initialDefault() is not None:
+            return str(name)
+    return None
 
 
 def commits_between(metadata: Any, old: Version, new: Version) -> list[Any]:
