@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tautochrone import redaction
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
@@ -25,8 +27,27 @@ LONGEST = [
     "sql/test_constructs.py", "runtime/adoption/test_command.py", "runtime/adoption/test_adopt.py",
     "reader/test_strong_reads.py", "crash/test_service_restarts.py",
     "cluster/test_cluster.py", "kafka/test_sources.py", "sql/test_keys.py", "docs/test_readme.py",
+    "meta/test_protocol.py", "meta/test_protocol_again.py", "storage/test_s3.py",
 ]  # fmt: skip
 """Files that take minutes. Each is run by one process, so they come first: the others fill the gaps."""
+
+
+SHARED_FIXTURES = ["kafka", "kafkasink", "runtime/adoption"]
+"""Folders whose tests share something that takes long to make, each run by one process: a second one would
+start a second broker, or run `spark-pipelines` for a second project."""
+
+
+class FilesAndFolders(LoadFileScheduling):
+    """`--dist loadfile` that keeps the folders of `SHARED_FIXTURES` together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = [name for name in SHARED_FIXTURES if nodeid.startswith(f"tests/{name}/")]
+        return shared[0] if shared else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Distribute `--dist loadfile` as `FilesAndFolders` does."""
+    return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
