@@ -24,6 +24,7 @@ _HEADER = struct.Struct("<IBIIIH")
 _ARTIFICIAL = 1 << 5
 """Flag of events that are not in the file: the server made them for this reader."""
 _OFFSET_BITS = 32
+_MAX_OFFSET = (1 << _OFFSET_BITS) - 1
 _PAYLOAD_HEADER_END, _PAYLOAD_COMPRESSION, _PAYLOAD_UNCOMPRESSED_SIZE = 0, 2, 3
 _ZSTD = 0
 
@@ -110,7 +111,9 @@ def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
             continue
         if kind == Kind.FORMAT or flags & _ARTIFICIAL or (kind in Kind.IGNORED and not position):
             continue
-        if position < end:
+        # MariaDB since 11.4 gives positions to the first and last event of a transaction only.
+        position = position or end + size
+        if position < end or position > _MAX_OFFSET:
             raise IngestError(
                 "CHANGE_LOG_TRANSACTION_TOO_LARGE",
                 f"The binary log {file} is larger than 4 GiB, behind which places in it have no number",
