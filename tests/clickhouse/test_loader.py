@@ -35,6 +35,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> 
     in_process = partial(transactions.TransactionClient, transport=transport_to(service.http))
     monkeypatch.setattr(transactions, "TransactionClient", in_process)
     monkeypatch.setenv("SERVICE", "http://testserver")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLICKHOUSE", f"http://127.0.0.1:{server.port}")
     yield service
     service.store.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +373,48 @@ def test_chunk_on_a_wrong_server_is_refused_with_the_right_one(service: Service,
         newer.recover()
     with service.client() as older, pytest.raises(FencedError):
         older.write("t", TransactionChunk(**chunk))
+
+
+def test_store_that_was_put_back_is_told_from_the_one_before(service: Service, tmp_path: Path) -> None:
+    with service.client() as client:
+        client.begin("load-1")
+        backup = sqlite3.connect(tmp_path / "backup.db")
+        with closing(sqlite3.connect(tmp_path / "meta.db")) as store, closing(backup):
+            store.backup(backup)
+        for step in (client.commit, client.confirm):
+            step("load-1")
+        remembered = client.serial
+        backup = sqlite3.connect(tmp_path / "backup.db")
+        with closing(sqlite3.connect(tmp_path / "meta.db")) as store, closing(backup):
+            backup.backup(store)
+        assert service.state("load-1") is _S.INITIALIZED
+        for operation in TransactionOperation:
+            with pytest.raises(MetaError, match="TRANSACTION_STORE_OLDER"):
+                call(client, operation, "load-1")
+        with pytest.raises(MetaError, match="TRANSACTION_STORE_OLDER"):
+            client.recover()
+        assert service.state("load-1") is _S.INITIALIZED
+    run = {"owner": "loader", "fence": 2, "serial": remembered}
+    refused = service.http.post("/v1/transactions/recover", json=run)
+    assert (refused.status_code, refused.json()["parameters"]["known"]) == (409, "1")
+    # After the target was settled by hand, the program starts anew without it.
+    with service.client(fence=2) as newer:
+        newer.recover()
+        assert newer.begin("load-2") is _S.INITIALIZED
+
+
+def test_ids_are_forgotten_when_the_setting_says_so(service: Service) -> None:
+    coordinator = TransactionCoordinator(service.store, emit=service._emit, keep_ids_ms=60_000)
+    with service.client() as client:
+        client.rollback("load-1")
+        coordinator.sweep()
+        assert client.get("load-1").state is _S.ABORTED
+        service.clock.now_ms += 120_000
+        service.coordinator.sweep()
+        assert client.get("load-1").state is _S.ABORTED, "without the setting ids are kept"
+        coordinator.sweep()
+        for refused in (client.get, client.begin, client.commit, client.rollback):
+            with pytest.raises(MetaError, match="TRANSACTION_ID_FORGOTTEN"):
+                refused("load-1")
+        assert client.begin("load-2") is _S.INITIALIZED
+    assert service.http.get("/v1/transactions/load-1").status_code == 409

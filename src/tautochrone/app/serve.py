@@ -72,7 +72,9 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
         bound = exit_stack.enter_context(listen(address.host, address.port))
         store = exit_stack.enter_context(MetaStore.open(settings.meta_url if settings else meta_url or ""))
         catalog = None if settings is None else (ReadPoints(store), metadata_source(settings.catalog))
-        coordinator = TransactionCoordinator(store)
+        coordinator = TransactionCoordinator(
+            store, keep_ids_ms=settings.keep_transaction_ids_ms if settings else None
+        )
         exit_stack.enter_context(CoordinatorLoop(coordinator))
         app = create_app(
             access=access,

@@ -2,9 +2,8 @@
 
 A program drives a transaction with `begin`, `write`, `prepare`, `commit` or `rollback`. The decision is in
 the store before the participant hears of it, so a crash at any point leaves a transaction that can still be
-rolled back, or a decision that is carried out later: by `recover` at the start of a service, and by `sweep`
-while it runs. The participant `client` is the program itself; it carries the decision out and calls `confirm`
-or `fail`.
+rolled back, or a decision that is carried out later, by `sweep`, at the start of a service and while it runs.
+The participant `client` is the program itself; it carries the decision out and calls `confirm` or `fail`.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ MAX_FAILURES = 10
 """How often a decision is tried before the transaction needs attention."""
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 60_000
 _MAX_ERROR = 1_000
+_FORGETS_EVERY_MS = 60_000
 _CHUNKS_KEPT_MS = 7 * 24 * 3_600_000
 _SWEEP_S = 1.0
 _S = TransactionState
@@ -58,6 +58,7 @@ class TransactionCoordinator:
         participants: who carries decisions out, by name.
         emit: receives `transaction_needs_attention`, `transaction_failed` and `transaction_expired`; None:
             they are logged.
+        keep_ids_ms: how long ids of ended transactions are kept; None: for ever.
     """
 
     def __init__(
@@ -67,12 +68,15 @@ class TransactionCoordinator:
         *,
         emit: Emit | None = None,
         max_failures: int = MAX_FAILURES,
+        keep_ids_ms: int | None = None,
     ) -> None:
         self._store = store.transactions
         self._now_ms = store.now_ms
         self._participants = participants
         self._emit: Emit = emit or _log_event
         self._max_failures = max_failures
+        self._keep_ids_ms = keep_ids_ms
+        self._forgets_at_ms = 0
         self._locks: WeakValueDictionary[str, _TransactionLock] = WeakValueDictionary()
         self._locks_guard = Lock()
 
@@ -159,11 +163,34 @@ class TransactionCoordinator:
         for due in self._store.due():
             with self._exclusive(due.id):
                 self._carry_out(due.id, overdue=True)
+        now_ms = self._now_ms()
+        if now_ms >= self._forgets_at_ms:
+            self._forgets_at_ms = now_ms + _FORGETS_EVERY_MS
+            self._store.forget_chunks(now_ms - _CHUNKS_KEPT_MS)
+            if self._keep_ids_ms is not None:
+                self._store.forget_ended(now_ms - self._keep_ids_ms)
 
-    def recover(self) -> None:
-        """At the start of a service: what a crash left is rolled back or carried out."""
-        self._store.forget_chunks(self._now_ms() - _CHUNKS_KEPT_MS)
-        self.sweep()
+    def require_newest(self, owner: str, serial: int | None) -> None:
+        """Refuse a program that remembers more calls than the store: the store is an older copy.
+
+        Raises:
+            MetaError: `TRANSACTION_STORE_OLDER`.
+        """
+        known = self._store.serial(owner) if serial is not None else 0
+        if serial is not None and known < serial:
+            raise MetaError(
+                "TRANSACTION_STORE_OLDER",
+                f"{owner} remembers {serial} calls, and the store has seen {known}: an older copy of the "
+                "store was put back, or it is another one",
+                hint="What was decided since is to be seen in the target only. Settle it there, then call "
+                "without serial.",
+                parameters={"owner": owner, "serial": str(serial), "known": str(known)},
+                sqlstate="55000",
+            )
+
+    def serial(self, owner: str) -> int:
+        """How many calls of the program the store has seen."""
+        return self._store.serial(owner)
 
     def _require_right_server(
         self, transaction: str, owner: str, fence: int, chunk: TransactionChunk
@@ -288,7 +315,7 @@ class _TransactionLock:
 
 
 class CoordinatorLoop(Closeable):
-    """Sweeps in a thread from construction until `close`, first of all recovering."""
+    """Sweeps in a thread from construction until `close`. The first round settles what a crash left."""
 
     def __init__(self, coordinator: TransactionCoordinator, *, interval_s: float = _SWEEP_S) -> None:
         self._coordinator, self._interval_s = coordinator, interval_s
@@ -301,11 +328,9 @@ class CoordinatorLoop(Closeable):
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        step = self._coordinator.recover
         while not self._stopped.is_set():
             try:
-                step()
-                step = self._coordinator.sweep
+                self._coordinator.sweep()
             except TautochroneError as error:
                 # A busy or unreachable store: the next sweep tries again.
                 _log.warning("transactions were not swept: [%s] %s", error.error_class, error.message)

@@ -46,6 +46,8 @@ class TransactionClient(Closeable):
         fence: higher than that of every earlier run of the program.
         token: a bearer token with the role `operate`.
         retry_ms: for how long a call is repeated while the service does not answer.
+        serial: what `serial` was in an earlier run, if the program has kept it: a store of which an older
+            copy was put back refuses (`TRANSACTION_STORE_OLDER`).
 
     Every operation raises `FencedError` when a newer run of the program exists, and `MetaError` with the
     class that the service answered.
@@ -59,6 +61,7 @@ class TransactionClient(Closeable):
         fence: int,
         token: str | None = None,
         retry_ms: int = 60_000,
+        serial: int | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         keep_secret(token or "")
@@ -66,8 +69,16 @@ class TransactionClient(Closeable):
         self._http = httpx.Client(
             base_url=url.rstrip("/"), headers=headers, timeout=_TIMEOUT_S, transport=transport
         )
-        self._run = {"owner": owner, "fence": fence}
+        self._run: dict[str, Any] = {"owner": owner, "fence": fence}
+        if serial is not None:
+            self._run["serial"] = serial
         self._retry_ms = retry_ms
+
+    @property
+    def serial(self) -> int | None:
+        """The highest one that the service answered: it counts the calls of this program."""
+        serial: int | None = self._run.get("serial")
+        return serial
 
     def recover(self) -> list[Transaction]:
         """Refuse older runs and roll back what they had not prepared. The transactions that did not end."""
@@ -117,7 +128,9 @@ class TransactionClient(Closeable):
 
     def _operate(self, transaction: str, operation: str, **more: Any) -> TransactionState:
         path = f"/{quote(transaction, safe='')}/{operation}"
-        return self._request(Answer, "POST", path, {**self._run, **more}).state
+        answer = self._request(Answer, "POST", path, {**self._run, **more})
+        self._run["serial"] = max(answer.serial, self.serial or 0)
+        return answer.state
 
     def _request(self, result_type: type[_Result], method: str, path: str, body: Any = None) -> _Result:
         answer = self._send(method, f"/v1/transactions{path}", body)

@@ -121,6 +121,7 @@ class CoordinatedTransaction:
         failures: how often the participant failed to carry the decision out.
         needs_attention: all retries failed; a person has to settle it.
         error: of the last failure.
+        failed_at_ms: when that was, in epoch milliseconds.
     """
 
     id: str
@@ -134,6 +135,7 @@ class CoordinatedTransaction:
     failures: int = 0
     needs_attention: bool = False
     error: str | None = None
+    failed_at_ms: int | None = None
 
 
 class Participant(Protocol):

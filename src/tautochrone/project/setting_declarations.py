@@ -195,6 +195,14 @@ SETTINGS = (
         variable="TAUTOCHRONE_META_RETRY",
     ),
     Setting(
+        key="transactions.keep_ids",
+        kind=DurationOrNone(),
+        default="none",
+        meaning="how long `taut serve` keeps [transactions](transactions.md#how-long-ids-are-kept) that "
+        "ended; `none`: for ever",
+        variable="TAUTOCHRONE_TRANSACTIONS_KEEP_IDS",
+    ),
+    Setting(
         key="events.openlineage",
         kind=Text(),
         meaning="where refreshes are reported as OpenLineage events: a URL, or a file that gets a line for "

@@ -111,6 +111,7 @@ class Settings:
     configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
     ignored: tuple[IgnoredSetting, ...] = ()
     sinks: Mapping[str, SinkSettings] = field(default_factory=dict)
+    keep_transaction_ids_ms: int | None = None
 
 
 def effective(
@@ -171,6 +172,7 @@ def load_settings(
         lease_ms=setting("run", "lease"),
         patience_ms=setting("run", "patience"),
         align_ms=setting("run", "align"),
+        keep_transaction_ids_ms=setting("transactions", "keep_ids"),
         meta_url=setting("meta", "url"),
         meta_token=optional_setting("meta", "token"),
         meta_retry_ms=setting("meta", "retry"),

@@ -39,6 +39,7 @@ READS = {
     "require_free", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
     "shared_clocks", "skipped_files", "standing", "status", "table_ids", "timeline", "versions_at",
     "why_absent", "transaction", "transaction_chunks", "transactions", "due_transactions",
+    "transaction_forgotten", "transaction_serial",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""
 
@@ -309,6 +310,10 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         store.transactions.roll_back_expired(),
         None,
     )[2:],
+    "forget_transactions": lambda store, _: (
+        store.transactions.rollback("t", "loader", 1),
+        store.transactions.forget_ended(2**60),
+    )[1:],
     "forget_transaction_chunks": lambda store, _: store.transactions.forget_chunks(0),
 }
 """A way through each method that writes. What its repeat may leave behind is in `observations`."""

@@ -21,7 +21,7 @@ from tautochrone.errors import MetaError
 
 __all__ = ["HEAD", "Database", "parsed_url"]
 
-HEAD = "0019"
+HEAD = "0020"
 """The newest migration. It is compared first, so that an up-to-date store never imports alembic."""
 
 _BUSY_TIMEOUT_MS = 30_000

@@ -315,7 +315,20 @@ transaction_owners = Table(
     metadata,
     Column("owner", String(255), primary_key=True),
     Column("fence", BigInteger, nullable=False),
+    Column("serial", BigInteger, nullable=False, server_default="0"),
 )
+"""`serial` counts the calls of the owner: a client that has seen a higher one knows that the store is an
+older copy."""
+
+forgotten_transactions = Table(
+    "forgotten_transactions",
+    metadata,
+    Column("owner", String(255), primary_key=True),
+    Column("series", String(255), primary_key=True),
+    Column("position", Text, nullable=False),
+)
+"""Ids of ended transactions that are not kept: of each owner and series the highest position that is used
+up (`model.transaction_ids`)."""
 
 transactions = Table(
     "transactions",
@@ -331,6 +344,7 @@ transactions = Table(
     Column("failures", Integer, nullable=False),
     Column("needs_attention", Boolean, nullable=False),
     Column("error", Text),
+    Column("failed_at_ms", BigInteger),
     Index("transactions_by_state", "state"),
 )
 

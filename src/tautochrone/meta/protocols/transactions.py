@@ -110,6 +110,20 @@ class Transactions(Protocol):
     def forget_chunks(self, ended_before_ms: int) -> None:
         """Drop the chunks of transactions that ended before this time. Their ids stay used."""
 
+    @writes(wire="forget_transactions")
+    def forget_ended(self, ended_before_ms: int) -> None:
+        """Drop transactions that ended before this time. Their ids stay used up: of each owner and series of
+        ids (`model.transaction_ids`) the highest position is remembered, and every operation on an unknown id
+        that is not above it raises `MetaError` `TRANSACTION_ID_FORGOTTEN`."""
+
+    @reads(wire="transaction_forgotten")
+    def is_forgotten(self, transaction: str) -> bool:
+        """Whether an id that is not kept may have been used by some owner."""
+
+    @reads(wire="transaction_serial")
+    def serial(self, owner: str) -> int:
+        """How many calls of this program the store has seen; it never goes down in one store."""
+
     @reads(wire="transaction")
     def get(self, transaction: str) -> CoordinatedTransaction | None:
         """The transaction; None for an id that was never used."""

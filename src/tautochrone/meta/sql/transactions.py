@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.model.sink import TransactionState
+from tautochrone.model.transaction_ids import series_of
 from tautochrone.model.transactions import (
     ANSWERS,
     CLIENT,
@@ -25,6 +27,8 @@ from tautochrone.model.transactions import (
 __all__ = ["SqlTransactions"]
 
 _T, _O, _K = t.transactions.c, t.transaction_owners.c, t.transaction_chunks.c
+_F = t.forgotten_transactions.c
+_FORGOTTEN_AT_ONCE = 500
 _S, _Operation = TransactionState, TransactionOperation
 
 
@@ -138,8 +142,42 @@ class SqlTransactions(Repository):
 
     def forget_chunks(self, ended_before_ms: int) -> None:
         ended = select(_T.id).where(_T.state.in_(ENDED), _T.changed_at_ms < ended_before_ms)
+        lost = _K.transaction_id.in_(ended)
+        with self._read() as connection:
+            # Most calls find nothing, and a write would wait for other writers.
+            if connection.execute(select(_K.chunk).where(lost).limit(1)).first() is None:
+                return
         with self._write() as connection:
-            connection.execute(delete(t.transaction_chunks).where(_K.transaction_id.in_(ended)))
+            connection.execute(delete(t.transaction_chunks).where(lost))
+
+    def forget_ended(self, ended_before_ms: int) -> None:
+        ended = (_T.state.in_(ENDED)) & (_T.changed_at_ms < ended_before_ms)
+        query = select(_T.id, _T.owner).where(ended).order_by(_T.id).limit(_FORGOTTEN_AT_ONCE)
+        while True:
+            with self._read() as connection:
+                if connection.execute(query.limit(1)).first() is None:
+                    return
+            with self._write() as connection:
+                rows = connection.execute(query.with_for_update()).all()
+                used: dict[tuple[str, str], tuple[int, ...]] = {}
+                for row in rows:
+                    series, position = series_of(row.id)
+                    used[row.owner, series] = max(position, used.get((row.owner, series), ()))
+                for (owner, series), position in used.items():
+                    _use_up(connection, owner, series, position)
+                ids = [row.id for row in rows]
+                connection.execute(delete(t.transaction_chunks).where(_K.transaction_id.in_(ids)))
+                connection.execute(delete(t.transactions).where(_T.id.in_(ids)))
+
+    def is_forgotten(self, transaction: str) -> bool:
+        series, position = series_of(transaction)
+        query = select(_F.position).where(_F.series == series)
+        with self._read() as connection:
+            return any(tuple(json.loads(text)) >= position for text in connection.execute(query).scalars())
+
+    def serial(self, owner: str) -> int:
+        with self._read() as connection:
+            return int(connection.execute(select(_O.serial).where(_O.owner == owner)).scalar() or 0)
 
     def get(self, transaction: str) -> CoordinatedTransaction | None:
         with self._read() as connection:
@@ -271,6 +309,7 @@ class SqlTransactions(Repository):
             "error": error,
             "needs_attention": failures >= max_failures,
             "due_at_ms": self._clock() + retry_ms,
+            "failed_at_ms": self._clock(),
         }
         connection.execute(update(t.transactions).where(_T.id == row.id).values(values))
         return _transaction(connection.execute(select(t.transactions).where(_T.id == row.id)).one())
@@ -279,7 +318,7 @@ class SqlTransactions(Repository):
 def _raise_fence(connection: Connection, owner: str, fence: int) -> None:
     highest = connection.execute(select(_O.fence).where(_O.owner == owner).with_for_update()).scalar()
     if highest is None:
-        connection.execute(insert(t.transaction_owners).values(owner=owner, fence=fence))
+        connection.execute(insert(t.transaction_owners).values(owner=owner, fence=fence, serial=1))
     elif highest > fence:
         raise FencedError(
             "TRANSACTION_FENCED",
@@ -287,8 +326,25 @@ def _raise_fence(connection: Connection, owner: str, fence: int) -> None:
             hint="Another run of this program is active; stop this one.",
             parameters={"owner": owner, "fence": str(fence), "newest": str(highest)},
         )
-    elif highest < fence:
-        connection.execute(update(t.transaction_owners).where(_O.owner == owner).values(fence=fence))
+    else:
+        values = {"fence": fence, "serial": _O.serial + 1}
+        connection.execute(update(t.transaction_owners).where(_O.owner == owner).values(values))
+
+
+def _used_up(connection: Connection, owner: str, series: str) -> tuple[int, ...] | None:
+    query = select(_F.position).where(_F.owner == owner, _F.series == series)
+    text = connection.execute(query.with_for_update()).scalar()
+    return None if text is None else tuple(json.loads(text))
+
+
+def _use_up(connection: Connection, owner: str, series: str, position: tuple[int, ...]) -> None:
+    highest = _used_up(connection, owner, series)
+    if highest is None:
+        values = {"owner": owner, "series": series, "position": json.dumps(position)}
+        connection.execute(insert(t.forgotten_transactions).values(values))
+    elif position > highest:
+        statement = update(t.forgotten_transactions).where(_F.owner == owner, _F.series == series)
+        connection.execute(statement.values(position=json.dumps(position)))
 
 
 def _locked(connection: Connection, transaction: str) -> Row[Any] | None:
@@ -299,7 +355,20 @@ def _locked(connection: Connection, transaction: str) -> Row[Any] | None:
 def _row(connection: Connection, transaction: str, owner: str) -> Row[Any] | None:
     """The transaction's row, which must be the owner's."""
     row = _locked(connection, transaction)
-    if row is not None and row.owner != owner:
+    if row is None:
+        series, position = series_of(transaction)
+        highest = _used_up(connection, owner, series)
+        if highest is not None and position <= highest:
+            raise MetaError(
+                "TRANSACTION_ID_FORGOTTEN",
+                f"Transaction {transaction} may have ended long ago: ids of {owner} like it are not kept, "
+                f"and are used up to {', '.join(map(str, highest)) or 'this one'}",
+                hint="Take a higher number for a new transaction. Whether this one was committed is to be "
+                "seen in its target only.",
+                parameters={"owner": owner, "series": series},
+                sqlstate="25000",
+            )
+    elif row.owner != owner:
         raise _conflict("TRANSACTION_DIFFERS", f"Transaction {transaction} is driven by {row.owner}")
     return row
 

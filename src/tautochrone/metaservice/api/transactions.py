@@ -32,6 +32,11 @@ class Run(BaseModel):
     model_config = ConfigDict(extra="forbid")
     owner: Name
     fence: Number
+    serial: Number | None = Field(
+        default=None,
+        description="the highest one that the program was answered: a store that has seen fewer calls is an "
+        "older copy, and refuses",
+    )
 
 
 class BeginRequest(Run):
@@ -71,6 +76,7 @@ class Answer(BaseModel):
 
     id: str
     state: TransactionState
+    serial: int = Field(description="counts the calls of the owner; send it with later calls")
 
 
 class Transaction(BaseModel):
@@ -87,6 +93,7 @@ class Transaction(BaseModel):
     failures: int
     needs_attention: bool
     error: str | None
+    failed_at_ms: int | None
 
 
 class TransactionDetails(Transaction):
@@ -120,6 +127,13 @@ def _add_reads(router: APIRouter, store: Store) -> None:
     def transaction(transaction: Id) -> TransactionDetails:
         """One transaction and its chunks."""
         record = store.transactions.get(transaction)
+        if record is None and store.transactions.is_forgotten(transaction):
+            raise MetaError(
+                "TRANSACTION_ID_FORGOTTEN",
+                f"Transaction {transaction} may have ended long ago: its id is not kept",
+                hint="Whether it was committed is to be seen in its target only.",
+                sqlstate="25000",
+            )
         if record is None:
             raise MetaError(
                 "TRANSACTION_NOT_FOUND", f"No transaction has the id {transaction}", sqlstate="25000"
@@ -131,11 +145,15 @@ def _add_reads(router: APIRouter, store: Store) -> None:
 
 
 def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoordinator) -> None:
+    def answer(transaction: str, run: Run, state: TransactionState) -> Answer:
+        return Answer(id=transaction, state=state, serial=coordinator.serial(run.owner))
+
     @router.post("/recover")
     def recover(run: Run) -> list[Transaction]:
         """What a new run calls first: older runs are refused, what they had not prepared is rolled back.
 
         The answer is what has not ended: prepared transactions to decide, and decisions to carry out."""
+        coordinator.require_newest(_owner(run), run.serial)
         records = store.transactions.recover(_owner(run), run.fence)
         return [transaction_model(record) for record in records]
 
@@ -143,41 +161,48 @@ def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoo
     def begin(transaction: Id, request: BeginRequest) -> Answer:
         """Open the transaction."""
         checked_text(request.participant, "A participant", 255)
+        coordinator.require_newest(_owner(request), request.serial)
         state = coordinator.begin(
             transaction, _owner(request), request.fence, request.timeout_ms, request.participant
         )
-        return Answer(id=transaction, state=state)
+        return answer(transaction, request, state)
 
     @router.post("/{transaction}/write")
     def write(transaction: Id, request: WriteRequest) -> Answer:
         """Register a chunk that was written to the target."""
         chunk = TransactionChunk(**request.chunk.model_dump())
+        coordinator.require_newest(_owner(request), request.serial)
         state = coordinator.write(transaction, _owner(request), request.fence, chunk)
-        return Answer(id=transaction, state=state)
+        return answer(transaction, request, state)
 
     @router.post("/{transaction}/prepare")
     def prepare(transaction: Id, run: Run) -> Answer:
         """All chunks are written and durable. From now on it does not time out."""
-        return Answer(id=transaction, state=coordinator.prepare(transaction, _owner(run), run.fence))
+        coordinator.require_newest(_owner(run), run.serial)
+        return answer(transaction, run, coordinator.prepare(transaction, _owner(run), run.fence))
 
     @router.post("/{transaction}/commit")
     def commit(transaction: Id, run: Run) -> Answer:
         """Decide to commit. `committing`: the program, or a retry of the service, has to carry it out."""
-        return Answer(id=transaction, state=coordinator.commit(transaction, _owner(run), run.fence))
+        coordinator.require_newest(_owner(run), run.serial)
+        return answer(transaction, run, coordinator.commit(transaction, _owner(run), run.fence))
 
     @router.post("/{transaction}/rollback")
     def rollback(transaction: Id, run: Run) -> Answer:
         """Decide to roll back. `aborting`: the program, or a retry of the service, has to carry it out."""
-        return Answer(id=transaction, state=coordinator.rollback(transaction, _owner(run), run.fence))
+        coordinator.require_newest(_owner(run), run.serial)
+        return answer(transaction, run, coordinator.rollback(transaction, _owner(run), run.fence))
 
     @router.post("/{transaction}/confirm")
     def confirm(transaction: Id, run: Run) -> Answer:
         """The program carried the decision out."""
-        return Answer(id=transaction, state=coordinator.confirm(transaction, _owner(run), run.fence))
+        coordinator.require_newest(_owner(run), run.serial)
+        return answer(transaction, run, coordinator.confirm(transaction, _owner(run), run.fence))
 
     @router.post("/{transaction}/fail")
     def fail(transaction: Id, request: FailRequest) -> Transaction:
         """The program could not carry the decision out."""
+        coordinator.require_newest(_owner(request), request.serial)
         failed = coordinator.fail(transaction, _owner(request), request.fence, request.error, request.attempt)
         return transaction_model(failed)
 
