@@ -41,6 +41,8 @@ __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
 T = TypeVar("T")
 DEFAULT_MAX_EVENTS = 100_000
 _STOP_TIMEOUT_S = 60.0
+_LOCAL_ROWS = 10_000
+"""So many rows are written without a Spark job, which would take longer than the write."""
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ class LogFlow:
         if position.bulk.pending:
             position = self._copy(position)
         batch = self.log.read(position, self.max_events)
-        bulk = position.bulk.at(batch.position.point)
+        bulk = batch.position.bulk.at(batch.position.point)
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
         reached = replace(batch.position, bulk=bulk, source_ms=source_ms)
         if reached != self.position or batch.rows.num_rows:
@@ -174,8 +176,8 @@ class LogFlow:
     def _copy(self, position: LogPosition) -> LogPosition:
         """The next chunks of the bulk: several by executors, or one by the driver."""
         rows, staged = None, None
-        if isinstance(self.log, BulkOnExecutors) and self.log.chunks_at_once:
-            chunks = position.bulk.next_chunks(self.log.chunks_at_once)
+        chunks = self.log.next_chunks(position.bulk) if isinstance(self.log, BulkOnExecutors) else ()
+        if chunks and isinstance(self.log, BulkOnExecutors):
             staged, pass_at = self.log.copy_chunks(self._session, chunks, self._stage_frame)
         else:
             chunks = position.bulk.next_chunks(1)
@@ -229,11 +231,12 @@ class LogFlow:
         if not rows.num_rows:
             return Staged(table=table.name, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
         assert self._session is not None
-        return self._stage_frame(self._session.createDataFrame(rows, schema=self.log.schema()))
+        frame = self._session.createDataFrame(rows, schema=self.log.schema())
+        return self._stage_frame(frame, local=rows.num_rows <= _LOCAL_ROWS)
 
-    def _stage_frame(self, frame: DataFrame) -> Staged:
+    def _stage_frame(self, frame: DataFrame, *, local: bool = False) -> Staged:
         table = self.committer.table
-        return table.stage(table.fork(), align(frame, self.schema, self.name))
+        return table.stage(table.fork(), align(frame, self.schema, self.name), local=local)
 
     def _acknowledge(self, position: LogPosition) -> None:
         """Only what the table holds; once for each point of the log."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tautochrone.model.source_position import LogPosition
+from tautochrone.model.source_position import BulkProgress, LogPosition
 
 __all__ = [
     "CHANGE_LOG_LIMITS",
@@ -121,7 +121,8 @@ class ChangeLog(Source, Protocol):
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         """The transactions behind `after`, whole ones, until there are at least `max_events` events or the
         log ends. A transaction that is bigger than the bound comes alone and whole. Without new transactions
-        the batch has no rows; its position may still move on.
+        the batch has no rows; its position may still move on. Relations that must be copied again from here
+        are `bulk.pending` in it.
 
         Raises:
             IngestError: `SOURCE_LOG_LOST`: what follows `after` is no longer there, or it is another log.
@@ -139,7 +140,8 @@ class ChangeLog(Source, Protocol):
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> SourceRows:
         """One row for each relation of which the bulk is complete as of `position`, with the columns of
-        `schema`. It gives the log table a version from which tables over these relations can be built."""
+        `schema`. It gives the log table a version from which tables over these relations can be built.
+        Others may say that rows from before the bulk count no more."""
 
     def acknowledge(self, position: LogPosition) -> None:
         """The table holds everything up to `position`; the source may forget it. Repeatable; a position
@@ -167,10 +169,8 @@ class ChangeLog(Source, Protocol):
 class BulkOnExecutors(Protocol):
     """A change log whose chunks Spark's executors can read, instead of `ChangeLog.read_chunk`."""
 
-    @property
-    def chunks_at_once(self) -> int:
-        """How many chunks are copied together, each by a task and a connection of its own; 0: none, the
-        driver reads them."""
+    def next_chunks(self, bulk: BulkProgress) -> Sequence[tuple[str, str]]:
+        """The relations and chunks that are copied together next; none: the driver reads one by one."""
 
     def copy_chunks(
         self, session: Any, chunks: Sequence[tuple[str, str]], stage: Callable[[Any], T]

@@ -66,3 +66,18 @@ def test_crashes(bank: MariaBank, schema: Schema, when: str) -> None:
     bank.work()
     bank.run().require_completed()
     bank.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes_while_tables_are_copied_again(bank: MariaBank, schema: Schema, when: str) -> None:
+    """A statement rewrites a table in the middle of the log, again and again: columns stay as they are."""
+    with bank.load():
+        bank.run()
+        for number, step in enumerate((*IN_THE_BULK, *IN_THE_TAIL)):
+            table = "accounts" if number % 2 else "savings"
+            schema.run(f"ALTER TABLE {table} COMMENT '{number}'")
+            bank.run(Strike(step, when, "crash"))
+    bank.work()
+    bank.run().require_completed()
+    bank.check()

@@ -8,24 +8,23 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pymysql
 import pytest
+from pyspark.sql import SparkSession
+from tests.sources.postgresql.schedules import FIRST_ROWS, RANGES, Event, Schedule, with_columns_by_name
+from tests.sources.postgresql.test_visibility import require_states_of_the_log
 
 from tautochrone.sources.mysql import bulk
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 
 from .conftest import Schema
 
-_RANGES = ((None, 20), (20, 40), (40, 60), (60, None))
-
 _DIGITS = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
 _NUMBERS = f"""
 SELECT 1 + a.n + 10 * b.n + 100 * c.n + 1000 * d.n AS seq
 FROM ({_DIGITS}) a, ({_DIGITS}) b, ({_DIGITS}) c, (SELECT 0 AS n UNION ALL SELECT 1) d
 """
-Rows = dict[str, str]
 
 
 class _Copy(threading.Thread):
@@ -35,7 +34,7 @@ class _Copy(threading.Thread):
         super().__init__()
         bounds = {"from": low, "to": high}
         self.chunk = json.dumps({name: str(key) for name, key in bounds.items() if key is not None})
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Event] = []
         self.pass_at = 0
         self._capture, self._delay_s = capture, delay_s
 
@@ -43,7 +42,7 @@ class _Copy(threading.Thread):
         time.sleep(self._delay_s)
         log = MySQLChangeLog(self._capture)
         rows, self.pass_at = log.read_chunk(self._capture.tables[0].name, self.chunk)
-        self.rows = [{**row, "columns": dict(row["columns"])} for row in rows.to_pylist()]
+        self.rows = with_columns_by_name(rows.to_pylist())
         log.close()
 
 
@@ -63,6 +62,7 @@ def _writers(schema: Schema, seed: int) -> Iterator[None]:
                     cursor.execute("ROLLBACK" if pick.random() < 0.1 else "COMMIT")
                 except pymysql.err.OperationalError:
                     cursor.execute("ROLLBACK")
+                time.sleep(pick.random() * 0.006)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -86,48 +86,16 @@ def _change(pick: random.Random) -> str:
     return f"UPDATE v SET n = n + 1 WHERE id BETWEEN {key} AND {key + 5}"
 
 
-def _apply(rows: Rows, event: dict[str, Any]) -> None:
-    key = event["columns"]["id"]
-    if event["operation"] == "delete":
-        rows.pop(key, None)
-    else:
-        rows[key] = event["columns"]["n"]
-
-
-def _merged(
-    copies: list[_Copy], events: list[dict[str, Any]], *, by_watermark: bool
-) -> list[tuple[int, Rows]]:
-    """The table behind each transaction. Events count for a key from the place that its copied range names,
-    or wrongly from where the log was after the copy."""
-    rows: Rows = {}
-    since: dict[int, int] = {}
-    for copied, (low, high) in zip(copies, _RANGES, strict=True):
-        for row in copied.rows:
-            rows[row["columns"]["id"]] = row["columns"]["n"]
-        places = {int(row["snapshot"].split(":")[0]) for row in copied.rows} or {0}
-        assert len(places) == 1
-        for key in range(low or 0, high or 1000):
-            since[key] = copied.pass_at + 1 if by_watermark else places.copy().pop()
-    states = []
-    for number, event in enumerate(events):
-        if event["point"] >= since[int(event["columns"]["id"])]:
-            _apply(rows, event)
-        if number + 1 == len(events) or events[number + 1]["point"] != event["point"]:
-            states.append((event["point"], dict(rows)))
-    return states
-
-
-def _run_schedule(schema: Schema, seed: int) -> bool:
-    """Answers whether watermarks were wrong."""
+def _run_schedule(schema: Schema, seed: int) -> Schedule:
     pick = random.Random(seed)
-    initial = {str(key): "0" for key in range(1, 41)}
-    schema.run("DELETE FROM v", f"INSERT INTO v VALUES {', '.join(f'({key}, 0)' for key in initial)}")
+    initial = ", ".join(f"({key}, {number})" for key, number in FIRST_ROWS.items())
+    schema.run("DELETE FROM v", f"INSERT INTO v VALUES {initial}")
     capture = schema.capture()
     log = MySQLChangeLog(capture)
     position = log.begin("reader")
     with _writers(schema, seed):
         time.sleep(pick.random() * 0.03)
-        copies = [_Copy(capture, low, high, pick.random() * 0.06) for low, high in _RANGES]
+        copies = [_Copy(capture, low, high, pick.random() * 0.06) for low, high in RANGES]
         for copied in pick.sample(copies, len(copies)):
             copied.start()
         for copied in copies:
@@ -136,28 +104,23 @@ def _run_schedule(schema: Schema, seed: int) -> bool:
     batch = log.read(position, 1_000_000)
     log.close()
     assert batch.caught_up
-    events = [{**row, "columns": dict(row["columns"])} for row in batch.rows.to_pylist()]
-    truth = {str(key): str(number) for key, number in schema.rows("SELECT id, n FROM v")}
-    replayed: Rows = dict(initial)
-    replay = {}
-    for event in events:
-        _apply(replayed, event)
-        replay[event["point"]] = dict(replayed)
-    assert replayed == truth, seed
-    passed = max(copied.pass_at for copied in copies)
-    for point, rows in _merged(copies, events, by_watermark=False):
-        if point >= passed:
-            assert rows == replay[point], (seed, point)
-    states = _merged(copies, events, by_watermark=True)
-    return bool(states) and states[-1][1] != truth
+    events = with_columns_by_name(batch.rows.to_pylist())
+    return Schedule(
+        rows=[row for copied in copies for row in copied.rows] + events,
+        history=events,
+        # A place of the log that was read when the chunk had been read: what came in between is lost.
+        watermarks={number: copied.pass_at for number, copied in enumerate(copies)},
+        pass_at=max(copied.pass_at for copied in copies),
+        truth=dict(schema.rows("SELECT id, n FROM v")),
+    )
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(1000, marks=pytest.mark.slow)])
-def test_random_schedules(schema: Schema, count: int) -> None:
-    """At every transaction's end behind the copy the table is the replay of the log."""
+@pytest.mark.spark
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_schedules(spark: SparkSession, schema: Schema, count: int) -> None:
+    """At the end of every transaction at which a table may be published, and at the end."""
     schema.run("CREATE TABLE v (id INT PRIMARY KEY, n BIGINT)")
-    wrong = [_run_schedule(schema, seed) for seed in range(count)]
-    assert any(wrong), "the schedules are too tame: watermarks were right every time"
+    require_states_of_the_log(spark, [_run_schedule(schema, seed) for seed in range(count)])
 
 
 @pytest.mark.parametrize(

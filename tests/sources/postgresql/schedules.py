@@ -27,11 +27,11 @@ from tautochrone.sources.postgresql.messages import decode
 from tautochrone.sources.postgresql.server import add_to_publication
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 
-__all__ = ["Schedule", "run_schedule"]
+__all__ = ["FIRST_ROWS", "RANGES", "Event", "Schedule", "run_schedule", "with_columns_by_name"]
 
 RELATION = "public.v"
-_RANGES = ((None, 20), (20, 40), (40, 60), (60, None))
-_FIRST_ROWS = dict.fromkeys(range(1, 41), 0)
+RANGES = ((None, 20), (20, 40), (40, 60), (60, None))
+FIRST_ROWS = dict.fromkeys(range(1, 41), 0)
 Event = Mapping[str, Any]
 
 
@@ -41,7 +41,7 @@ class Schedule:
     Attributes:
         rows: of the log table, copied ones too.
         history: all events since the table had its first rows, in the order of the log.
-        watermarks: of each range: where the log was before its chunk was read.
+        watermarks: of each range: a place of the log near its chunk, by which a wrong merge goes.
         pass_at: the table is published when the log has passed this point.
         truth: the table at the end.
     """
@@ -59,7 +59,7 @@ class Schedule:
 
     def state_at(self, point: int) -> dict[int, int]:
         """The replay of the log up to a point."""
-        return _replay(_FIRST_ROWS, (event for event in self.history if event["point"] <= point))
+        return _replay(FIRST_ROWS, (event for event in self.history if event["point"] <= point))
 
     def merged_by_watermark(self) -> dict[int, int]:
         """What a merge gives that takes an event for newer than the chunk when its commit is in the log
@@ -72,7 +72,7 @@ class Schedule:
         return _replay(copied, (event for event in events if event["point"] > self._watermark(_key(event))))
 
     def _watermark(self, key: int) -> int:
-        number = next(number for number, (_, end) in enumerate(_RANGES) if end is None or key < end)
+        number = next(number for number, (_, end) in enumerate(RANGES) if end is None or key < end)
         return self.watermarks[number]
 
 
@@ -102,7 +102,7 @@ def run_schedule(url: str, seed: int) -> Schedule:
         connection.execute("DROP PUBLICATION IF EXISTS schedules")
         connection.execute("CREATE TABLE v (id int PRIMARY KEY, n bigint)")
         with connection.cursor() as cursor:
-            cursor.executemany("INSERT INTO v VALUES (%s, %s)", _FIRST_ROWS.items())
+            cursor.executemany("INSERT INTO v VALUES (%s, %s)", FIRST_ROWS.items())
         tables = captured_tables(read_tables(connection, "schedules"), [RELATION], (), "schedules")
         add_to_publication(connection, "schedules", tables)
         capture = Capture("schedules", url, tables, f"s_{connection.info.dbname[-8:]}", "schedules")
@@ -111,7 +111,7 @@ def run_schedule(url: str, seed: int) -> Schedule:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
         with _writers(url, seed), _late_visibility(url):
             position = log.begin("reader")
-            chunks = [_Chunk(capture, number, pick.random() * 0.06) for number in range(len(_RANGES))]
+            chunks = [_Chunk(capture, number, pick.random() * 0.06) for number in range(len(RANGES))]
             with _long_transaction(url, pick.random() * 0.06, seed):
                 for chunk in pick.sample(chunks, len(chunks)):
                     chunk.start()
@@ -130,15 +130,15 @@ def run_schedule(url: str, seed: int) -> Schedule:
         truth: dict[int, int] = dict(connection.execute("SELECT id, n FROM v").fetchall())
     rows = [row for chunk in chunks for row in chunk.rows] + events.rows.to_pylist()
     return Schedule(
-        _with_columns_by_name(rows),
-        _with_columns_by_name(history),
+        with_columns_by_name(rows),
+        with_columns_by_name(history),
         {chunk.number: chunk.watermark for chunk in chunks},
         max(chunk.pass_at for chunk in chunks),
         truth,
     )
 
 
-def _with_columns_by_name(rows: Sequence[Event]) -> list[Event]:
+def with_columns_by_name(rows: Sequence[Event]) -> list[Event]:
     return [{**row, "columns": dict(row["columns"])} for row in rows]
 
 
@@ -171,7 +171,7 @@ class _Chunk(threading.Thread):
         with psycopg.connect(self._capture.url, autocommit=True) as connection:
             query = "SELECT pg_current_wal_insert_lsn()::text"
             self.watermark = lsn_number(str((connection.execute(query).fetchone() or ("0/0",))[0]))
-        low, high = _RANGES[self.number]
+        low, high = RANGES[self.number]
         bounds = {"from": low, "to": high}
         chunk = json.dumps({name: [str(bound)] for name, bound in bounds.items() if bound is not None})
         log = PostgreSQLChangeLog(self._capture)

@@ -55,7 +55,7 @@ def test_tasks_copy_every_row_once(
     position = log.begin("reader")
     assert sum(map(len, position.bulk.pending.values())) > 6
     copied: dict[str, list[dict[str, str | None]]] = {table.name: [] for table in capture.tables}
-    while chunks := position.bulk.next_chunks(log.chunks_at_once):
+    while chunks := log.next_chunks(position.bulk):
         rows, pass_at = log.copy_chunks(spark, chunks, _rows_of)
         bulk_left = position.bulk
         for relation, chunk in chunks:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
@@ -13,20 +13,35 @@ __all__ = ["completed_rows", "copied_rows"]
 
 
 def copied_rows(
-    relation: str, columns: Sequence[str], rows: Sequence[tuple[str | None, ...]], point: int
+    relation: str,
+    names: Sequence[str],
+    texts: Sequence[pa.Array],
+    snapshots: pa.Array,
+    point: int,
+    planned: int,
 ) -> pa.Table:
-    """Rows of the log table, from rows that begin with what their reader's snapshot saw."""
-    count, width = len(rows), len(columns)
-    names = list(columns) * count
-    values = list(chain.from_iterable(row[1:] for row in rows))
-    offsets = pa.array(range(0, count * width + 1, width), pa.int32())
-    maps = pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
-    constant = {"point": point, "sequence": 0, "relation": relation, "operation": "copy"}
+    """
+    Args:
+        names, texts: of the columns.
+        snapshots: what the reader of each row saw.
+        point: where the log was.
+        planned: a number that is higher for a later copy of the relation: of two copies of a row at one place
+            of the log the later one counts.
+    """
+    count, width = len(snapshots), len(names)
+    # Column by column they came; a map has the values of its row.
+    order = np.arange(count)[:, None] + count * np.arange(width)
+    columns = pa.MapArray.from_arrays(
+        pa.array(np.arange(count + 1, dtype=np.int32) * width),
+        pa.array(names, pa.string()).take(pa.array(np.tile(np.arange(width), count))),
+        pa.concat_arrays(texts).take(pa.array(order.ravel())),
+    )
+    constant = {"point": point, "sequence": planned, "relation": relation, "operation": "copy"}
     return pa.table(
         [
-            maps
+            columns
             if field.name == "columns"
-            else pa.array([row[0] for row in rows], pa.string())
+            else snapshots
             if field.name == "snapshot"
             else pa.repeat(pa.scalar(constant.get(field.name), field.type), count)
             for field in ARROW_SCHEMA

@@ -1,7 +1,7 @@
 """The first copy of a table: ranges of its key, each read in a snapshot of its own.
 
-A chunk is a range of the first key column as JSON: `from` (inclusive) and `to` (exclusive); a missing bound
-is open. Binary keys have hexadecimal digits there.
+A chunk is a range of the first key column (see `capture.chunks`); a bound is a text, of binary keys their
+hexadecimal digits.
 
 The position of a snapshot is a lower bound of what a snapshot sees: every transaction that the log has before
 it is visible. Events behind it count, and they are whole rows, so to apply one that was visible already
@@ -10,43 +10,50 @@ changes nothing once the log has passed the place that it had after the copy.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from itertools import pairwise
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
 from tautochrone.sources.capture.copied_rows import copied_rows
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import point_of
-from tautochrone.sources.mysql.connection import fetch, fetch_one
+from tautochrone.sources.mysql.connection import (
+    Address,
+    connect,
+    explained,
+    fetch,
+    fetch_one,
+    text_literal,
+)
 from tautochrone.sources.mysql.flavors import flavor_of
+from tautochrone.sources.mysql.result_rows import columns_of_rows
 from tautochrone.sources.mysql.server import log_end
 from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
 from tautochrone.sources.mysql.types import copy_sql
 
-__all__ = ["chunks_of", "copy_chunk"]
+__all__ = ["CHUNK_BYTES", "ChunkReader", "chunks_of", "copy_chunk"]
 
 CHUNK_BYTES = 16 * 1024 * 1024
+"""About so much of a table, as stored, is copied by one statement; more of a very large one."""
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _WALKED = ("char", "varchar", "binary", "varbinary", "date", "datetime", "decimal")
 """Types whose order in the key is that of comparisons with a text."""
 
 
-def chunks_of(connection: Any, table: CapturedTable) -> tuple[str, ...]:
+def chunks_of(connection: Any, table: CapturedTable, tasks: int) -> tuple[str, ...]:
     """Ranges that cover all keys. Any bounds are right, good ones are even."""
-    count = table.bytes // CHUNK_BYTES + 1
+    count = table.bytes // chunk_bytes(table.bytes, CHUNK_BYTES, tasks) + 1
     first = next(column for column in table.logged if column.name == table.keys[0])
     bounds: list[str] = []
     if count > 1 and first.data_type in _INTEGERS:
         bounds = _even_bounds(connection, table, first, count)
     elif count > 1 and first.data_type in _WALKED:
         bounds = _walked_bounds(connection, table, first, max(1, table.rows // count))
-    edges: list[str | None] = [None, *bounds, None]
-    return tuple(
-        json.dumps({name: key for name, key in (("from", low), ("to", high)) if key is not None})
-        for low, high in pairwise(edges)
-    )
+    return chunks_between(bounds, time.time_ns(), table.bytes)
 
 
 def _even_bounds(connection: Any, table: CapturedTable, key: Column, count: int) -> list[str]:
@@ -64,43 +71,64 @@ def _walked_bounds(connection: Any, table: CapturedTable, key: Column, rows: int
     bounds: list[str] = []
     name = quoted_name(key.name)
     while True:
-        condition = f"WHERE {_compared(key, '>')}" if bounds else ""
+        condition = f"WHERE {_compared(key, '>', bounds[-1])}" if bounds else ""
         query = (
             f"SELECT {copy_sql(key)} FROM {table.identifier} {condition} "
             f"ORDER BY {name} LIMIT 1 OFFSET {rows}"
         )
-        next_key = fetch(connection, query, bounds[-1:] or None)
+        next_key = fetch(connection, query)
         if not next_key:
             return bounds
         bounds.append(str(next_key[0][0]))
 
 
-def _compared(key: Column, comparison: str) -> str:
-    value = "UNHEX(%s)" if key.data_type in ("binary", "varbinary") else "%s"
+def _compared(key: Column, comparison: str, bound: str) -> str:
+    value = text_literal(bound)
+    if key.data_type in ("binary", "varbinary"):
+        value = f"UNHEX({value})"
     return f"{quoted_name(key.name)} {comparison} {value}"
 
 
 def copy_chunk(connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
     """The rows of a chunk, and the end of the log after they were read."""
+    rows = pa.Table.from_batches(_read_chunk(connection, table, chunk), ARROW_SCHEMA)
+    return rows, point_of(*log_end(connection))
+
+
+@dataclass(frozen=True)
+class ChunkReader:
+    """Reads the chunk with a number by a connection of its own: see `capture.copy_job`."""
+
+    capture: str
+    address: Address
+    chunks: tuple[tuple[CapturedTable, str], ...]
+
+    def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
+        table, chunk = self.chunks[number]
+        with explained(self.capture):
+            connection = connect(self.address)
+            try:
+                yield from _read_chunk(connection, table, chunk)
+            finally:
+                connection._force_close()  # noqa: SLF001
+
+
+def _read_chunk(connection: Any, table: CapturedTable, chunk: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a chunk as rows of the log table. After an error the connection is of no use."""
+    parsed = parse_chunk(chunk)
     key = next(column for column in table.logged if column.name == table.keys[0])
-    bounds = json.loads(chunk)
-    conditions = " AND ".join(["true", *_conditions(key, bounds)])
-    names = ", ".join(copy_sql(column) for column in table.columns)
-    file, offset = flavor_of(connection).snapshot(connection)
-    query = f"SELECT {names} FROM {table.identifier} WHERE {conditions}"
-    try:
-        rows = fetch(connection, query, list(bounds.values()) or None)
-    finally:
-        connection.query("ROLLBACK")
-    bound = point_of(file, offset)
-    seen = f"{bound + 1}:{bound + 1}:"
-    copied = [(seen, *row) for row in rows]
-    return (
-        copied_rows(table.name, [column.name for column in table.columns], copied, bound),
-        point_of(*log_end(connection)),
-    )
+    conditions = " AND ".join(["true", *_conditions(key, parsed.bounds)])
+    selected = ", ".join(copy_sql(column) for column in table.columns)
+    query = f"SELECT {selected} FROM {table.identifier} WHERE {conditions}"
+    bound = point_of(*flavor_of(connection).snapshot(connection))
+    seen = pa.scalar(f"{bound + 1}:{bound + 1}:", pa.string())
+    names = [column.name for column in table.columns]
+    for texts in columns_of_rows(connection, query):
+        snapshots = pa.repeat(seen, len(texts[0]))
+        yield from copied_rows(table.name, names, texts, snapshots, bound, parsed.planned).to_batches()
+    connection.query("ROLLBACK")
 
 
-def _conditions(key: Column, bounds: dict[str, str]) -> Iterator[str]:
-    for bound in bounds:
-        yield _compared(key, ">=" if bound == "from" else "<")
+def _conditions(key: Column, bounds: Mapping[str, str]) -> Iterator[str]:
+    for name, bound in bounds.items():
+        yield _compared(key, ">=" if name == "from" else "<", bound)

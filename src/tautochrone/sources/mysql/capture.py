@@ -45,8 +45,9 @@ def capture(
     tables: str | Sequence[str],
     exclude: str | Sequence[str] = (),
     as_text: str | Sequence[str] = (),
-    new_tables: str = "copy",
+    schema_changes: str = "evolve",
     invalid_values: str = "fail",
+    copy_tasks: int = 8,
     log_retention: str | None = None,
 ) -> None:
     """Capture tables of a MariaDB or MySQL server, each at the same transaction at every checkpoint.
@@ -59,10 +60,13 @@ def capture(
         tables: patterns `schema.table` with `*`.
         exclude: patterns of tables that are left out.
         as_text: patterns `schema.table.column` of columns that become STRING.
-        new_tables: `copy`: a new table that matches is copied by the next run, beside the log of the others;
+        schema_changes: `evolve`: a table that a statement changes, or a new one that matches, is copied
+            beside the log of the others: by this run if it has the same columns then, else by the next one;
             `fail`: it is refused.
         invalid_values: what happens to zero dates such as `0000-00-00`: `fail`: the table gets no new
             version; `null`: they are NULL, and counted.
+        copy_tasks: so many tasks of Spark read the first copy at once, each by a connection of its own. 0:
+            the driver reads it, for executors that have no way to the database.
         log_retention: how long the log table keeps changes, such as `7 days` or `12h`. `0s`: they go as soon
             as all captured tables have them, for who needs no changes but tables. Without it all stay.
 
@@ -74,7 +78,7 @@ def capture(
         IngestError: the server does not answer, or refuses.
     """
     check_name(name)
-    _check_policy(name, "new_tables", new_tables, ("copy", "fail"))
+    _check_policy(name, "schema_changes", schema_changes, ("evolve", "fail"))
     _check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
     address = address_of(url, name)
     with explained(name):
@@ -87,7 +91,7 @@ def capture(
             connection.close()
     for table in chosen:
         require_known_types(table, name)
-    _captures[name] = Capture(name, address, chosen, new_tables == "copy", server)
+    _captures[name] = Capture(name, address, chosen, schema_changes == "evolve", max(0, copy_tasks), server)
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention)
     schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}

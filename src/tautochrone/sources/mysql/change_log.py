@@ -6,34 +6,42 @@ read it: there is nothing to acknowledge.
 A position's point is a file's number and an offset in it. Its marker has the file, marks of the last
 transactions before the point, and for each captured table the fingerprint of its columns and the point behind
 which its rows count.
+
+A table that a statement changes (other columns, rows that the log does not show) is copied again. Its rows in
+the log count from the place on at which the copy was planned, and all rows that it had before go: the binary
+log has neither names of columns nor what the statement did to rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
+from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.mysql.binlog import dump, point_of
-from tautochrone.sources.mysql.bulk import chunks_of, copy_chunk
+from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.reader import LogReader, table_changed
+from tautochrone.sources.mysql.rows import truncate_row
 from tautochrone.sources.mysql.server import (
     check_server,
     examine,
     ignores_case,
     log_end,
 )
-from tautochrone.sources.mysql.tables import CapturedTable, read_tables
+from tautochrone.sources.mysql.tables import CapturedTable, read_tables, require_logged
 
 __all__ = ["Capture", "MySQLChangeLog"]
 
@@ -43,6 +51,8 @@ IDLE_BYTES = 16 * 1024 * 1024
 such move is a commit of the log table."""
 _FILE, _GTID = "file", "gtid"
 _OFFSET = 0xFFFFFFFF
+_LAST = 2**63 - 1
+"""A sequence behind all rows of a transaction."""
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 
 
@@ -51,14 +61,16 @@ class Capture:
     """A server and the tables that are taken from it.
 
     Attributes:
-        follows_tables: a new table is copied; otherwise refused.
+        follows_changes: a new table, or one that a statement changes, is copied; otherwise refused.
+        copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
         server: `MariaDB` or `MySQL`.
     """
 
     name: str
     address: Address
     tables: tuple[CapturedTable, ...]
-    follows_tables: bool = True
+    follows_changes: bool = True
+    copy_tasks: int = 8
     server: str = "MariaDB"
 
 
@@ -111,7 +123,7 @@ class MySQLChangeLog:
                 _GTID: _gtid_text(transactions),
                 **{table.name: _entry(table, point) for table in tables},
             },
-            bulk=BulkProgress(pending={table.name: chunks_of(connection, table) for table in tables}),
+            bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
         )
 
     def _unchanged_tables(self, connection: Any) -> list[CapturedTable]:
@@ -131,22 +143,40 @@ class MySQLChangeLog:
         return self._ask(lambda connection: self._resume(connection, position))
 
     def _resume(self, connection: Any, position: LogPosition) -> LogPosition:
-        """New tables are copied. Rows that the log has of them from before count for no one."""
+        """New tables and those with other columns are copied."""
         tables = self._unchanged_tables(connection)
-        for table in tables:
-            entry = position.marker.get(table.name)
-            if entry is not None and entry.partition("@")[0] != table.fingerprint:
-                raise table_changed(table.name, "changed")
-        new = [table for table in tables if table.name not in position.marker]
-        if new and not self._capture.follows_tables:
-            raise table_changed(new[0].name, "added")
-        since = point_of(*_committed_end(connection)) if new else 0
-        names = {table.name for table in tables}
-        entries = {table.name: _entry(table, since) for table in new}
-        kept = {name: text for name, text in position.marker.items() if name in {_FILE, _GTID, *names}}
-        chunks = {table.name: chunks_of(connection, table) for table in new}
+        new = [table.name for table in tables if table.name not in position.marker]
+        changed = [
+            table.name
+            for table in tables
+            if table.name not in new and _fingerprint(position, table.name) != table.fingerprint
+        ]
+        if not new and not changed and position.marker.keys() <= {_FILE, _GTID, *self._tables}:
+            return position
+        if (new or changed) and not self._capture.follows_changes:
+            raise table_changed((new or changed)[0], "added" if new else "changed")
+        return self._planned_again(connection, position, {*new, *changed})
+
+    def _planned_again(self, connection: Any, position: LogPosition, copied: Collection[str]) -> LogPosition:
+        """The position from which some of the tables are copied from their beginning.
+
+        Raises:
+            IngestError: `CAPTURED_TABLE_CHANGED`.
+            DefinitionError: `CAPTURED_TABLE_NOT_LOGGED`.
+        """
+        # Columns are read behind this place: a statement that changes them later is in the log behind it.
+        since = point_of(*_committed_end(connection))
+        tables = {table.name: table for table in self._unchanged_tables(connection)}
+        for name in copied:
+            require_logged(connection, tables[name], self._capture.name)
+        kept = {name: text for name, text in position.marker.items() if name in {_FILE, _GTID, *tables}}
         return replace(
-            position, marker=kept | entries, bulk=position.bulk.copied_again(names - chunks.keys(), chunks)
+            position,
+            marker=kept | {name: _entry(tables[name], since) for name in copied},
+            bulk=position.bulk.copied_again(
+                tables.keys() - set(copied),
+                {name: self._chunks(connection, tables[name]) for name in copied},
+            ),
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
@@ -162,6 +192,11 @@ class MySQLChangeLog:
         if after.point == end:
             return nothing
         reader = self._read_log(connection, after, max_events)
+        if reader.changed and reader.point == after.point:
+            if not self._capture.follows_changes:
+                raise table_changed(reader.changed[0], "changed by a statement")
+            position = self._planned_again(connection, after, reader.changed)
+            return replace(nothing, position=position, caught_up=False)
         rows, caught_up = reader.table(), reader.is_at_end
         # All that the log had when its end was asked for is read, also what is no transaction.
         if caught_up and reader.point < end <= max(reader.reached, after.point):
@@ -181,9 +216,8 @@ class MySQLChangeLog:
 
     def _read_log(self, connection: Any, after: LogPosition, max_events: int) -> LogReader:
         """By a connection of its own, which the server closes after it."""
-        since = {name: int(after.marker[name].partition("@")[2]) for name in self._tables}
         reader = LogReader(
-            tables={name: (table, since[name]) for name, table in self._tables.items()},
+            tables={name: (table, _since(after, name)) for name, table in self._tables.items()},
             file=after.marker[_FILE],
             point=after.point,
             flavor=flavor_of(connection),
@@ -221,6 +255,11 @@ class MySQLChangeLog:
         )
         if difference:
             raise self._lost(difference)
+        # A server that crashes goes on in a new file, and may have lost the end of the one before.
+        sizes = _log_sizes(connection)
+        for point in after.bulk.pass_at.values():
+            if sizes.get(point >> 32, 0) < point & _OFFSET:
+                raise self._lost("the server crashed and lost transactions whose rows were copied")
         self._is_verified = True
 
     def _lost(self, reason: str) -> IngestError:
@@ -233,8 +272,51 @@ class MySQLChangeLog:
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
         return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
 
+    def _chunks(self, connection: Any, table: CapturedTable) -> tuple[str, ...]:
+        return chunks_of(connection, table, self._capture.copy_tasks)
+
+    def next_chunks(self, bulk: BulkProgress) -> Sequence[tuple[str, str]]:
+        tasks = self._capture.copy_tasks
+        return chunks_for_tasks(bulk, tasks, tasks * CHUNK_BYTES)
+
+    def copy_chunks(
+        self, session: SparkSession, chunks: Sequence[tuple[str, str]], stage: Callable[[DataFrame], T]
+    ) -> tuple[T, int]:
+        """See `BulkOnExecutors`.
+
+        Raises:
+            IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
+        """
+        tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
+        opened = self._ask(lambda connection: (log_end(connection), connection)[1])
+        staged = copy_by_tasks(
+            session,
+            self._capture.name,
+            len(tables),
+            self._capture.copy_tasks,
+            ChunkReader(self._capture.name, self._capture.address, tables),
+            stage,
+            lambda: self._ask(lambda connection: self._check_readable(connection, tables)),
+            "mysql",
+        )
+        return staged, self._ask(lambda connection: self._end_of_copy(connection, opened))
+
+    def _end_of_copy(self, connection: Any, opened: Any) -> int:
+        """A connection ends when the server crashes, so what was read while it was open is not lost."""
+        if connection is not opened:
+            raise connection_lost(self.name)
+        return point_of(*log_end(connection))
+
+    def _check_readable(self, connection: Any, chunks: Sequence[tuple[CapturedTable, str]]) -> None:
+        """Raises what is wrong with the database, its tables or rights."""
+        self._unchanged_tables(connection)
+        for table, _chunk in chunks:
+            fetch(connection, f"SELECT 1 FROM {table.identifier} LIMIT 1")
+
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
-        return completed_rows(relations, position.point)
+        """Rows that a table had before its copy was planned are those of a table that it was once."""
+        removals = [truncate_row(name, _since(position, name), None, _LAST) for name in relations]
+        return pa.concat_tables([*removals, completed_rows(relations, position.point)])
 
     def acknowledge(self, position: LogPosition) -> None:
         """The server forgets by age, not by what was read."""
@@ -277,11 +359,23 @@ def _entry(table: CapturedTable, since: int) -> str:
     return f"{table.fingerprint}@{since}"
 
 
+def _fingerprint(position: LogPosition, table: str) -> str:
+    return position.marker[table].partition("@")[0]
+
+
+def _since(position: LogPosition, table: str) -> int:
+    return int(position.marker[table].partition("@")[2])
+
+
 def _gtid_text(gtids: Mapping[str, str]) -> str:
     return ",".join(sorted(gtids.values()))
 
 
 def _behind(connection: Any, position: LogPosition) -> int:
     number, offset = position.point >> 32, position.point & _OFFSET
-    sizes = {point_of(row[0], 0) >> 32: int(row[1]) for row in fetch(connection, "SHOW BINARY LOGS")}
-    return sum(size for file, size in sizes.items() if file >= number) - offset
+    return sum(size for file, size in _log_sizes(connection).items() if file >= number) - offset
+
+
+def _log_sizes(connection: Any) -> dict[int, int]:
+    """By number of the file."""
+    return {point_of(row[0], 0) >> 32: int(row[1]) for row in fetch(connection, "SHOW BINARY LOGS")}

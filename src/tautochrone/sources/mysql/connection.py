@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -15,7 +17,7 @@ from pymysql.converters import escape_string
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
 from tautochrone.redaction import keep_secret
 
-__all__ = ["Address", "address_of", "connect", "explained", "fetch", "fetch_one"]
+__all__ = ["Address", "address_of", "connect", "explained", "fetch", "fetch_one", "text_literal"]
 
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 600
@@ -47,7 +49,7 @@ _TABLE_CHANGED = 1412
 class Address:
     """Arguments of a connection."""
 
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(repr=False)
 
 
 def address_of(url: str, capture: str) -> Address:
@@ -92,13 +94,29 @@ def _url_invalid(capture: str, problem: str) -> SettingsError:
     )
 
 
+class _Connection(pymysql.connections.Connection):  # type: ignore[misc]
+    def _create_ssl_ctx(self, sslp: Mapping[str, Any]) -> ssl.SSLContext:
+        """Without an authority nothing is verified, and to load those of the machine takes most of the time
+        of a connection."""
+        context: ssl.SSLContext = super()._create_ssl_ctx(sslp) if sslp else _unverified_context()
+        return context
+
+
+@cache
+def _unverified_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def connect(address: Address) -> Any:
     """A connection in autocommit, with values as text.
 
     Raises:
         pymysql.Error: see `explained`.
     """
-    connection = pymysql.connect(
+    connection = _Connection(
         **address.arguments,
         autocommit=True,
         charset="utf8mb4",
@@ -115,10 +133,13 @@ def connect(address: Address) -> Any:
 def fetch(connection: Any, query: str, arguments: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
     """All rows. Arguments are text; without decoders and encoders the driver would not quote them."""
     with connection.cursor() as cursor:
-        if arguments is not None:
-            query = query % tuple(f"'{escape_string(argument)}'" for argument in arguments)
-        cursor.execute(query)
+        cursor.execute(query if arguments is None else query % tuple(map(text_literal, arguments)))
         return list(cursor.fetchall())
+
+
+def text_literal(text: str) -> str:
+    """A text in SQL, as `connect` sets the SQL mode."""
+    return f"'{escape_string(text)}'"
 
 
 def fetch_one(connection: Any, query: str, arguments: Sequence[str] | None = None) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ def table_changed(name: str, change: str) -> IngestError:
     return IngestError(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} was {change} since it is captured",
-        hint=f"the log does not say what its rows are now; {_AGAIN}",
+        hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
     )
 
 
@@ -55,6 +55,8 @@ class LogReader:
 
     Attributes:
         reached: the end of the last event.
+        changed: tables that the statement behind `point` changes in a way that the log does not show; there
+            it stopped.
         is_at_end: it took all events.
         committed_s: when the newest transaction with rows was committed, by the database's clock.
     """
@@ -68,6 +70,7 @@ class LogReader:
     reached: int = 0
     committed_s: int | None = None
     rows: int = 0
+    changed: tuple[str, ...] = ()
     is_at_end: bool = False
     _group: _Group | None = None
     _mark: tuple[str, str] | None = None
@@ -84,7 +87,7 @@ class LogReader:
         """
         for event in events:
             self.reached = max(self.reached, event.point)
-            if self._take(event) and self._is_enough(max_events):
+            if (self._take(event) and self._is_enough(max_events)) or self.changed:
                 return
         self.is_at_end = True
 
@@ -113,7 +116,7 @@ class LogReader:
         """Answers whether it ended a transaction.
 
         Raises:
-            IngestError: `CAPTURED_TABLE_CHANGED`; `CAPTURE_SERVER_NOT_USABLE`;
+            IngestError: `CAPTURED_TABLE_CHANGED`: rows do not fit their table; `CAPTURE_SERVER_NOT_USABLE`;
                 `CHANGE_LOG_EVENT_NOT_SUPPORTED`.
         """
         kind = event.kind
@@ -169,18 +172,22 @@ class LogReader:
             self._end(event, is_committed=is_commit)
             return True
         normal = str.casefold if self.ignores_case else str
-        for effect in effects_of(query, self.tables.keys(), normal):
-            table, since = self.tables[effect.relation]
-            if event.point <= since:
-                continue
+        effects = [
+            effect
+            for effect in effects_of(query, self.tables.keys(), normal)
+            if event.point > self.tables[effect.relation][1]
+        ]
+        self.changed = tuple(effect.relation for effect in effects if effect.kind == "change")
+        if self.changed:
+            return False
+        for effect in effects:
+            table = self.tables[effect.relation][0]
             if effect.kind == "rows" or group is None:
                 raise IngestError(
                     "CAPTURE_SERVER_NOT_USABLE",
                     f"The log has a statement instead of its rows, before {event.file} {event.end}",
                     hint=f"SET GLOBAL binlog_format = 'ROW', no session may change it; {_AGAIN}",
                 )
-            if effect.kind == "change":
-                raise table_changed(effect.relation, "changed by a statement that the log has as text")
             group.changes.append((Kind.QUERY, table, None, b""))
         if group is not None and query.text.lstrip().upper().startswith("ROLLBACK TO") and group.changes:
             raise _not_supported(event, "a part of a transaction that was rolled back (ROLLBACK TO)")

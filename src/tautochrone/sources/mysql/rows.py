@@ -99,12 +99,12 @@ def log_rows(events: RowEvents) -> pa.Table:
     return pa.concat_tables([writer.rows(old.at(moved), np.full(len(where), "delete"), where, -1), written])
 
 
-def truncate_row(relation: str, point: int, timestamp: int) -> pa.Table:
+def truncate_row(relation: str, point: int, timestamp: int | None, sequence: int = 0) -> pa.Table:
     row = {
         "point": point,
-        "sequence": 0,
+        "sequence": sequence,
         "transaction": point,
-        "committed_at": timestamp * 1_000_000,
+        "committed_at": None if timestamp is None else timestamp * 1_000_000,
         "relation": relation,
         "operation": "truncate",
     }

@@ -13,7 +13,7 @@ from tautochrone.sources.capture.definitions import matches_any
 from tautochrone.sources.mysql.connection import fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 
-__all__ = ["CapturedTable", "Column", "captured_tables", "quoted_name", "read_tables"]
+__all__ = ["CapturedTable", "Column", "captured_tables", "quoted_name", "read_tables", "require_logged"]
 
 _OWN_SCHEMAS = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _TABLES = f"""
@@ -179,14 +179,22 @@ def captured_tables(
             hint="give them a primary key, or leave them out with exclude=[…]",
         )
     for table in matching:
-        problem = _not_logged(connection, table)
-        if problem:
-            raise DefinitionError(
-                "CAPTURED_TABLE_NOT_LOGGED",
-                f"The capture {capture} includes {table.name}, whose log is not complete: {problem}",
-                hint="change the table, or leave it out with exclude=[…]",
-            )
+        require_logged(connection, table, capture)
     return matching
+
+
+def require_logged(connection: Any, table: CapturedTable, capture: str) -> None:
+    """
+    Raises:
+        DefinitionError: `CAPTURED_TABLE_NOT_LOGGED`: the server does not log all changes of its rows.
+    """
+    problem = _not_logged(connection, table)
+    if problem:
+        raise DefinitionError(
+            "CAPTURED_TABLE_NOT_LOGGED",
+            f"The capture {capture} includes {table.name}, whose log is not complete: {problem}",
+            hint="change the table, or leave it out with exclude=[…]",
+        )
 
 
 def _not_logged(connection: Any, table: CapturedTable) -> str:

@@ -1,38 +1,40 @@
 """The first copy of a table: ranges of its key, each read by one statement that also says what it saw.
 
-A chunk is a range of keys as JSON: `from` (inclusive) and `to` (exclusive), lists of the key columns' texts;
-a missing bound is open. A table without a key is one chunk: no other way has each of several equal rows once.
+A chunk is a range of keys (see `capture.chunks`); a bound is a list of the key columns' texts. A table
+without a key is one chunk: no other way has each of several equal rows once.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 from pyarrow import csv
 
 from tautochrone.errors import IngestError
+from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
+from tautochrone.sources.capture.copied_rows import copied_rows
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
-from tautochrone.sources.postgresql.connection import lsn_number
+from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
 
-__all__ = ["chunks_of", "copy_chunk", "durable_log_end", "flush_log", "log_end", "read_chunk"]
+__all__ = ["CHUNK_BYTES", "ChunkReader", "chunks_of", "copy_chunk", "durable_log_end", "flush_log", "log_end"]
 
 CHUNK_BYTES = 16 * 1024 * 1024
-"""About so much of a table, as stored, is copied by one statement."""
+"""About so much of a table, as stored, is copied by one statement; more of a very large one."""
 _BATCH_BYTES = 4 * 1024 * 1024
 """So much text is held in memory at once, or one row."""
 _SAMPLED_PER_CHUNK = 20
 MAX_BYTES_WITHOUT_KEY = 1024 * 1024 * 1024
 
 
-def chunks_of(connection: psycopg.Connection, table: CapturedTable) -> tuple[str, ...]:
+def chunks_of(connection: psycopg.Connection, table: CapturedTable, tasks: int) -> tuple[str, ...]:
     """Ranges that cover all keys. The bounds come from a sample: any bounds are right, good ones are even.
 
     Raises:
@@ -47,19 +49,16 @@ def chunks_of(connection: psycopg.Connection, table: CapturedTable) -> tuple[str
                 hint="give it a primary key, or leave it out with exclude=[…]",
                 sqlstate="54000",
             )
-        return (_chunk(None, None),)
-    count = table.bytes // CHUNK_BYTES + 1
-    bounds = _sampled_bounds(connection, table, count) if count > 1 else []
-    edges: list[Sequence[str] | None] = [None, *bounds, None]
-    return tuple(_chunk(low, high) for low, high in pairwise(edges))
+        return chunks_between([], time.time_ns(), table.bytes)
+    size = chunk_bytes(table.bytes, CHUNK_BYTES, tasks)
+    count = table.bytes // size + 1
+    bounds = _sampled_bounds(connection, table, count, size) if count > 1 else []
+    return chunks_between(bounds, time.time_ns(), table.bytes)
 
 
-def _chunk(low: Sequence[str] | None, high: Sequence[str] | None) -> str:
-    parts = {"from": low, "to": high}
-    return json.dumps({name: value for name, value in parts.items() if value is not None})
-
-
-def _sampled_bounds(connection: psycopg.Connection, table: CapturedTable, count: int) -> list[Sequence[str]]:
+def _sampled_bounds(
+    connection: psycopg.Connection, table: CapturedTable, count: int, size: int
+) -> list[Sequence[str]]:
     query = sql.SQL(
         "SELECT {texts} FROM (SELECT DISTINCT {keys} FROM {table} TABLESAMPLE SYSTEM ({percent})) s "
         "ORDER BY {keys}"
@@ -68,7 +67,7 @@ def _sampled_bounds(connection: psycopg.Connection, table: CapturedTable, count:
         keys=sql.SQL(", ").join(map(sql.Identifier, table.keys)),
         table=table.identifier,
         # A page has 8 kB; two are enough to sample a chunk if each has some rows.
-        percent=sql.Literal(max(0.01, min(100.0, 100 * _SAMPLED_PER_CHUNK * 8192 / CHUNK_BYTES))),
+        percent=sql.Literal(max(0.01, min(100.0, 100 * _SAMPLED_PER_CHUNK * 8192 / size))),
     )
     sample = connection.execute(query).fetchall()
     bounds = [sample[number * len(sample) // count] for number in range(1, count)] if sample else []
@@ -78,11 +77,30 @@ def _sampled_bounds(connection: psycopg.Connection, table: CapturedTable, count:
 def copy_chunk(connection: psycopg.Connection, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
     """The rows of a chunk, and the end of the log after they were read."""
     point = log_end(connection)
-    rows = pa.Table.from_batches(read_chunk(connection, table, chunk, point), ARROW_SCHEMA)
+    rows = pa.Table.from_batches(_read_chunk(connection, table, chunk, point), ARROW_SCHEMA)
     return rows, durable_log_end(connection)
 
 
-def read_chunk(
+@dataclass(frozen=True)
+class ChunkReader:
+    """Reads the chunk with a number by a connection of its own: see `capture.copy_job`.
+
+    Attributes:
+        point: where the log was before.
+    """
+
+    capture: str
+    url: str = field(repr=False)
+    chunks: tuple[tuple[CapturedTable, str], ...]
+    point: int
+
+    def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
+        table, chunk = self.chunks[number]
+        with explained(self.capture), connect(self.url) as connection:
+            yield from _read_chunk(connection, table, chunk, self.point)
+
+
+def _read_chunk(
     connection: psycopg.Connection, table: CapturedTable, chunk: str, point: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a chunk as rows of the log table, which say that the log was at `point`."""
@@ -93,7 +111,8 @@ def read_chunk(
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         (snapshot,) = one_row(connection, "SELECT pg_current_snapshot()::text")
-        marker = {"point": point, "sequence": 0, "relation": table.name, "operation": "copied"}
+        planned = parse_chunk(chunk).planned
+        marker = {"point": point, "sequence": planned, "relation": table.name, "operation": "copied"}
         yield from pa.Table.from_pylist([marker | {"snapshot": snapshot}], ARROW_SCHEMA).to_batches()
         yield from _selected_rows(connection, table, chunk, point)
 
@@ -111,11 +130,14 @@ def _selected_rows(
     ).format(
         columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
         table=table.identifier,
-        range=sql.SQL(" AND ").join(_conditions(table, json.loads(chunk))),
+        range=sql.SQL(" AND ").join(_conditions(table, parse_chunk(chunk).bounds)),
     )
+    names = [column.name for column in table.columns]
     with connection.cursor() as cursor, cursor.copy(query) as copy:
         for lines in _joined(copy):
-            yield from _log_rows(table, lines, point).to_batches()
+            snapshots, *texts = _columns_of(lines, len(names) + 1)
+            rows = copied_rows(table.name, names, texts, snapshots, point, parse_chunk(chunk).planned)
+            yield from rows.to_batches()
 
 
 def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
@@ -132,7 +154,7 @@ def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _conditions(table: CapturedTable, bounds: dict[str, Sequence[str]]) -> Iterator[sql.Composable]:
+def _conditions(table: CapturedTable, bounds: Mapping[str, Any]) -> Iterator[sql.Composable]:
     yield sql.SQL("true")
     keys = [column for column in table.columns if column.is_key]
     names = sql.SQL(", ").join(sql.Identifier(column.name) for column in keys)
@@ -179,10 +201,8 @@ def flush_log(connection: psycopg.Connection) -> None:
         connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
 
 
-def _log_rows(table: CapturedTable, lines: bytes, point: int) -> pa.Table:
-    """Copied rows as rows of the log table."""
-    width = len(table.columns)
-    fields = [str(number) for number in range(width + 1)]
+def _columns_of(lines: bytes, width: int) -> list[pa.Array]:
+    fields = [str(number) for number in range(width)]
     rows = csv.read_csv(
         pa.BufferReader(lines),
         # A row must be in one block.
@@ -195,26 +215,4 @@ def _log_rows(table: CapturedTable, lines: bytes, point: int) -> pa.Table:
             quoted_strings_can_be_null=False,
         ),
     )
-    count = rows.num_rows
-    texts = [rows[field].combine_chunks() for field in fields]
-    # Column by column they came; a map has the values of its row.
-    order = np.arange(count)[:, None] + count * np.arange(width)
-    values = pa.concat_arrays(texts[1:]).take(pa.array(order.ravel()))
-    names = pa.array([column.name for column in table.columns], pa.string())
-    columns = pa.MapArray.from_arrays(
-        pa.array(np.arange(count + 1, dtype=np.int32) * width),
-        names.take(pa.array(np.tile(np.arange(width), count))),
-        values,
-    )
-    constant = {"point": point, "sequence": 0, "relation": table.name, "operation": "copy"}
-    return pa.table(
-        [
-            columns
-            if field.name == "columns"
-            else texts[0]
-            if field.name == "snapshot"
-            else pa.repeat(pa.scalar(constant.get(field.name), field.type), count)
-            for field in ARROW_SCHEMA
-        ],
-        ARROW_SCHEMA,
-    )
+    return [rows[field].combine_chunks() for field in fields]

@@ -24,8 +24,6 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -33,11 +31,20 @@ from tautochrone.errors import IngestError
 from tautochrone.model.kept_log import KeptLog
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
+from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.sources.postgresql.bulk import chunks_of, copy_chunk, durable_log_end, flush_log, log_end
+from tautochrone.sources.postgresql.bulk import (
+    CHUNK_BYTES,
+    ChunkReader,
+    chunks_of,
+    copy_chunk,
+    durable_log_end,
+    flush_log,
+    log_end,
+)
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
-from tautochrone.sources.postgresql.copy_job import rows_of_chunks
 from tautochrone.sources.postgresql.examine import examine
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
@@ -136,7 +143,7 @@ class PostgreSQLChangeLog:
             log=state.log,
             point=point,
             marker={table.name: table.fingerprint for table in tables},
-            bulk=BulkProgress(pending={table.name: chunks_of(connection, table) for table in tables}),
+            bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
         )
 
     def _unchanged_tables(
@@ -188,7 +195,7 @@ class PostgreSQLChangeLog:
             if table.name not in copied and not has_same_rows(before[table.name], table.fingerprint):
                 raise _table_changed(table.name, "changed")
         kept = {table.name for table in tables} - copied
-        chunks = {table.name: chunks_of(connection, table) for table in tables if table.name in copied}
+        chunks = {table.name: self._chunks(connection, table) for table in tables if table.name in copied}
         return replace(
             position,
             marker={table.name: table.fingerprint for table in tables},
@@ -313,9 +320,12 @@ class PostgreSQLChangeLog:
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
         return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
 
-    @property
-    def chunks_at_once(self) -> int:
-        return self._capture.copy_tasks
+    def _chunks(self, connection: psycopg.Connection, table: CapturedTable) -> tuple[str, ...]:
+        return chunks_of(connection, table, self._capture.copy_tasks)
+
+    def next_chunks(self, bulk: BulkProgress) -> Sequence[tuple[str, str]]:
+        tasks = self._capture.copy_tasks
+        return chunks_for_tasks(bulk, tasks, tasks * CHUNK_BYTES)
 
     def copy_chunks(
         self, session: SparkSession, chunks: Sequence[tuple[str, str]], stage: Callable[[DataFrame], T]
@@ -325,33 +335,25 @@ class PostgreSQLChangeLog:
         Raises:
             IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
         """
-        tables = [(self._tables[relation], chunk) for relation, chunk in chunks]
+        tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
         opened, point = self._ask(lambda connection: (connection, log_end(connection)))
-        frame = rows_of_chunks(session, self._capture.name, self._capture.url, tables, point)
-        try:
-            staged = stage(frame)
-        except (PySparkException, Py4JError) as error:
-            # The error of a task is only a text here: first look for what the driver can see itself.
-            self._ask(lambda connection: self._check_readable(connection, {name for name, _ in chunks}))
-            raise IngestError(
-                "CAPTURE_COPY_FAILED",
-                f"A task of Spark could not copy rows of the capture {self._capture.name}: "
-                f"{_last_line(error)}",
-                hint="executors need Python with tautochrone[postgres], and a way to the database; with "
-                "capture(…, copy_tasks=0) the driver copies",
-                retryable=True,
-            ) from error
+        relations = {relation for relation, _ in chunks}
+        staged = copy_by_tasks(
+            session,
+            self._capture.name,
+            len(tables),
+            self._capture.copy_tasks,
+            ChunkReader(self._capture.name, self._capture.url, tables, point),
+            stage,
+            lambda: self._ask(lambda connection: self._check_readable(connection, relations)),
+            "postgres",
+        )
         return staged, self._ask(lambda connection: self._end_of_copy(connection, opened))
 
     def _end_of_copy(self, connection: psycopg.Connection, opened: psycopg.Connection) -> int:
         """A connection ends when the server crashes, so what was read while it was open is not lost."""
         if connection is not opened:
-            raise IngestError(
-                "CAPTURE_COPY_FAILED",
-                f"The connection of {self.name} was lost while rows were copied",
-                hint="the copy begins again where it was",
-                retryable=True,
-            )
+            raise connection_lost(self.name)
         return durable_log_end(connection)
 
     def _check_readable(self, connection: psycopg.Connection, relations: AbstractSet[str]) -> None:
@@ -423,12 +425,6 @@ def _table_changed(name: str, change: str) -> IngestError:
         f"The table {name} was {change} since it is captured",
         hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
     )
-
-
-def _last_line(error: Exception) -> str:
-    """What a Python task failed with stands below its traceback."""
-    lines = [line for line in str(error).split("\n\tat ", 1)[0].splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _with_long_xids(connection: psycopg.Connection, rows: pa.Table) -> pa.Table:

@@ -1,0 +1,85 @@
+"""The first copy as a Spark job: each task reads chunks, each by a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+
+__all__ = ["ReadChunk", "connection_lost", "copy_by_tasks"]
+
+T = TypeVar("T")
+ReadChunk = Callable[[int], Iterator[pa.RecordBatch]]
+"""Reads the chunk with a number, as rows of the log table. It is sent to tasks."""
+
+
+def copy_by_tasks(
+    session: SparkSession,
+    capture: str,
+    count: int,
+    tasks: int,
+    read_chunk: ReadChunk,
+    stage: Callable[[DataFrame], T],
+    check_readable: Callable[[], object],
+    extra: str,
+) -> T:
+    """Read so many chunks by so many tasks, or fewer.
+
+    What `read_chunk` knows, such as a password, goes to the tasks within their serialised function, which no
+    plan, event log or page shows.
+
+    Args:
+        stage: gets rows of the log table, which are read when it writes them.
+        check_readable: raises what the driver sees to be wrong with the database, its tables or rights.
+        extra: of the package, with the database's driver.
+
+    Raises:
+        IngestError: `CAPTURE_COPY_FAILED`; and what `check_readable` raises.
+    """
+    frame = session.range(0, count, 1, min(count, tasks)).mapInArrow(_ChunkReader(read_chunk), SPARK_SCHEMA)
+    try:
+        return stage(frame)
+    except (PySparkException, Py4JError) as error:
+        # The error of a task is only a text here: first look for what the driver can see itself.
+        check_readable()
+        raise IngestError(
+            "CAPTURE_COPY_FAILED",
+            f"A task of Spark could not copy rows of the capture {capture}: {_last_line(error)}",
+            hint=f"executors need Python with tautochrone[{extra}], and a way to the database; with "
+            "capture(…, copy_tasks=0) the driver copies",
+            retryable=True,
+        ) from error
+
+
+def connection_lost(source: str) -> IngestError:
+    """For a connection that was open when a copy began and is not any more: the server may have crashed."""
+    return IngestError(
+        "CAPTURE_COPY_FAILED",
+        f"The connection of {source} was lost while rows were copied",
+        hint="the copy begins again where it was",
+        retryable=True,
+    )
+
+
+@dataclass(frozen=True)
+class _ChunkReader:
+    read_chunk: ReadChunk
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from self.read_chunk(number)
+
+
+def _last_line(error: Exception) -> str:
+    """What a Python task failed with stands below its traceback."""
+    lines = [line for line in str(error).split("\n\tat ", 1)[0].splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
