@@ -10,8 +10,12 @@ from tautochrone.sources.mysql.binlog import Query
 
 __all__ = ["Effect", "begins_group", "effects_of", "ends_group"]
 
-_COMMENT = re.compile(r"/\*(?!!|M!).*?\*/|--[ \t].*?$|#.*?$", re.DOTALL | re.MULTILINE)
-_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
+_PIECE = re.compile(
+    r"(?P<name>`(?:[^`]|``)*`|\"[^\"]*\")|(?P<text>'(?:[^'\\]|\\.|'')*')"
+    r"|/\*M?!\d*|\*/|/\*.*?\*/|--[ \t].*?$|#.*?$",
+    re.DOTALL | re.MULTILINE,
+)
+"""Names, texts and comments. What stands in `/*!40000 … */` is executed: mysqldump writes statements so."""
 _WORD = re.compile(r"`(?:[^`]|``)+`|\"[^\"]+\"|[\w$\u0080-\uffff]+")
 _ROWS = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
 _HARMLESS = re.compile(
@@ -22,7 +26,7 @@ _HARMLESS = re.compile(
     r"|(CREATE|DROP)\s+(OR\s+REPLACE\s+)?TEMPORARY\b"
     r"|CREATE\s+(OR\s+REPLACE\s+)?(DATABASE|SCHEMA)\b"
     r"|CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\b"
-    r"|ALTER\s+(ONLINE\s+)?TABLE\s+\S+\s+(FORCE|ADD\s+(UNIQUE\s+)?(INDEX|KEY)\b[^()]*\([^()]*\)"
+    r"|ALTER\s+(ONLINE\s+)?TABLE\s+\S+\s+(FORCE|(DISABLE|ENABLE)\s+KEYS|ADD\s+(UNIQUE\s+)?(INDEX|KEY)\b[^()]*\([^()]*\)"
     r"|DROP\s+(INDEX|KEY)\s+\S+|AUTO_INCREMENT\s*=?\s*\d+)\s*;?\s*$",
     re.IGNORECASE | re.DOTALL,
 )
@@ -66,7 +70,7 @@ def effects_of(
     >>> effects_of(Query("shop", "ALTER TABLE other ADD c INT"), ["shop.orders"])
     []
     """
-    text = _TEXT.sub("''", _COMMENT.sub(" ", query.text)).strip()
+    text = _PIECE.sub(_without_comment, query.text).strip()
     words = [normal(word.strip('`"').replace("``", "`")) for word in _WORD.findall(text)]
     first = words[0].upper() if words else ""
     if first in _ROWS:
@@ -87,6 +91,10 @@ def effects_of(
         return []
     kind = "truncate" if first == "TRUNCATE" else "change"
     return [Effect(kind, name) for name in named]
+
+
+def _without_comment(piece: re.Match[str]) -> str:
+    return piece["name"] or ("''" if piece["text"] else " ")
 
 
 def _is_named(relation: str, words: list[str], schema: str, normal: Callable[[str], str]) -> bool:
