@@ -15,7 +15,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import ReportsWaits
-from tautochrone.sinks.clickhouse import sink as sink_module
+from tautochrone.sinks.clickhouse import waits
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, new_intent
 
@@ -148,7 +148,7 @@ def test_the_sink_delivers_the_same_rows_again_and_again(bench: EmbeddedBench) -
 def test_a_delivery_waits_while_a_table_has_many_unmerged_parts(
     bench: EmbeddedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_module, "_MERGES_S", 0.5)
+    monkeypatch.setattr(waits, "_MERGES_S", 0.5)
     folder = bench.options.folder
     crowded = EmbeddedBench(
         Path(folder), database="crowded", max_parts="2", chunk_rows="100", chunk_bytes="40"
@@ -165,9 +165,9 @@ def test_a_delivery_waits_while_a_table_has_many_unmerged_parts(
     sink.on_wait(reasons.append)
     for number in (1, 2, 3):
         suite.deliver(crowded, sink, new_intent(number), (number, "one"))
-    with pytest.raises(SinkError) as waits:
+    with pytest.raises(SinkError) as refused:
         sink.begin(new_intent(4))
-    assert (waits.value.error_class, waits.value.retryable) == ("SINK_TOO_MANY_PARTS", True)
+    assert (refused.value.error_class, refused.value.retryable) == ("SINK_TOO_MANY_PARTS", True)
     # People are told when the wait begins.
     assert [reason.code for reason in reasons] == [ReasonCode.SINK_PARTS_UNMERGED]
     assert (reasons[0].params["parts"], reasons[0].params["limit"]) == (3, 2)

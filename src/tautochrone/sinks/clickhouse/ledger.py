@@ -304,13 +304,18 @@ class Ledger:
     # -- transactions -----------------------------------------------------------------------------
 
     def state(self, transaction: TransactionId) -> TransactionState:
+        return self.fence_and_state(transaction)[1]
+
+    def fence_and_state(self, transaction: TransactionId) -> tuple[Fence, TransactionState]:
+        """The highest fence, and where a transaction is, by one statement."""
         identifier = text_sql(str(transaction))
-        ((published, rank),) = self._engine.rows(
-            f"SELECT (SELECT toUInt8(count() > 0) FROM {self._table('taut_published')} "
-            f"WHERE id = {identifier}), "
+        ((fence, published, rank),) = self._engine.rows(
+            f"SELECT (SELECT toString(max(fence)) FROM {self._table('taut_fences')}), "
+            f"(SELECT toUInt8(count() > 0) FROM {self._table('taut_published')} WHERE id = {identifier}), "
             f"(SELECT max(rank) FROM {self._table('taut_transactions')} WHERE id = {identifier})"
         )
-        return TransactionState.COMMITTED if published else list(_RANKS)[rank or 0]
+        state = TransactionState.COMMITTED if published else list(_RANKS)[rank or 0]
+        return Fence(int(fence)), state
 
     def entry(self, transaction: TransactionId) -> Entry:
         """A transaction that was begun."""

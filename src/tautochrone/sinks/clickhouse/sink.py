@@ -20,7 +20,7 @@ from typing import Any
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -33,6 +33,7 @@ from tautochrone.model.sink import (
     RowDifference,
     TransactionId,
     TransactionState,
+    next_state,
 )
 from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
 from tautochrone.sinks.clickhouse.engines import Engine
@@ -40,21 +41,16 @@ from tautochrone.sinks.clickhouse.folding import Folding
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import batches, digests
-from tautochrone.sinks.clickhouse.sql import text_sql
 from tautochrone.sinks.clickhouse.staging import Staging
 from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
 from tautochrone.sinks.clickhouse.task_staging import OpenStaging, is_for_tasks, stage_by_tasks
 from tautochrone.sinks.clickhouse.types import Column
 from tautochrone.sinks.clickhouse.waits import Waits
-from tautochrone.sinks.common.steps import TransactionSteps, same_content, signed_frames
+from tautochrone.sinks.common.steps import TransactionSteps, require_fence, same_content, signed_frames
 
 __all__ = ["ClickHouseSink"]
 
 _S = TransactionState
-_QUIET_S = 60.0
-"""How long a statement of which the answer was lost may still run."""
-_MERGES_S = 60.0
-"""How long a delivery waits for merges before it counts as failed and is tried again."""
 _NO_ROWS = Digest(0, "0")
 _MAINTAINED_EVERY = 20
 """After so many commits history is looked at; each look reads two columns of every table."""
@@ -72,7 +68,8 @@ class ClickHouseSink(TransactionSteps):
         self._tables = Tables(name, engine, options)
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._commits_until_maintenance = 1
-        self._waits = Waits()
+        self._waits = Waits(name, engine, self._tables, options)
+        self._begun: dict[TransactionId, Entry] = {}
         self._is_only = position == "1/1"
         self._ledger.require_layout("server", position, unset="1/1")
 
@@ -106,9 +103,10 @@ class ClickHouseSink(TransactionSteps):
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         state = self._next(Operation.BEGIN, transaction, transaction.fence)
-        self._await_merges(list(intent.versions))
+        self._waits.merges(list(intent.versions))
         publication = self._ledger.next_publication(intent.checkpoint)
         self._ledger.record(intent, transaction.fence, state, publication)
+        self._begun = {transaction: Entry(state, publication, intent, {})}
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
@@ -119,27 +117,25 @@ class ClickHouseSink(TransactionSteps):
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
-        entry = self._ledger.entry(transaction)
-        content = self._compared(entry.intent, chunks)
+        entry = self._begun_entry(transaction)
+        content = self._compared(entry.intent, chunks, transaction.fence)
         self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
 
     def decide(self, transaction: TransactionId, fence: Fence) -> None:
         """From now on the transaction is committed, whatever happens. Repeatable."""
-        self._next(Operation.COMMIT, transaction, fence)
-        if self._ledger.state(transaction) is _S.PREPARED:
+        if self._allowed(Operation.COMMIT, transaction, fence) is _S.PREPARED:
             entry = self._ledger.entry(transaction)
             self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
-        self._next(Operation.COMMIT, transaction, fence)
-        state = self._ledger.state(transaction)
+        state = self._allowed(Operation.COMMIT, transaction, fence)
         if state is _S.COMMITTED:
             return
         entry = self._ledger.entry(transaction)
         if state is not _S.COMMITTING:
             self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
         else:
-            self._await_quiet(self._tables.staged(transaction))
+            self._waits.quiet(self._tables.staged(transaction))
         self._ledger.require(fence)
         for table in entry.intent.replaced:
             self._ledger.replaced(str(table), entry.publication)
@@ -202,63 +198,14 @@ class ClickHouseSink(TransactionSteps):
         for folding in foldings:
             # A folding that comes late would bring back what the partition was before the next commit.
             self._tables.drop(folding)
-        self._await_quiet(foldings)
+        self._waits.quiet(foldings)
         for staging in stagings:
             if staging in foldings:
                 continue
             stem, _, owner = staging.rpartition("__")
             if int(owner) < fence:
                 self._tables.rename(staging, f"{stem}__{fence}")
-        self._await_quiet(stagings)
-
-    def _await_quiet(self, stagings: Sequence[str]) -> None:
-        """Wait until no statement uses these tables: one whose answer was lost may still run."""
-        if not stagings:
-            return
-        used = " OR ".join(f"position(query, {text_sql(name)}) > 0" for name in stagings)
-
-        def running() -> Reason | None:
-            ((count,),) = self._engine.rows(
-                "SELECT toUInt32(count()) FROM system.processes "
-                f"WHERE query_id != queryID() AND query NOT LIKE '%system.processes%' AND ({used})"
-            )
-            if not count:
-                return None
-            return Reason.of(ReasonCode.SINK_STATEMENTS_RUNNING, statements=int(count), server=self.address)
-
-        reason = self._waits.until_none(running, _QUIET_S, 0.05)
-        if reason is not None:
-            raise SinkError(
-                "SINK_BUSY",
-                f"Sink {self.name}: {reason.params['statements']} statements of an earlier try still run",
-                hint="See system.processes of the server.",
-                retryable=True,
-            )
-
-    def _await_merges(self, tables: Sequence[TableName]) -> None:
-        """Wait until the server has merged enough: it slows down inserts with many parts, but not moves."""
-        limit = self.options.max_parts
-
-        def unmerged() -> Reason | None:
-            parts, table = self._tables.most_parts(tables)
-            if parts <= limit:
-                return None
-            return Reason.of(
-                ReasonCode.SINK_PARTS_UNMERGED, table=table, server=self.address, parts=parts, limit=limit
-            )
-
-        reason = self._waits.until_none(unmerged, _MERGES_S, 0.2) if tables else None
-        if reason is not None:
-            parts = reason.params["parts"]
-            raise SinkError(
-                "SINK_TOO_MANY_PARTS",
-                f"Sink {self.name}: a partition of {reason.params['table']} in {self.address} has {parts} "
-                f"unmerged parts, more than {limit}; deliveries wait until some are merged",
-                hint="Deliver less often, use fewer partitions (partition_by), or look at "
-                "system.merges of the server.",
-                parameters={"sink": self.name, "parts": str(parts)},
-                retryable=True,
-            )
+        self._waits.quiet(stagings)
 
     # -- history ----------------------------------------------------------------------------------
 
@@ -340,6 +287,25 @@ class ClickHouseSink(TransactionSteps):
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _allowed(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
+        """Where a transaction is, to which the operation may be done.
+
+        Raises:
+            SinkFencedError: somebody else is the owner.
+            SinkError: `SINK_TRANSACTION_STATE`.
+        """
+        highest, state = self._ledger.fence_and_state(transaction)
+        require_fence(self.name, fence, highest)
+        next_state(operation, state, transaction)
+        return state
+
+    def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
+        return next_state(operation, self._allowed(operation, transaction, fence), transaction)
+
+    def _begun_entry(self, transaction: TransactionId) -> Entry:
+        """A transaction that was begun; only its owner writes what it is about, so it is read once."""
+        return self._begun.get(transaction) or self._ledger.entry(transaction)
+
     def _require(self, fence: Fence) -> None:
         self._ledger.require(fence)
 
@@ -365,7 +331,7 @@ class ClickHouseSink(TransactionSteps):
     def open_staging(self, transaction: TransactionId, table: TableName) -> Staging:
         """An empty staging table, in the place of the one that the transaction may have."""
         self._next(Operation.WRITE, transaction, transaction.fence)
-        publication = self._ledger.entry(transaction).publication
+        publication = self._begun_entry(transaction).publication
         staging = self._tables.staging(transaction, table, transaction.fence)
         self._tables.stage(staging, table)
         # A newer owner that raised its fence before this check may not have seen the staging table.
@@ -384,9 +350,9 @@ class ClickHouseSink(TransactionSteps):
             self.options,
             self._tables.staging(transaction, table, transaction.fence),
             table,
-            self._ledger.entry(transaction).publication,
+            self._begun_entry(transaction).publication,
             self._chunk_server,
-            self._await_quiet,
+            self._waits.quiet,
         )
         staging.create()
         self._ledger.require(transaction.fence)
@@ -397,8 +363,13 @@ class ClickHouseSink(TransactionSteps):
         """What chunks are said to be in; one of one server needs no name."""
         return "" if self._is_only else self.address
 
-    def _compared(self, intent: Intent, chunks: Sequence[Chunk]) -> dict[str, dict[str, tuple[int, str]]]:
+    def _compared(
+        self, intent: Intent, chunks: Sequence[Chunk], highest: Fence
+    ) -> dict[str, dict[str, tuple[int, str]]]:
         """Compare what is staged with what was sent; by table and partition what is staged.
+
+        Args:
+            highest: the fence of the newest owner, after which it may have renamed staging tables.
 
         Raises:
             SinkContentError: they differ.
@@ -406,7 +377,6 @@ class ClickHouseSink(TransactionSteps):
         arrived: dict[tuple[TableName, int], Digest] = {}
         content: dict[str, dict[str, tuple[int, str]]] = {}
         stagings = self._tables.staged(intent.transaction)
-        highest = self._ledger.highest_fence()
         for table in dict.fromkeys((*intent.versions, *(chunk.table for chunk in chunks))):
             names = self._names(intent.transaction, table, highest)
             staging = next((name for name in stagings if name in names), None)
@@ -431,7 +401,7 @@ class ClickHouseSink(TransactionSteps):
         if intent.chunks is None:
             return False
         try:
-            self._compared(intent, intent.chunks)
+            self._compared(intent, intent.chunks, self._ledger.highest_fence())
         except SinkContentError:
             return False
         return True
