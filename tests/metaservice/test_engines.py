@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -30,19 +29,21 @@ def events():
 TOTALS = "CREATE MATERIALIZED VIEW totals AS SELECT count(*) AS n, max(id) AS newest FROM events"
 
 
-@pytest.fixture
-def uri(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A service beside a project with two checkpoints."""
-    monkeypatch.setenv("READ_TOKEN", TOKEN)
-    pipeline = Pipeline(tmp_path, spark, settings=SETTINGS)
-    pipeline.write("definitions/events.py", EVENTS.format(input=tmp_path / "input"))
-    pipeline.write("definitions/totals.sql", TOTALS)
-    for number in (1, 2):
-        pipeline.write(f"input/{number}.json", json.dumps({"id": number}))
-        assert pipeline.run().checkpoints == [number]
-    pipeline.close()
-    with started(tmp_path) as (address, _):
-        yield address
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[str]:
+    """A service beside a project with two checkpoints. The tests only read it."""
+    folder = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("READ_TOKEN", TOKEN)
+        pipeline = Pipeline(folder, spark, settings=SETTINGS)
+        pipeline.write("definitions/events.py", EVENTS.format(input=folder / "input"))
+        pipeline.write("definitions/totals.sql", TOTALS)
+        for number in (1, 2):
+            pipeline.write(f"input/{number}.json", json.dumps({"id": number}))
+            assert pipeline.run().checkpoints == [number]
+        pipeline.close()
+        with started(folder) as (address, _):
+            yield address
 
 
 @pytest.mark.parametrize(

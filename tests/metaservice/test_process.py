@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ def started(folder: Path, *arguments: str, **variables: str) -> Iterator[tuple[s
     try:
         while (announced := re.search(r"serving at (http://[^\s\"]+)", log.read_text())) is None:
             assert process.poll() is None, log.read_text()
+            time.sleep(0.02)
         yield announced[1], log
     finally:
         process.send_signal(signal.SIGTERM)
