@@ -195,6 +195,11 @@ def test_changes_that_the_log_does_not_show_are_refused(
         before = log.read(position, 100)
         assert events(before.rows) == [("insert", "1", "a")] * 2
         position = before.position
+    if schema.is_mysql and "CASCADE" in statement:
+        # Its log has what foreign keys change.
+        assert log.read(position, 100).position.bulk.waiting == {f"{schema.name}.t"}
+        log.close()
+        return
     with pytest.raises(TautochroneError) as raised:
         log.read(position, 100)
     assert raised.value.error_class == error_class
