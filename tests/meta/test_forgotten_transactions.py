@@ -92,12 +92,17 @@ def test_more_ids_than_one_write_forgets(store: SqlTransactions, monkeypatch: py
     assert refusal(store, _Operation.BEGIN, "load-4") == "TRANSACTION_ID_FORGOTTEN"
 
 
-def test_calls_of_a_program_are_counted(store: SqlTransactions) -> None:
+def test_changes_of_a_program_are_counted(store: SqlTransactions) -> None:
     assert store.serial("loader") == 0
-    serials = count(1)
-    for operation in (_Operation.BEGIN, _Operation.WRITE, _Operation.WRITE, _Operation.COMMIT):
+    serials = count(2)
+    for operation in (_Operation.BEGIN, _Operation.WRITE, _Operation.COMMIT, _Operation.CONFIRM):
         call(store, operation, "t")
-        assert store.serial("loader") == next(serials)
+        serial = next(serials)
+        assert store.serial("loader") == serial
+        call(store, operation, "t")  # a repeat changes nothing
+        assert store.serial("loader") == serial
+    store.fence("loader", 2)
+    assert store.serial("loader") == next(serials)
     assert store.serial("another") == 0
 
 

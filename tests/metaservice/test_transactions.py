@@ -396,7 +396,7 @@ def test_store_that_was_put_back_is_told_from_the_one_before(service: Service, t
         assert service.state("load-1") is _S.INITIALIZED
     run = {"owner": "loader", "fence": 2, "serial": remembered}
     refused = service.http.post("/v1/transactions/recover", json=run)
-    assert (refused.status_code, refused.json()["parameters"]["known"]) == (409, "1")
+    assert (refused.status_code, refused.json()["parameters"]["known"]) == (409, "2")
     # After the target was settled by hand, the program starts anew without it.
     with service.client(fence=2) as newer:
         newer.recover()

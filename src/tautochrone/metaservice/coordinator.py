@@ -171,7 +171,7 @@ class TransactionCoordinator:
                 self._store.forget_ended(now_ms - self._keep_ids_ms)
 
     def require_newest(self, owner: str, serial: int | None) -> None:
-        """Refuse a program that remembers more calls than the store: the store is an older copy.
+        """Refuse a program that remembers more changes than the store: the store is an older copy.
 
         Raises:
             MetaError: `TRANSACTION_STORE_OLDER`.
@@ -180,7 +180,7 @@ class TransactionCoordinator:
         if serial is not None and known < serial:
             raise MetaError(
                 "TRANSACTION_STORE_OLDER",
-                f"{owner} remembers {serial} calls, and the store has seen {known}: an older copy of the "
+                f"{owner} remembers {serial} changes, and the store has seen {known}: an older copy of the "
                 "store was put back, or it is another one",
                 hint="What was decided since is to be seen in the target only. Settle it there, then call "
                 "without serial.",
@@ -189,7 +189,7 @@ class TransactionCoordinator:
             )
 
     def serial(self, owner: str) -> int:
-        """How many calls of the program the store has seen."""
+        """How many changes of the program's transactions the store has seen."""
         return self._store.serial(owner)
 
     def _require_right_server(

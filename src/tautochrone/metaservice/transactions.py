@@ -76,7 +76,7 @@ class TransactionClient(Closeable):
 
     @property
     def serial(self) -> int | None:
-        """The highest one that the service answered: it counts the calls of this program."""
+        """The highest one that the service answered: it counts the changes of this program's transactions."""
         serial: int | None = self._run.get("serial")
         return serial
 

@@ -312,7 +312,7 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
     )[2:],
     "forget_transactions": lambda store, _: (
         store.transactions.rollback("t", "loader", 1),
-        store.transactions.forget_ended(2**60),
+        store.transactions.forget_ended(2**52),
     )[1:],
     "forget_transaction_chunks": lambda store, _: store.transactions.forget_chunks(0),
 }

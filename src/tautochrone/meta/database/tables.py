@@ -317,8 +317,8 @@ transaction_owners = Table(
     Column("fence", BigInteger, nullable=False),
     Column("serial", BigInteger, nullable=False, server_default="0"),
 )
-"""`serial` counts the calls of the owner: a client that has seen a higher one knows that the store is an
-older copy."""
+"""`serial` counts the changes of the owner's transactions: a client that has seen a higher one knows that the
+store is an older copy."""
 
 forgotten_transactions = Table(
     "forgotten_transactions",

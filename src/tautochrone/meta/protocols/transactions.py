@@ -122,7 +122,7 @@ class Transactions(Protocol):
 
     @reads(wire="transaction_serial")
     def serial(self, owner: str) -> int:
-        """How many calls of this program the store has seen; it never goes down in one store."""
+        """How many changes of this program's transactions the store has seen. It never goes down."""
 
     @reads(wire="transaction")
     def get(self, transaction: str) -> CoordinatedTransaction | None:

@@ -74,6 +74,7 @@ class SqlTransactions(Repository):
             known = connection.execute(query).first()
             if known is None:
                 connection.execute(insert(t.transaction_chunks).values(_chunk_values(transaction, chunk)))
+                _count_change(connection, owner)
             elif _chunk(known) != chunk:
                 raise _conflict(
                     "TRANSACTION_CHUNK_DIFFERS",
@@ -279,6 +280,7 @@ class SqlTransactions(Repository):
             "needs_attention": False,
         }
         connection.execute(insert(t.transactions).values(values))
+        _count_change(connection, owner)
 
     def _set(self, connection: Connection, row: Row[Any] | None, state: TransactionState, fence: int) -> None:
         if row is None:
@@ -286,6 +288,7 @@ class SqlTransactions(Repository):
         values: dict[str, object] = {"state": state.value, "fence": fence}
         if state != row.state:
             values |= {"changed_at_ms": self._clock(), "needs_attention": False}
+            _count_change(connection, row.owner)
             if state in DECIDED:
                 values["due_at_ms"] = self._due(row)
         connection.execute(update(t.transactions).where(_T.id == row.id).values(values))
@@ -326,9 +329,15 @@ def _raise_fence(connection: Connection, owner: str, fence: int) -> None:
             hint="Another run of this program is active; stop this one.",
             parameters={"owner": owner, "fence": str(fence), "newest": str(highest)},
         )
-    else:
+    elif highest < fence:
         values = {"fence": fence, "serial": _O.serial + 1}
         connection.execute(update(t.transaction_owners).where(_O.owner == owner).values(values))
+
+
+def _count_change(connection: Connection, owner: str) -> None:
+    """A repeat changes nothing, so it is not counted."""
+    counted = {"serial": _O.serial + 1}
+    connection.execute(update(t.transaction_owners).where(_O.owner == owner).values(counted))
 
 
 def _used_up(connection: Connection, owner: str, series: str) -> tuple[int, ...] | None:

@@ -34,8 +34,8 @@ class Run(BaseModel):
     fence: Number
     serial: Number | None = Field(
         default=None,
-        description="the highest one that the program was answered: a store that has seen fewer calls is an "
-        "older copy, and refuses",
+        description="the highest one that the program was answered: a store that has seen fewer changes is "
+        "an older copy, and refuses",
     )
 
 
@@ -76,7 +76,7 @@ class Answer(BaseModel):
 
     id: str
     state: TransactionState
-    serial: int = Field(description="counts the calls of the owner; send it with later calls")
+    serial: int = Field(description="counts changes of the owner's transactions; send it with later calls")
 
 
 class Transaction(BaseModel):

@@ -1,4 +1,4 @@
-"""How many calls each program made, which ids are used up without being kept, and when a decision failed."""
+"""Changes of each program are counted, ids are used up without being kept, failures have a time."""
 
 from __future__ import annotations
 
