@@ -258,6 +258,13 @@ class LakeTable(ReadableTable, Protocol):
     ) -> Committed:
         """Append staged files to main in one catalog commit."""
 
+    def positions_of_keys(self, fork: Fork, keys: Any) -> Mapping[str, Sequence[int]] | None:
+        """Where the rows with some keys are in the forked version, found without a Spark job: data file →
+        positions, as `apply` takes them. None: only a query finds them.
+
+        `keys` is an Arrow table of the key's columns, by name. NULL equals NULL.
+        """
+
     def apply(
         self,
         fork: Fork,

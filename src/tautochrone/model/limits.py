@@ -25,6 +25,9 @@ __all__ = [
     "MAX_DELETE_POSITIONS",
     "MAX_DELETION_VECTOR_POSITIONS",
     "MAX_DRIVER_CHARACTERS",
+    "MAX_DRIVER_LOOKUP_BYTES",
+    "MAX_DRIVER_LOOKUP_FILES",
+    "MAX_DRIVER_LOOKUP_REMOTE_BYTES",
     "MAX_DRIVER_ROWS",
     "MAX_FIRST_BAD_RECORD_PROBES",
     "MAX_HELD_LOG_ROWS",
@@ -92,6 +95,14 @@ MAX_KEY_RANGES = 8
 
 MAX_PRUNING_COLUMNS = 3
 """Columns whose values restrict the read for rows to be deleted; the most selective ones are taken."""
+
+MAX_DRIVER_LOOKUP_FILES = 100
+MAX_DRIVER_LOOKUP_BYTES = 64_000_000
+"""Data files, and bytes of their key columns, in which the driver itself looks for the rows of keys. In more
+of them a Spark job looks."""
+
+MAX_DRIVER_LOOKUP_REMOTE_BYTES = 8_000_000
+"""The same where files are not on this machine: they are fetched as a whole then."""
 
 MAX_COLLECTED_KEYS = 500_000
 """Keys that are collected from the executors to prune a read by them. More keys are only joined. Measured on

@@ -13,11 +13,20 @@ from tautochrone.model.names import Version
 __all__ = ["planned", "rows_behind_vectors"]
 
 
-def planned(functions: Functions, table: Any, version: Version, paths: Collection[str] | None = None) -> Any:
-    """The file tasks of a version as a Java list, each with its delete files; only `paths` when given."""
+def planned(
+    functions: Functions,
+    table: Any,
+    version: Version,
+    paths: Collection[str] | None = None,
+    condition: Any | None = None,
+) -> Any:
+    """The file tasks of a version as a Java list, each with its delete files; only `paths` when given, and
+    only files that may have rows that meet an Iceberg `condition`."""
     if version == NO_VERSION or (paths is not None and not paths):
         return functions.no_tasks()
     scan = table.newScan().useSnapshot(int(version)).planWith(functions.this_thread)
+    if condition is not None:
+        scan = scan.filter(condition)
     with contextlib.closing(scan.planFiles()) as tasks:
         return functions.tasks(tasks, paths)
 

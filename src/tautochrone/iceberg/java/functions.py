@@ -61,6 +61,8 @@ class Functions:
         self._path_of_task = self._as(self._function, self._task_path)
         to_long = _class(jvm.java.util.function.ToLongFunction)
         self._rows_of_task = self._as(to_long, self._then(file, count))
+        size = self._method(content, "fileSizeInBytes", self._long)
+        self._bytes_of_task = self._as(to_long, self._then(file, size))
         first_id = self._method(content, "firstRowId", _class(jvm.java.lang.Long))
         not_null = self._lookup.findStatic(
             _class(jvm.java.util.Objects), "nonNull", self._type(jvm.java.lang.Boolean.TYPE, self._object)
@@ -129,6 +131,10 @@ class Functions:
     def task_rows(self, tasks: Any) -> int:
         """Rows in the data files of the tasks, deleted ones included."""
         return int(tasks.stream().mapToLong(self._rows_of_task).sum())
+
+    def task_bytes(self, tasks: Any) -> int:
+        """Bytes of the data files of the tasks."""
+        return int(tasks.stream().mapToLong(self._bytes_of_task).sum())
 
     def rows_have_ids(self, tasks: Any) -> bool:
         """Whether every row of the data files of the tasks got a row id when it was written."""

@@ -30,6 +30,7 @@ from tautochrone.iceberg.commits.staging import local_rows, write_files, write_l
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
+from tautochrone.iceberg.reads.key_positions import positions_of_keys
 from tautochrone.iceberg.reads.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.iceberg.reads.reverting import reverted
 from tautochrone.iceberg.reads.schema import replacement, shape_of, widened
@@ -150,6 +151,9 @@ class IcebergTable(IcebergMaintenance):
         return self._on_main(
             Step.LAKE_COMMIT_STAGED, fork, commit_metadata, snapshot, sum(s.rows for s in staged)
         )
+
+    def positions_of_keys(self, fork: Fork, keys: Any) -> Mapping[str, Sequence[int]] | None:
+        return positions_of_keys(self._iceberg, fork.handle.table, fork.version, keys)
 
     def apply(
         self,

@@ -38,6 +38,7 @@ from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
+from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events
 from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.runtime.refresh.session_pool import SessionPool
@@ -185,6 +186,9 @@ class KeyedRefresher:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         if apply.weight is not None:
             return self._add_and_remove_rows(task, apply, events, metadata)
+        last = last_events(events, apply) if is_local else None
+        if last is not None:
+            return self._merge_on_driver(task, apply, last, events, metadata)
         summary = summarize(events, apply, count if is_local else None)
         if not is_first and not summary.count:
             task.table.commit_metadata_only(task.fork, metadata)
@@ -217,6 +221,31 @@ class KeyedRefresher:
         if committed is None:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         return _refreshed(task, mode, committed.version, staged, old_rows, invalid)
+
+    def _merge_on_driver(
+        self,
+        task: RefreshTask,
+        apply: KeyedApply,
+        last: LastEvents,
+        events: DataFrame,
+        metadata: CommitMetadata,
+    ) -> Refreshed:
+        """Merge a few events, of which only the last of each key counts."""
+        mode = RefreshMode(metadata.mode or RefreshMode.FULL)
+        rows = last.rows.drop(*apply.dropped)
+        aligned = align(rows, self._context.schemas[task.name], task.flows[0].flow.name)
+        staged = task.table.stage(task.fork, aligned, local=True)
+        old_rows: Mapping[str, Sequence[int]] | None = {}
+        if mode is not RefreshMode.FULL:
+            old_rows = task.table.positions_of_keys(task.fork, last.keys)
+        if old_rows is None:
+            session, count = self._session(task), last.keys.num_rows
+            merge = _Merge(task.table, task.fork, apply, self._context.base, session, count, is_local=True)
+            old_rows = merge.old_rows(events)
+        committed = commit_change(task.table, task.fork, staged, old_rows, metadata)
+        if committed is None:
+            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        return _refreshed(task, mode, committed.version, staged, old_rows, None)
 
     def _add_and_remove_rows(
         self, task: RefreshTask, apply: KeyedApply, events: DataFrame, metadata: CommitMetadata
@@ -272,8 +301,13 @@ class _Merge:
         """The table's rows whose keys have events."""
         return self._of_keys(events, []).drop(FILE_COLUMN, POSITION_COLUMN)
 
-    def old_rows(self, events: DataFrame) -> dict[str, list[int]]:
+    def old_rows(self, events: DataFrame) -> Mapping[str, Sequence[int]]:
         """Where the rows are whose keys have events: data file → positions."""
+        if not self.is_local and self.events is not None:
+            keys = events.select(*map(quoted, self.apply.keys)).toArrow()
+            positions = self.table.positions_of_keys(self.fork, keys)
+            if positions is not None:
+                return positions
         stored = self._of_keys(events, [FILE_COLUMN, POSITION_COLUMN])
         positions_by_file: dict[str, list[int]] = {}
         if not self.is_local:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
-from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
 from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.catalyst import Catalyst
 
@@ -19,6 +20,7 @@ __all__ = [
     "checkpointed",
     "fits_on_driver",
     "local_relation",
+    "local_rows_at",
     "local_rows_by_value",
     "materialize",
     "materialize_if_small",
@@ -83,6 +85,25 @@ def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, DataFrame]:
         groups[value] = dataframe_of_plan(session, rows)
         start += count
     return groups
+
+
+def local_rows_at(frame: DataFrame, indexes: Sequence[int]) -> DataFrame:
+    """Some rows of a DataFrame over a local relation, by their numbers."""
+    session = frame.sparkSession
+    jvm = cached_packages(session._jvm)  # noqa: SLF001
+    gateway: Any = session.sparkContext._gateway  # noqa: SLF001
+    relation = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    sent = array.array("i", indexes)
+    sent.byteswap()
+    numbers = gateway.new_array(gateway.jvm.int, len(indexes))
+    jvm.java.nio.ByteBuffer.wrap(sent.tobytes()).asIntBuffer().get(numbers)
+    boxed = jvm.java.util.stream.IntStream.of(numbers).boxed().toList()
+    # A Scala sequence is a function from numbers to its elements.
+    data = scala_seq(session, boxed).map(relation.data())
+    rows = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
+        relation.output(), data, _NOT_STREAMING, jvm.scala.Option.empty()
+    )
+    return dataframe_of_plan(session, rows)
 
 
 def _with_common_nullability(outputs: Sequence[JavaObject]) -> JavaObject:

@@ -1,0 +1,256 @@
+"""Where the rows with given keys are, found by this process: only the key columns of the data files that may
+have them are read, by pyarrow. A Spark job for a few keys would take ten times as long to plan.
+
+What this cannot do (file formats other than Parquet, equality deletes, types that are compared otherwise,
+many or large files) is left to a Spark query: the answer is None then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tautochrone.iceberg.changes.tasks import planned
+from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.durable import local_folder
+from tautochrone.iceberg.java.functions import items
+from tautochrone.model import limits
+from tautochrone.model.names import Version
+from tautochrone.spark.translate.literals import key_ranges
+
+__all__ = ["positions_of_keys"]
+
+_FIELD_ID = b"PARQUET:field_id"
+_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "timestamp": pa.timestamp("us"),
+    "binary": pa.binary(),
+}
+_PRUNED_BY = ("int", "long", "string")
+"""Types whose values Py4J passes as Java values that Iceberg compares with file statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyColumn:
+    """A column of the key, as the table has it."""
+
+    name: str
+    field_id: int
+    iceberg_type: str
+    arrow_type: Any
+    values: Any
+
+
+class _LeftToSpark(Exception):  # noqa: N818
+    """A file that is not read here."""
+
+
+def positions_of_keys(
+    iceberg: Iceberg, table: Any, version: Version, keys: Any
+) -> dict[str, list[int]] | None:
+    """Data file → positions of its rows with these keys, without rows that are deleted already.
+
+    Args:
+        table: the Java table.
+        keys: an Arrow table of the key's columns, by name. NULL equals NULL.
+
+    Returns:
+        None: a Spark query must find them.
+    """
+    columns = _key_columns(table, keys)
+    if columns is None:
+        return None
+    functions = iceberg.functions
+    tasks = planned(functions, table, version, condition=_condition(iceberg, columns))
+    paths = functions.task_paths(tasks)
+    are_local = all(local_folder(path) is not None for path in paths)
+    if len(paths) > limits.MAX_DRIVER_LOOKUP_FILES or (
+        not are_local and functions.task_bytes(tasks) > limits.MAX_DRIVER_LOOKUP_REMOTE_BYTES
+    ):
+        return None
+    finder = _Finder(columns)
+    matches: dict[str, list[int]] = {}
+    try:
+        for number, path in enumerate(paths):
+            with _opened(table, path) as file:
+                positions = finder.positions(file)
+            if positions:
+                positions = _without_deleted(iceberg, table, tasks.get(number), path, positions)
+            if positions:
+                matches[path] = positions
+    except (_LeftToSpark, pa.ArrowException, OSError):
+        # Spark reads the file in its way, or says what is wrong with it.
+        return None
+    return matches
+
+
+def _key_columns(table: Any, keys: Any) -> list[_KeyColumn] | None:
+    """None: the type of a column is not compared here."""
+    fields, columns = table.schema().asStruct(), []
+    for name in keys.column_names:
+        field = fields.caseInsensitiveField(name)
+        if field is None:
+            return None
+        iceberg_type = str(field.type())
+        arrow_type = _arrow_type(iceberg_type)
+        if arrow_type is None:
+            return None
+        try:
+            values = _comparable(keys.column(name), arrow_type).combine_chunks()
+        except pa.ArrowException:
+            return None
+        field_id = int(field.fieldId())
+        columns.append(_KeyColumn(str(field.name()), field_id, iceberg_type, arrow_type, values))
+    return columns
+
+
+def _arrow_type(iceberg_type: str) -> Any:
+    if iceberg_type.startswith("decimal("):
+        precision, scale = iceberg_type.removeprefix("decimal(").removesuffix(")").split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return _TYPES.get(iceberg_type)
+
+
+def _condition(iceberg: Iceberg, columns: Sequence[_KeyColumn]) -> Any | None:
+    """An Iceberg expression that all keys meet, for columns whose statistics can be compared."""
+    expressions = iceberg.api.expressions.Expressions
+    conjunction, disjunction = getattr(expressions, "and"), getattr(expressions, "or")
+    condition = None
+    for column in columns:
+        values = column.values.drop_null()
+        # A dot in a name stands for a nested column.
+        if column.iceberg_type not in _PRUNED_BY or "." in column.name or not len(values):
+            continue
+        ranges = expressions.isNull(column.name) if column.values.null_count else None
+        for low, high in _ranges(values):
+            within = conjunction(
+                expressions.greaterThanOrEqual(column.name, low),
+                expressions.lessThanOrEqual(column.name, high),
+            )
+            ranges = within if ranges is None else disjunction(ranges, within)
+        condition = ranges if condition is None else conjunction(condition, ranges)
+    return condition
+
+
+def _ranges(values: Any) -> list[tuple[Any, Any]]:
+    """Ranges that contain all values."""
+    if len(values) <= limits.MAX_DRIVER_ROWS:
+        return key_ranges(sorted(values.to_pylist()))
+    bounds = pc.min_max(values).as_py()
+    return [(bounds["min"], bounds["max"])]
+
+
+def _comparable(column: Any, arrow_type: Any) -> Any:
+    """A column as this type, dates and times as numbers: Python's end in the year 9999."""
+    column = column.cast(arrow_type)
+    if pa.types.is_timestamp(arrow_type):
+        return column.cast(pa.int64())
+    return column.cast(pa.int32()) if pa.types.is_date(arrow_type) else column
+
+
+@contextlib.contextmanager
+def _opened(table: Any, path: str) -> Any:
+    """A Parquet file of the table."""
+    local = local_folder(path)
+    if local is not None:
+        with pq.ParquetFile(local, memory_map=True) as file:
+            yield file
+        return
+    with contextlib.closing(table.io().newInputFile(path).newStream()) as stream:
+        content = stream.readAllBytes()
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
+        yield file
+
+
+class _Finder:
+    """Finds rows with the keys in one file after the other."""
+
+    def __init__(self, columns: Sequence[_KeyColumn]) -> None:
+        self._columns = columns
+        self._values = [column.values.unique() for column in columns]
+        self._keys = (
+            set(zip(*(column.values.to_pylist() for column in columns), strict=True))
+            if len(columns) > 1
+            else None
+        )
+        self._bytes_left = limits.MAX_DRIVER_LOOKUP_BYTES
+
+    def positions(self, file: Any) -> list[int]:
+        """
+        Raises:
+            _LeftToSpark: the file has no ids of columns or not all of the key's columns, or is too large.
+        """
+        names = self._names(file)
+        self._count_bytes(file, names)
+        data = file.read(columns=names)
+        stored = [
+            _comparable(data.column(name), column.arrow_type)
+            for name, column in zip(names, self._columns, strict=True)
+        ]
+        matching = None
+        for column, values in zip(stored, self._values, strict=True):
+            is_in = pc.is_in(column, value_set=values)
+            matching = is_in if matching is None else pc.and_(matching, is_in)
+        positions = pc.indices_nonzero(matching)
+        if self._keys is None or not len(positions):
+            return [int(position) for position in positions.to_pylist()]
+        rows = zip(*(column.take(positions).to_pylist() for column in stored), strict=True)
+        return [
+            int(position)
+            for position, row in zip(positions.to_pylist(), rows, strict=True)
+            if row in self._keys
+        ]
+
+    def _names(self, file: Any) -> list[str]:
+        """The names that the key's columns have in the file: it may be older than a table's new names."""
+        name_of_id = {
+            int(field.metadata[_FIELD_ID]): field.name
+            for field in file.schema_arrow
+            if field.metadata and _FIELD_ID in field.metadata
+        }
+        names = [name_of_id.get(column.field_id) for column in self._columns]
+        if None in names:
+            raise _LeftToSpark
+        return [str(name) for name in names]
+
+    def _count_bytes(self, file: Any, names: Sequence[str]) -> None:
+        metadata = file.metadata
+        for group in range(metadata.num_row_groups):
+            row_group = metadata.row_group(group)
+            for number in range(row_group.num_columns):
+                chunk = row_group.column(number)
+                if chunk.path_in_schema in names:
+                    self._bytes_left -= chunk.total_uncompressed_size
+        if self._bytes_left < 0:
+            raise _LeftToSpark
+
+
+def _without_deleted(
+    iceberg: Iceberg, table: Any, task: Any, path: str, positions: Sequence[int]
+) -> list[int]:
+    """
+    Raises:
+        _LeftToSpark: rows of the file are deleted by value, or very many are deleted.
+    """
+    deletes = items(task.deletes())
+    if not deletes:
+        return list(positions)
+    if any(str(delete.content()) == "EQUALITY_DELETES" for delete in deletes):
+        raise _LeftToSpark
+    loader = iceberg.api.data.BaseDeleteLoader(iceberg.functions.input_files(table.io()))
+    deleted = loader.loadPositionDeletes(task.deletes(), path)
+    if int(deleted.cardinality()) > limits.MAX_DELETION_VECTOR_POSITIONS:
+        raise _LeftToSpark
+    gone = set(iceberg.functions.positions(deleted))
+    return [position for position in positions if position not in gone]

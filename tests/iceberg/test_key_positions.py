@@ -1,0 +1,106 @@
+"""Rows of keys are found in the data files by this process, as a Spark query finds them."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from tautochrone.iceberg.tables.catalog import IcebergLake
+from tautochrone.model import limits
+from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, LakeTable
+from tautochrone.model.names import TableName
+from tautochrone.runtime.job.effects import DirectEffects
+from tautochrone.testing.lake_conformance import commit_metadata
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = (
+    "id BIGINT, small SMALLINT, `a word` STRING, amount DECIMAL(12, 2), day DATE, at TIMESTAMP, flag BOOLEAN"
+)
+NAMES = ("id", "small", "a word", "amount", "day", "at", "flag")
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> LakeTable:
+    """Four commits over partitions, deleted rows, a column that was renamed between two of the commits."""
+    lake = IcebergLake(spark, "lake", DirectEffects())
+    name = TableName("lake", ("keys",), f"t_{uuid.uuid4().hex[:8]}")
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.keys")
+    spark.sql(
+        f"CREATE TABLE {name.sql} ({COLUMNS.replace('amount', 'price')}) USING iceberg "
+        "PARTITIONED BY (bucket(2, id)) TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = "
+        "'merge-on-read')"
+    )
+    for commit in range(4):
+        spark.sql(
+            f"INSERT INTO {name.sql} SELECT nullif(id, 7), id % 5, nullif('w' || id % 11, 'w3'), "
+            "id % 13 / 4, "
+            "date_add(DATE'1890-01-01', CAST(id % 17 AS INT) * 9999), "
+            "timestamp_micros(id % 19 * 1234567890123456), nullif(id % 3 = 0, id % 5 = 0) "
+            f"FROM range({commit * 40}, {commit * 40 + 60})"
+        )
+        if commit == 1:
+            spark.sql(f"DELETE FROM {name.sql} WHERE small = 2 OR `a word` = 'w4'")
+            spark.sql(f"ALTER TABLE {name.sql} RENAME COLUMN price TO amount")
+    return lake.load(name)
+
+
+def keys_of(spark: SparkSession, table: LakeTable, names: Sequence[str], share: float) -> Any:
+    """Some keys of the table, also of deleted rows, and some that it does not have."""
+    pick = random.Random(f"{names}{share}")
+    rows = table.read(spark, table.current_version()).select(*(f"`{name}`" for name in names)).toArrow()
+    chosen = rows.take(pa.array([n for n in range(rows.num_rows) if pick.random() < share], pa.int64()))
+    return pa.concat_tables([chosen, rows.slice(0, 1)])
+
+
+def found_by_query(
+    spark: SparkSession, table: LakeTable, keys: Any, names: Sequence[str]
+) -> dict[str, list[int]]:
+    stored, wanted = table.read(spark, table.current_version()), spark.createDataFrame(keys)
+    stored = stored.select("*", FILE_COLUMN, POSITION_COLUMN).alias("s")
+    equal = sf.lit(True)
+    for name in names:
+        equal = equal & sf.col(f"s.`{name}`").eqNullSafe(sf.col(f"k.`{name}`"))
+    positions: defaultdict[str, list[int]] = defaultdict(list)
+    for row in stored.join(wanted.alias("k"), equal, "left_semi").collect():
+        positions[row[FILE_COLUMN]].append(row[POSITION_COLUMN])
+    return {file: sorted(rows) for file, rows in positions.items()}
+
+
+def test_rows_of_keys_are_those_that_a_query_finds(spark: SparkSession, table: LakeTable) -> None:
+    for names in (*((name,) for name in NAMES), ("id", "a word"), ("amount", "day", "flag")):
+        for share in (0.0, 0.3):
+            keys = keys_of(spark, table, names, share)
+            positions = table.positions_of_keys(table.fork(), keys)
+            assert positions == found_by_query(spark, table, keys, names), names
+    fork = table.fork()
+    positions = table.positions_of_keys(fork, pa.table({"id": pa.array([50, 51], pa.int64())}))
+    assert positions
+    removed = table.apply(fork, [], positions, commit_metadata())
+    assert removed.rows_deleted == sum(map(len, positions.values()))
+    assert table.positions_of_keys(table.fork(), pa.table({"id": pa.array([50, 51], pa.int64())})) == {}
+
+
+def test_what_needs_a_query(spark: SparkSession, table: LakeTable) -> None:
+    keys = pa.table({"id": pa.array([50], pa.int64())})
+    fork = table.fork()
+    assert table.positions_of_keys(fork, keys)
+    assert table.positions_of_keys(fork, pa.table({"other": [1]})) is None
+    spark.sql(f"ALTER TABLE {table.name.sql} ADD COLUMN later BIGINT")
+    assert table.positions_of_keys(table.fork(), pa.table({"later": [1]})) is None, "no file has the column"
+    for name in ("MAX_DRIVER_LOOKUP_FILES", "MAX_DRIVER_LOOKUP_BYTES"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, name, 1)
+            assert table.positions_of_keys(fork, keys) is None
+    (path, *_) = table.positions_of_keys(fork, keys) or {}
+    Path(path.removeprefix("file:")).write_bytes(b"no Parquet")
+    assert table.positions_of_keys(fork, keys) is None

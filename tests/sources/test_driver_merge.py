@@ -1,0 +1,100 @@
+"""The last event of each key, found on the driver, is the one that Spark finds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.runtime.refresh.driver_merge import last_events
+from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
+from tautochrone.spark.execute.materialize import materialize
+
+pytestmark = pytest.mark.spark
+
+APPLY = KeyedApply(
+    keys=("seed", "a", "b"),
+    sequence=("point", "sequence"),
+    delete="operation = 'delete'",
+    truncate="operation = 'truncate'",
+    unchanged="unchanged",
+    transaction="transaction",
+    snapshot="snapshot",
+    invalid="invalid",
+    dropped=("point", "sequence", "operation", "transaction", "snapshot", "unchanged", "invalid"),
+)
+TYPES = ("TINYINT", "BIGINT", "STRING", "DECIMAL(10, 2)", "DATE", "TIMESTAMP", "BOOLEAN")
+VALUES: dict[str, tuple[Any, ...]] = {
+    "TINYINT": (None, -1, 0, 5),
+    "BIGINT": (None, -(2**60), 3, 2**60),
+    "STRING": (None, "", "é", "a b"),
+    "DECIMAL(10, 2)": (None, Decimal("1.00"), Decimal("1"), Decimal("-99999999.99")),
+    "DATE": (None, dt.date(1, 1, 1), dt.date(2024, 2, 29), dt.date(9999, 12, 31)),
+    "TIMESTAMP": (None, *(dt.datetime(year, 10, 27, 2, 30, tzinfo=dt.UTC) for year in (1969, 2024, 2100))),
+    "BOOLEAN": (None, True, False),
+}
+
+
+def random_events(spark: SparkSession, first: str, second: str) -> DataFrame:
+    pick = random.Random(f"{first} {second}")
+    rows: list[tuple[Any, ...]] = []
+    for seed in range(8):
+        for point in range(pick.randint(1, 25)):
+            operation = pick.choice(("insert", "update", "delete", None))
+            rows.append(
+                (
+                    *(seed, pick.choice(VALUES[first]), pick.choice(VALUES[second]), len(rows), point % 9),
+                    *(point, operation, 7, None, pick.choice(([], None)), []),
+                )
+            )
+    pick.shuffle(rows)
+    schema = (
+        f"seed INT, a {first}, b {second}, value BIGINT, point BIGINT, sequence INT, operation STRING, "
+        "transaction BIGINT, snapshot STRING, unchanged ARRAY<STRING>, invalid ARRAY<STRING>"
+    )
+    events, _ = materialize(spark.createDataFrame(rows, schema), max_rows=len(rows))
+    return events
+
+
+def test_last_events_are_those_that_spark_finds(spark: SparkSession) -> None:
+    for number, first in enumerate(TYPES):
+        events = random_events(spark, first, TYPES[(number + 3) % len(TYPES)])
+        last = last_events(events, APPLY)
+        assert last is not None
+        by_spark = latest_rows(events, APPLY, summarize(events, APPLY), None)
+        rows = last.rows.drop(*APPLY.dropped)
+        assert rows.columns == by_spark.columns
+        assert Counter(rows.collect()) == Counter(by_spark.collect()), first
+        assert last.keys.num_rows == events.select(*APPLY.keys).distinct().count()
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"operation": "truncate"},
+        {"snapshot": "5:5:"},
+        {"unchanged": ["value"]},
+        {"invalid": ["b = x"]},
+        {"point": None},
+    ],
+)
+def test_special_events_are_left_to_spark(spark: SparkSession, special: dict[str, Any]) -> None:
+    events = random_events(spark, "BIGINT", "STRING")
+    names = events.columns
+    row = dict(zip(names, events.collect()[0], strict=True)) | special
+    more, _ = materialize(
+        events.union(spark.createDataFrame([tuple(row[name] for name in names)], events.schema)),
+        max_rows=1000,
+    )
+    assert last_events(more, APPLY) is None
+
+
+def test_keys_that_are_compared_otherwise_are_left_to_spark(spark: SparkSession) -> None:
+    events, _ = materialize(spark.sql("SELECT double('NaN') AS a, 1L AS point"), max_rows=1)
+    assert last_events(events, KeyedApply(keys=("a",), sequence=("point",))) is None
