@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.keyed_apply import KeyedApply
-from tautochrone.runtime.refresh.driver_merge import last_events
+from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many, numbered
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 from tautochrone.spark.execute.materialize import materialize
 
@@ -65,13 +65,15 @@ def random_events(spark: SparkSession, first: str, second: str) -> DataFrame:
 def test_last_events_are_those_that_spark_finds(spark: SparkSession) -> None:
     for number, first in enumerate(TYPES):
         events = random_events(spark, first, TYPES[(number + 3) % len(TYPES)])
-        last = last_events(events, APPLY)
-        assert last is not None
         by_spark = latest_rows(events, APPLY, summarize(events, APPLY), None)
-        rows = last.rows.drop(*APPLY.dropped)
-        assert rows.columns == by_spark.columns
-        assert Counter(rows.collect()) == Counter(by_spark.collect()), first
-        assert last.keys.num_rows == events.select(*APPLY.keys).distinct().count()
+        expected = Counter(by_spark.collect())
+        keys = Counter(events.select(*APPLY.keys).distinct().collect())
+        for last in (last_events(events, APPLY), last_events_of_many(numbered(events), APPLY)):
+            assert last is not None
+            rows = last.rows.drop(*APPLY.dropped)
+            assert rows.columns == by_spark.columns
+            assert Counter(rows.collect()) == expected, first
+            assert Counter(spark.createDataFrame(last.keys).collect()) == keys
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,11 @@ def test_special_events_are_left_to_spark(spark: SparkSession, special: dict[str
         max_rows=1000,
     )
     assert last_events(more, APPLY) is None
+    assert last_events_of_many(numbered(more), APPLY) is None
 
 
 def test_keys_that_are_compared_otherwise_are_left_to_spark(spark: SparkSession) -> None:
     events, _ = materialize(spark.sql("SELECT double('NaN') AS a, 1L AS point"), max_rows=1)
-    assert last_events(events, KeyedApply(keys=("a",), sequence=("point",))) is None
+    apply = KeyedApply(keys=("a",), sequence=("point",))
+    assert last_events(events, apply) is None
+    assert last_events_of_many(numbered(events), apply) is None

@@ -1,23 +1,30 @@
-"""The last event of each key, of a few events that are on the driver: no Spark job is planned for them.
+"""The last event of each key, found on the driver: no Spark job sorts the events by their keys.
 
-Only what orders the events comes to Python; their rows stay in the JVM as they are. Events of which more must
+Only what orders the events comes to Python; their rows stay where they are: few ones in the JVM,
+more on the executors. Events of which more must
 be known than their keys and their order (copied rows, truncates, values that are left unchanged or that are
 invalid) are left to Spark: see `runtime.refresh.latest_events`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.spark.execute.materialize import local_rows_at
 
-__all__ = ["LastEvents", "last_events"]
+__all__ = ["NUMBER_COLUMN", "LastEvents", "last_events", "last_events_of_many", "numbered"]
+
+NUMBER_COLUMN = "__taut_number"
+_RANK = "rank"
 
 _TYPES = {
     "boolean": pa.bool_(),
@@ -36,7 +43,7 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 @dataclass(frozen=True, slots=True)
 class LastEvents:
-    """What few events do to a table.
+    """What events do to a table.
 
     Attributes:
         rows: the rows that come, with all columns of the events.
@@ -54,16 +61,11 @@ def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
         events: over a local relation.
     """
     kinds = dict(events.dtypes)
-    types = [_arrow_type(kinds.get(key, "")) for key in apply.keys]
-    if None in types or any(kinds.get(name) not in _NUMBERS for name in apply.sequence):
+    types = _key_types(kinds, apply)
+    if types is None:
         return None
     width = len(apply.keys)
-    rows = events.selectExpr(
-        *(_comparable(key, kinds[key]) for key in apply.keys),
-        *map(quoted, apply.sequence),
-        f"coalesce(({apply.delete or 'false'}), false)",
-        _is_special(apply),
-    ).collect()
+    rows = events.selectExpr(*_order_of(kinds, apply)).collect()
     last: dict[tuple[Any, ...], tuple[tuple[int, ...], int, bool]] = {}
     for index, row in enumerate(rows):
         *values, deletes, is_special = row
@@ -74,13 +76,72 @@ def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
         if earlier is None or earlier[0] <= sequence:
             last[key] = sequence, index, deletes
     remaining = sorted(index for _, index, deletes in last.values() if not deletes)
-    keys = pa.table(
+    columns = ([key[number] for key in last] for number in range(width))
+    keys = _keys(columns, types, kinds, apply)
+    return LastEvents(events if len(remaining) == len(rows) else local_rows_at(events, remaining), keys)
+
+
+def numbered(events: DataFrame) -> DataFrame:
+    """Events with a number each, by which `last_events_of_many` names them."""
+    return events.withColumn(NUMBER_COLUMN, sf.monotonically_increasing_id())
+
+
+def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
+    """The same for events that the executors hold.
+
+    Args:
+        events: `numbered` ones, whose numbers stay the same when they are read again.
+    """
+    kinds = dict(events.dtypes)
+    types = _key_types(kinds, apply)
+    if types is None:
+        return None
+    order = events.selectExpr(*_order_of(kinds, apply), NUMBER_COLUMN).toArrow()
+    width, length = len(apply.keys), len(apply.sequence)
+    key_names, names = [f"k{n}" for n in range(width)], [f"s{n}" for n in range(length)]
+    order = order.rename_columns([*key_names, *names, "deletes", "is_special", "number"])
+    if pc.any(order["is_special"]).as_py() or any(order[name].null_count for name in names):
+        return None
+    indices = pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names])
+    ordered = order.take(indices).append_column(_RANK, pa.array(range(order.num_rows), pa.int64()))
+    last = ordered.select([*key_names, _RANK]).group_by(key_names).aggregate([(_RANK, "max")])
+    keys = _keys((last[name] for name in key_names), types, kinds, apply)
+    last_of_keys = ordered.take(last[f"{_RANK}_max"])
+    remaining = last_of_keys.filter(pc.invert(last_of_keys["deletes"]))
+    rows = events
+    if remaining.num_rows < order.num_rows:
+        chosen = events.sparkSession.createDataFrame(
+            remaining.select(["number"]).rename_columns([NUMBER_COLUMN])
+        )
+        rows = events.join(sf.broadcast(chosen), NUMBER_COLUMN, "left_semi")
+    return LastEvents(rows.drop(NUMBER_COLUMN), keys)
+
+
+def _key_types(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | None:
+    """Of the keys in Arrow; None: keys or sequences are compared otherwise than here."""
+    types = [_arrow_type(kinds.get(key, "")) for key in apply.keys]
+    if None in types or any(kinds.get(name) not in _NUMBERS for name in apply.sequence):
+        return None
+    return types
+
+
+def _order_of(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[str]:
+    """SQL: what must be known of each event."""
+    return [
+        *(_comparable(key, kinds[key]) for key in apply.keys),
+        *map(quoted, apply.sequence),
+        f"coalesce(({apply.delete or 'false'}), false)",
+        _is_special(apply),
+    ]
+
+
+def _keys(columns: Iterable[Any], types: Sequence[Any], kinds: Mapping[str, str], apply: KeyedApply) -> Any:
+    return pa.table(
         {
-            name: _column([key[number] for key in last], types[number], kinds[name])
-            for number, name in enumerate(apply.keys)
+            name: _column(values, arrow_type, kinds[name])
+            for name, values, arrow_type in zip(apply.keys, columns, types, strict=True)
         }
     )
-    return LastEvents(events if len(remaining) == len(rows) else local_rows_at(events, remaining), keys)
 
 
 def _arrow_type(kind: str) -> Any | None:
@@ -95,10 +156,10 @@ def _comparable(name: str, kind: str) -> str:
     return quoted(name) if function is None else f"{function}({quoted(name)})"
 
 
-def _column(values: list[Any], arrow_type: Any, kind: str) -> Any:
-    if kind not in _AS_NUMBER:
-        return pa.array(values, arrow_type)
-    return pa.array(values, pa.int32() if kind == "date" else pa.int64()).cast(arrow_type)
+def _column(values: Any, arrow_type: Any, kind: str) -> Any:
+    number = {"date": pa.int32(), "timestamp": pa.int64()}.get(kind, arrow_type)
+    column = values.cast(number) if isinstance(values, pa.ChunkedArray) else pa.array(values, number)
+    return column.cast(arrow_type)
 
 
 def _is_special(apply: KeyedApply) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,7 +39,13 @@ from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events
+from tautochrone.runtime.refresh.driver_merge import (
+    NUMBER_COLUMN,
+    LastEvents,
+    last_events,
+    last_events_of_many,
+    numbered,
+)
 from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.runtime.refresh.session_pool import SessionPool
@@ -133,9 +140,12 @@ class KeyedRefresher:
             with tuned(session, delta_rows=new_rows.count):
                 events, count = materialize(events, max_rows=new_rows.count)
                 return self._merge(task, apply, events, count, metadata, is_local=True)
-        cached, count = checkpointed(events)
+        cached, count = checkpointed(numbered(events))
         try:
-            return self._merge(task, apply, cached, count, metadata)
+            last = None
+            if apply.weight is None and old is not None:
+                last = last_events_of_many(cached, apply)
+            return self._merge(task, apply, cached.drop(NUMBER_COLUMN), count, metadata, last=last)
         finally:
             unpersist(cached)
 
@@ -172,12 +182,14 @@ class KeyedRefresher:
         metadata: CommitMetadata,
         *,
         is_local: bool = False,
+        last: LastEvents | None = None,
     ) -> Refreshed:
         """Merge the events of a flow.
 
         Args:
             count: of the events, which are held then; None: they are too many.
             is_local: they are on the driver.
+            last: what they do to the table, if that is known.
         """
         mode = RefreshMode(metadata.mode or RefreshMode.FULL)
         is_first = mode is RefreshMode.FULL
@@ -186,9 +198,10 @@ class KeyedRefresher:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         if apply.weight is not None:
             return self._add_and_remove_rows(task, apply, events, metadata)
-        last = last_events(events, apply) if is_local else None
+        if is_local:
+            last = last_events(events, apply)
         if last is not None:
-            return self._merge_on_driver(task, apply, last, events, metadata)
+            return self._merge_last(task, apply, last, events, metadata, is_local=is_local)
         summary = summarize(events, apply, count if is_local else None)
         if not is_first and not summary.count:
             task.table.commit_metadata_only(task.fork, metadata)
@@ -222,26 +235,28 @@ class KeyedRefresher:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         return _refreshed(task, mode, committed.version, staged, old_rows, invalid)
 
-    def _merge_on_driver(
+    def _merge_last(
         self,
         task: RefreshTask,
         apply: KeyedApply,
         last: LastEvents,
         events: DataFrame,
         metadata: CommitMetadata,
+        *,
+        is_local: bool,
     ) -> Refreshed:
-        """Merge a few events, of which only the last of each key counts."""
+        """Merge events of which the last of each key is known."""
         mode = RefreshMode(metadata.mode or RefreshMode.FULL)
         rows = last.rows.drop(*apply.dropped)
         aligned = align(rows, self._context.schemas[task.name], task.flows[0].flow.name)
-        staged = task.table.stage(task.fork, aligned, local=True)
-        old_rows: Mapping[str, Sequence[int]] | None = {}
+        staged = task.table.stage(task.fork, aligned, local=is_local)
+        old_rows: Mapping[str, Sequence[int]] = {}
         if mode is not RefreshMode.FULL:
-            old_rows = task.table.positions_of_keys(task.fork, last.keys)
-        if old_rows is None:
             session, count = self._session(task), last.keys.num_rows
-            merge = _Merge(task.table, task.fork, apply, self._context.base, session, count, is_local=True)
-            old_rows = merge.old_rows(events)
+            merge = _Merge(
+                task.table, task.fork, apply, self._context.base, session, count, is_local=is_local
+            )
+            old_rows = merge.old_rows(events, last.keys)
         committed = commit_change(task.table, task.fork, staged, old_rows, metadata)
         if committed is None:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
@@ -301,10 +316,15 @@ class _Merge:
         """The table's rows whose keys have events."""
         return self._of_keys(events, []).drop(FILE_COLUMN, POSITION_COLUMN)
 
-    def old_rows(self, events: DataFrame) -> Mapping[str, Sequence[int]]:
-        """Where the rows are whose keys have events: data file → positions."""
-        if not self.is_local and self.events is not None:
+    def old_rows(self, events: DataFrame, keys: Any = None) -> Mapping[str, Sequence[int]]:
+        """Where the rows are whose keys have events: data file → positions.
+
+        Args:
+            keys: of the events, as an Arrow table, if they are known.
+        """
+        if keys is None and not self.is_local and self.events is not None:
             keys = events.select(*map(quoted, self.apply.keys)).toArrow()
+        if keys is not None:
             positions = self.table.positions_of_keys(self.fork, keys)
             if positions is not None:
                 return positions
