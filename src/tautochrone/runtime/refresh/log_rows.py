@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
@@ -50,7 +50,7 @@ class RelationRows:
 
     Attributes:
         count: so many they are, at most.
-        characters: as text; None: nobody knows.
+        characters: as text, at most; None: nobody knows.
     """
 
     rows: DataFrame
@@ -70,7 +70,7 @@ class _Split:
 
     Attributes:
         rows: all of them; None: there are none.
-        sizes: of each relation, the number of rows and of their characters, as far as known.
+        sizes: of each relation, the number of rows and of their characters at most, as far as known.
         local: rows of each relation, if these are on the driver.
         is_held: `rows` are kept on the executors.
     """
@@ -132,14 +132,14 @@ def _split(rows: DataFrame | None, column: str, expected: int) -> _Split:
     if rows is None:
         return _Split(None)
     if fits_on_driver(expected):
-        cached, _ = checkpointed(rows.coalesce(1).sortWithinPartitions(quoted(column)))
-        sizes = _sizes(cached, column)
-        count, characters = (sum(parts) for parts in zip((0, 0), *sizes.values(), strict=True))
+        # Reading a few rows twice takes less than holding them on the executors in between.
+        count, characters = _size(rows.coalesce(1))
         if not fits_on_driver(count) or characters > limits.MAX_DRIVER_CHARACTERS:
-            return _Split(cached, sizes, is_held=True)
-        local = local_rows_by_value(cached, column)
-        unpersist(cached)
-        return _Split(rows, sizes, local)
+            cached, _ = checkpointed(rows)
+            return _Split(cached, _sizes(cached, column), is_held=True)
+        groups = local_rows_by_value(rows.coalesce(1).sortWithinPartitions(quoted(column)), column)
+        sizes = {relation: (count, characters) for relation, (_, count) in groups.items()}
+        return _Split(rows, sizes, {relation: local for relation, (local, _) in groups.items()})
     counted = rows.groupBy(sf.col(quoted(column)).alias("relation")).agg(sf.count(sf.lit(1)).alias("rows"))
     counts = {row["relation"]: int(row["rows"]) for row in counted.collect()}
     if len(counts) <= _FEW_RELATIONS or sum(counts.values()) > limits.MAX_HELD_LOG_ROWS:
@@ -148,10 +148,20 @@ def _split(rows: DataFrame | None, column: str, expected: int) -> _Split:
     return _Split(cached, _sizes(cached, column), is_held=True)
 
 
+def _size(rows: DataFrame) -> tuple[int, int]:
+    """The number of rows, and of characters of them as text."""
+    size = rows.agg(sf.count(sf.lit(1)), sf.coalesce(sf.sum(_characters(rows)), sf.lit(0))).first()
+    assert size is not None
+    return int(size[0]), int(size[1])
+
+
+def _characters(rows: DataFrame) -> Column:
+    return sf.length(sf.struct(*[sf.col(quoted(name)) for name in rows.columns]).cast("string"))
+
+
 def _sizes(rows: DataFrame, column: str) -> dict[str | None, tuple[int, int]]:
     """By relation, the number of rows and of characters of them as text."""
-    text = sf.struct(*[sf.col(quoted(name)) for name in rows.columns]).cast("string")
     sizes = rows.groupBy(sf.col(quoted(column)).alias("relation")).agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.sum(sf.length(text)).alias("characters")
+        sf.count(sf.lit(1)).alias("rows"), sf.sum(_characters(rows)).alias("characters")
     )
     return {row["relation"]: (int(row["rows"]), int(row["characters"])) for row in sizes.collect()}

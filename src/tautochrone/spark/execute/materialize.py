@@ -62,8 +62,9 @@ def local_relation(
     return relation, count
 
 
-def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, DataFrame]:
-    """The rows of a DataFrame by the values of a column, computed now and kept on the driver.
+def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, tuple[DataFrame, int]]:
+    """The rows of a DataFrame, and their number, by the values of a column, computed now and kept on the
+    driver.
 
     Args:
         frame: sorted by the column: equal values follow each other.
@@ -72,7 +73,7 @@ def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, DataFrame]:
     jvm = cached_packages(session._jvm)  # noqa: SLF001
     relation, _ = local_relation(frame)
     values = [value for (value,) in dataframe_of_plan(session, relation).select(quoted(column)).collect()]
-    groups: dict[Any, DataFrame] = {}
+    groups: dict[Any, tuple[DataFrame, int]] = {}
     start = 0
     for value, equal in groupby(values):
         count = sum(1 for _ in equal)
@@ -82,7 +83,7 @@ def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, DataFrame]:
             _NOT_STREAMING,
             jvm.scala.Option.empty(),
         )
-        groups[value] = dataframe_of_plan(session, rows)
+        groups[value] = dataframe_of_plan(session, rows), count
         start += count
     return groups
 

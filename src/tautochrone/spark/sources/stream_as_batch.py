@@ -16,6 +16,9 @@ from tautochrone.spark.sources.registry import is_stream_leaf
 __all__ = ["stream_as_batch"]
 
 
+_NOT_STREAMING = False
+
+
 def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) -> DataFrame:
     """A streaming query over `rows` instead of its one source.
 
@@ -35,6 +38,13 @@ def _renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> Jav
     """The rows with the attributes that the source has in the plan."""
     jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
     catalyst = jvm.org.apache.spark.sql.catalyst
+    if str(rows.nodeName()) == "LocalRelation":
+        has_columns, local_columns = source.schema(), rows.schema()
+        if has_columns.equals(has_columns.asNullable()) and has_columns.equals(local_columns.asNullable()):
+            # The rows fit as they are, so nothing has to be evaluated.
+            return catalyst.plans.logical.LocalRelation(
+                source.output(), rows.data(), _NOT_STREAMING, jvm.scala.Option.empty()
+            )
     columns = {str(column.name()): column for column in items(rows.output())}
     no_names = scala_seq(session, [])
     renamed = [
