@@ -65,13 +65,13 @@ def keys_of(spark: SparkSession, table: LakeTable, names: Sequence[str], share: 
 def found_by_query(
     spark: SparkSession, table: LakeTable, keys: Any, names: Sequence[str]
 ) -> dict[str, list[int]]:
-    stored, wanted = table.read(spark, table.current_version()), spark.createDataFrame(keys)
+    stored, key_rows = table.read(spark, table.current_version()), spark.createDataFrame(keys)
     stored = stored.select("*", FILE_COLUMN, POSITION_COLUMN).alias("s")
     equal = sf.lit(True)
     for name in names:
         equal = equal & sf.col(f"s.`{name}`").eqNullSafe(sf.col(f"k.`{name}`"))
     positions: defaultdict[str, list[int]] = defaultdict(list)
-    for row in stored.join(wanted.alias("k"), equal, "left_semi").collect():
+    for row in stored.join(key_rows.alias("k"), equal, "left_semi").collect():
         positions[row[FILE_COLUMN]].append(row[POSITION_COLUMN])
     return {file: sorted(rows) for file, rows in positions.items()}
 
