@@ -197,7 +197,8 @@ def test_changes_that_the_log_does_not_show_are_refused(
         position = before.position
     if schema.is_mysql and "CASCADE" in statement:
         # Its log has what foreign keys change.
-        assert log.read(position, 100).position.bulk.waiting == {f"{schema.name}.t"}
+        again = log.read(position, 100).position.marker
+        assert again[f"{schema.name}.t"] != position.marker[f"{schema.name}.t"]
         log.close()
         return
     with pytest.raises(TautochroneError) as raised:
