@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -117,7 +118,9 @@ class Batch:
         return part
 
     def digest(self, sign: int) -> Digest:
-        return Digest(len(self.hashes), _hash_text(sum(map(_number, self.hashes)) * sign))
+        # Of each hash the first of its two halves; one call for all is several times faster.
+        halves = struct.unpack(f"<{2 * len(self.hashes)}q", b"".join(self.hashes))
+        return Digest(len(self.hashes), _hash_text(sum(halves[::2]) * sign))
 
 
 def batches(
