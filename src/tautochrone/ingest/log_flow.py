@@ -230,6 +230,9 @@ class LogFlow:
         table = self.committer.table
         if not rows.num_rows:
             return Staged(table=table.name, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
+        staged = table.stage_arrow(table.fork(), rows)
+        if staged is not None:
+            return staged
         assert self._session is not None
         frame = self._session.createDataFrame(rows, schema=self.log.schema())
         return self._stage_frame(frame, local=rows.num_rows <= _LOCAL_ROWS)

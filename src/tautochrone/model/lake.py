@@ -233,6 +233,10 @@ class LakeTable(ReadableTable, Protocol):
         writes the file, without a Spark job, when it can. The rows are the same either way.
         """
 
+    def stage_arrow(self, fork: Fork, rows: Any) -> Staged | None:
+        """The same for an Arrow table with the columns of the table, without Spark; None: only Spark can
+        write them."""
+
     def discard(self, staged: Staged) -> None:
         """Delete staged files at once."""
 

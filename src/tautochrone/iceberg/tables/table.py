@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.history import in_history, stood_at
+from tautochrone.iceberg.commits.arrow_files import fitting_rows, write_rows
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
     Loaded,
@@ -64,6 +65,15 @@ class IcebergTable(IcebergMaintenance):
             return write_locally(self._iceberg, self._name, table, rows, data)
 
         return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
+
+    def stage_arrow(self, fork: Fork, rows: Any) -> Staged | None:
+        table = fork.handle.table
+        fitting = fitting_rows(self._iceberg, table, rows)
+        if fitting is None:
+            return None
+        return self._effects.perform(
+            Step.LAKE_STAGE, str(self._name), lambda: write_rows(self._name, self._iceberg, table, fitting)
+        )
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)

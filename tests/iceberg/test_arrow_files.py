@@ -1,0 +1,81 @@
+"""Rows of an Arrow table become a data file without Spark, and Spark reads them as they were."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from tautochrone.iceberg.tables.catalog import IcebergLake
+from tautochrone.model.lake import LakeTable, TableDefinition
+from tautochrone.model.names import TableName
+from tautochrone.runtime.job.effects import DirectEffects
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.testing.lake_conformance import commit_metadata
+
+pytestmark = pytest.mark.spark
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "point": 2**60 + n,
+        "sequence": n,
+        "transaction": n,
+        "committed_at": dt.datetime(1969 + n, 1, 1, 1, 2, 3, 4, tzinfo=dt.UTC),
+        "relation": f"public.é{n}",
+        "operation": "update",
+        "columns": [("id", str(n)), ("note", None), ("text", "x" * n)],
+        "unchanged": ["a", "b"][: n % 3],
+        "snapshot": "5:5:",
+    }
+    for n in range(100)
+]
+ROWS.append(dict.fromkeys(ARROW_SCHEMA.names))
+
+
+def log_table(spark: SparkSession) -> LakeTable:
+    lake = IcebergLake(spark, "lake", DirectEffects())
+    name = TableName("lake", ("arrow",), f"t_{uuid.uuid4().hex[:8]}")
+    return lake.create(TableDefinition(name=name, schema=SPARK_SCHEMA), commit_metadata())
+
+
+def test_spark_reads_what_was_written(spark: SparkSession) -> None:
+    table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
+    fork = table.fork()
+    # The columns' order is the table's.
+    staged = table.stage_arrow(fork, rows.select(ARROW_SCHEMA.names[::-1]))
+    assert staged is not None
+    assert staged.rows == len(ROWS)
+    version = table.commit_staged(fork, [staged], commit_metadata()).version
+    assert table.row_count(version) == len(ROWS)
+    stored = table.read(spark, version)
+    expected = spark.createDataFrame(rows, SPARK_SCHEMA)
+    assert sorted(stored.collect(), key=str) == sorted(expected.collect(), key=str)
+    assert stored.where(sf.col("columns")["id"] == "7").select("point").first() == (2**60 + 7,)
+    files = spark.sql(f"SELECT readable_metrics.point.* FROM {table.name.sql}.files").first()
+    assert files is not None
+    assert (files["lower_bound"], files["upper_bound"], files["null_value_count"]) == (2**60, 2**60 + 99, 1)
+    # By Spark and without it, rows of one table.
+    fork = table.fork()
+    table.commit_staged(fork, [table.stage(fork, expected)], commit_metadata())
+    assert table.read(spark, table.current_version()).count() == 2 * len(ROWS)
+
+
+def test_what_only_spark_writes(spark: SparkSession) -> None:
+    table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
+    fork = table.fork()
+    assert table.stage_arrow(fork, rows.drop_columns(["snapshot"])) is None
+    assert table.stage_arrow(fork, rows.append_column("more", pa.nulls(len(ROWS)))) is None
+    assert table.stage_arrow(fork, rows.set_column(0, "point", [["no number"] * len(ROWS)])) is None
+    for statement in (
+        f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.parquet.page-size-bytes' = '1000')",
+        f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('write.parquet.page-size-bytes')",
+        f"ALTER TABLE {table.name.sql} ADD PARTITION FIELD relation",
+    ):
+        spark.sql(statement)
+        written = table.stage_arrow(table.fork(), rows) is not None
+        assert written == ("UNSET" in statement)
