@@ -55,7 +55,7 @@ def table(spark: SparkSession) -> LakeTable:
 
 
 def keys_of(spark: SparkSession, table: LakeTable, names: Sequence[str], share: float) -> Any:
-    """Some keys of the table, also of deleted rows, and some that it does not have."""
+    """Some keys of the table, one of them twice."""
     pick = random.Random(f"{names}{share}")
     rows = table.read(spark, table.current_version()).select(*(f"`{name}`" for name in names)).toArrow()
     chosen = rows.take(pa.array([n for n in range(rows.num_rows) if pick.random() < share], pa.int64()))

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.keyed_apply import KeyedApply
-from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many, numbered
+from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 from tautochrone.spark.execute.materialize import materialize
 
@@ -45,12 +45,12 @@ def random_events(spark: SparkSession, first: str, second: str) -> DataFrame:
     pick = random.Random(f"{first} {second}")
     rows: list[tuple[Any, ...]] = []
     for seed in range(8):
-        for point in range(pick.randint(1, 25)):
+        for _ in range(pick.randint(1, 25)):
             operation = pick.choice(("insert", "update", "delete", None))
             rows.append(
                 (
-                    *(seed, pick.choice(VALUES[first]), pick.choice(VALUES[second]), len(rows), point % 9),
-                    *(point, operation, 7, None, pick.choice(([], None)), []),
+                    *(seed, pick.choice(VALUES[first]), pick.choice(VALUES[second]), len(rows)),
+                    *(len(rows) // 3, len(rows) % 3, operation, 7, None, pick.choice(([], None)), []),
                 )
             )
     pick.shuffle(rows)
@@ -68,7 +68,7 @@ def test_last_events_are_those_that_spark_finds(spark: SparkSession) -> None:
         by_spark = latest_rows(events, APPLY, summarize(events, APPLY), None)
         expected = Counter(by_spark.collect())
         keys = Counter(events.select(*APPLY.keys).distinct().collect())
-        for last in (last_events(events, APPLY), last_events_of_many(numbered(events), APPLY)):
+        for last in (last_events(events, APPLY), last_events_of_many(events, APPLY)):
             assert last is not None
             rows = last.rows.drop(*APPLY.dropped)
             assert rows.columns == by_spark.columns
@@ -95,11 +95,16 @@ def test_special_events_are_left_to_spark(spark: SparkSession, special: dict[str
         max_rows=1000,
     )
     assert last_events(more, APPLY) is None
-    assert last_events_of_many(numbered(more), APPLY) is None
+    assert last_events_of_many(more, APPLY) is None
 
 
 def test_keys_that_are_compared_otherwise_are_left_to_spark(spark: SparkSession) -> None:
     events, _ = materialize(spark.sql("SELECT double('NaN') AS a, 1L AS point"), max_rows=1)
     apply = KeyedApply(keys=("a",), sequence=("point",))
     assert last_events(events, apply) is None
-    assert last_events_of_many(numbered(events), apply) is None
+    assert last_events_of_many(events, apply) is None
+
+
+def test_many_events_with_ties_are_left_to_spark(spark: SparkSession) -> None:
+    events = random_events(spark, "BIGINT", "STRING")
+    assert last_events_of_many(events.union(events.limit(1)), APPLY) is None

@@ -21,9 +21,8 @@ from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.spark.execute.materialize import local_rows_at
 
-__all__ = ["NUMBER_COLUMN", "LastEvents", "last_events", "last_events_of_many", "numbered"]
+__all__ = ["LastEvents", "last_events", "last_events_of_many"]
 
-NUMBER_COLUMN = "__taut_number"
 _RANK = "rank"
 
 _TYPES = {
@@ -81,40 +80,30 @@ def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
     return LastEvents(events if len(remaining) == len(rows) else local_rows_at(events, remaining), keys)
 
 
-def numbered(events: DataFrame) -> DataFrame:
-    """Events with a number each, by which `last_events_of_many` names them."""
-    return events.withColumn(NUMBER_COLUMN, sf.monotonically_increasing_id())
-
-
 def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
-    """The same for events that the executors hold.
-
-    Args:
-        events: `numbered` ones, whose numbers stay the same when they are read again.
-    """
+    """The same for events that are not on the driver. They are computed twice, which takes less than to hold
+    them: first only keys and sequences, then the rows that come."""
     kinds = dict(events.dtypes)
     types = _key_types(kinds, apply)
-    if types is None:
+    if types is None or not events._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
         return None
-    order = events.selectExpr(*_order_of(kinds, apply), NUMBER_COLUMN).toArrow()
-    width, length = len(apply.keys), len(apply.sequence)
-    key_names, names = [f"k{n}" for n in range(width)], [f"s{n}" for n in range(length)]
-    order = order.rename_columns([*key_names, *names, "deletes", "is_special", "number"])
-    if pc.any(order["is_special"]).as_py() or any(order[name].null_count for name in names):
+    order = events.selectExpr(*_order_of(kinds, apply)).toArrow()
+    key_names = [f"k{number}" for number in range(len(apply.keys))]
+    names = [f"s{number}" for number in range(len(apply.sequence))]
+    order = order.rename_columns([*key_names, *names, "deletes", "is_special"])
+    has_ties = order.group_by(names).aggregate([]).num_rows < order.num_rows
+    if pc.any(order["is_special"]).as_py() or has_ties or any(order[name].null_count for name in names):
         return None
-    indices = pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names])
-    ordered = order.take(indices).append_column(_RANK, pa.array(range(order.num_rows), pa.int64()))
+    ordered = order.take(pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names]))
+    ordered = ordered.append_column(_RANK, pa.array(range(order.num_rows), pa.int64()))
     last = ordered.select([*key_names, _RANK]).group_by(key_names).aggregate([(_RANK, "max")])
     keys = _keys((last[name] for name in key_names), types, kinds, apply)
     last_of_keys = ordered.take(last[f"{_RANK}_max"])
     remaining = last_of_keys.filter(pc.invert(last_of_keys["deletes"]))
-    rows = events
-    if remaining.num_rows < order.num_rows:
-        chosen = events.sparkSession.createDataFrame(
-            remaining.select(["number"]).rename_columns([NUMBER_COLUMN])
-        )
-        rows = events.join(sf.broadcast(chosen), NUMBER_COLUMN, "left_semi")
-    return LastEvents(rows.drop(NUMBER_COLUMN), keys)
+    if remaining.num_rows == order.num_rows:
+        return LastEvents(events, keys)
+    chosen = events.sparkSession.createDataFrame(remaining.select(names).rename_columns([*apply.sequence]))
+    return LastEvents(events.join(sf.broadcast(chosen), [*apply.sequence], "left_semi"), keys)
 
 
 def _key_types(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | None:

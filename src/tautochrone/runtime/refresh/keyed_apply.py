@@ -40,11 +40,9 @@ from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.driver_merge import (
-    NUMBER_COLUMN,
     LastEvents,
     last_events,
     last_events_of_many,
-    numbered,
 )
 from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
@@ -140,12 +138,13 @@ class KeyedRefresher:
             with tuned(session, delta_rows=new_rows.count):
                 events, count = materialize(events, max_rows=new_rows.count)
                 return self._merge(task, apply, events, count, metadata, is_local=True)
-        cached, count = checkpointed(numbered(events))
+        if apply.weight is None and old is not None:
+            last = last_events_of_many(events, apply)
+            if last is not None:
+                return self._merge_last(task, apply, last, events, metadata, is_local=False)
+        cached, count = checkpointed(events)
         try:
-            last = None
-            if apply.weight is None and old is not None:
-                last = last_events_of_many(cached, apply)
-            return self._merge(task, apply, cached.drop(NUMBER_COLUMN), count, metadata, last=last)
+            return self._merge(task, apply, cached, count, metadata)
         finally:
             unpersist(cached)
 
@@ -182,14 +181,12 @@ class KeyedRefresher:
         metadata: CommitMetadata,
         *,
         is_local: bool = False,
-        last: LastEvents | None = None,
     ) -> Refreshed:
         """Merge the events of a flow.
 
         Args:
             count: of the events, which are held then; None: they are too many.
             is_local: they are on the driver.
-            last: what they do to the table, if that is known.
         """
         mode = RefreshMode(metadata.mode or RefreshMode.FULL)
         is_first = mode is RefreshMode.FULL
@@ -198,8 +195,7 @@ class KeyedRefresher:
             return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         if apply.weight is not None:
             return self._add_and_remove_rows(task, apply, events, metadata)
-        if is_local:
-            last = last_events(events, apply)
+        last = last_events(events, apply) if is_local else None
         if last is not None:
             return self._merge_last(task, apply, last, events, metadata, is_local=is_local)
         summary = summarize(events, apply, count if is_local else None)
