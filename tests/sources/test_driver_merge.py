@@ -63,8 +63,8 @@ def random_events(spark: SparkSession, first: str, second: str) -> DataFrame:
 
 
 def test_last_events_are_those_that_spark_finds(spark: SparkSession) -> None:
-    for number, first in enumerate(TYPES):
-        events = random_events(spark, first, TYPES[(number + 3) % len(TYPES)])
+    for first, second in zip(TYPES[::2], (*TYPES[1::2], TYPES[0]), strict=True):
+        events = random_events(spark, first, second)
         by_spark = latest_rows(events, APPLY, summarize(events, APPLY), None)
         expected = Counter(by_spark.collect())
         keys = Counter(events.select(*APPLY.keys).distinct().collect())
