@@ -22,6 +22,18 @@ _NOT_BITEMPORAL = (
     "system_sequence_by out, and store the table as SCD type 1 (the newest row of each key) or 2 (all)"
 )
 SnapshotSource = Callable[[Any], Any]
+
+
+class _OneSnapshot:
+    """The snapshot function for a DataFrame and its version, which a file computed while it was imported."""
+
+    def __init__(self, snapshot: tuple[Any, Any]) -> None:
+        self._snapshot = snapshot
+
+    def __call__(self, latest_version: Any) -> tuple[Any, Any] | None:
+        return None if latest_version == self._snapshot[1] else self._snapshot
+
+
 _INSTEAD = {"system_sequence_by": _NOT_BITEMPORAL}
 """By argument that Databricks knows: what to write instead."""
 
@@ -94,7 +106,7 @@ def create_auto_cdc_from_snapshot_flow(
     track_history_column_list: Sequence[str | Column] | None = None,
     track_history_except_column_list: Sequence[str | Column] | None = None,
     *,
-    snapshot_and_version: SnapshotSource | None = None,
+    snapshot_and_version: SnapshotSource | tuple[Any, Any] | None = None,
     name: str | None = None,
     once: bool = False,
 ) -> None:
@@ -110,7 +122,8 @@ def create_auto_cdc_from_snapshot_flow(
             return (spark.read.csv(path, header=True), version) if os.path.exists(path) else None
 
     Args:
-        snapshot_and_version: an older name of `source` for a function.
+        snapshot_and_version: an older name of `source` for a function. It may also be a DataFrame and its
+            version, which are one snapshot for each run.
 
     Raises:
         DefinitionError: `AUTO_CDC_SNAPSHOT_SOURCE`, and those of `create_auto_cdc_flow`.
@@ -119,6 +132,8 @@ def create_auto_cdc_from_snapshot_flow(
     text = shown(location)
     if once:
         raise databricks_only("once", "create_auto_cdc_from_snapshot_flow(once=True)", text)
+    if isinstance(snapshot_and_version, tuple) and len(snapshot_and_version) == 2:
+        snapshot_and_version = _OneSnapshot(snapshot_and_version)
     given = [argument for argument in (source, snapshot_and_version) if argument is not None]
     if len(given) != 1 or not (isinstance(given[0], str) or callable(given[0])):
         raise DefinitionError(
