@@ -1,7 +1,8 @@
 """Server-sent events: refreshes, checkpoints and revisions as the store records them.
 
 There is no log of events: they are read from the refresh history and the rows of the checkpoints. The id of
-an event is a cursor: newest row of the history, newest checkpoint and those that were open, newest revision.
+an event is a cursor: newest row of the history, newest checkpoint and those that were open, newest revision,
+newest alarm.
 A client that returns with `Last-Event-ID` misses nothing that the history still has, and gets nothing twice.
 """
 
@@ -21,6 +22,7 @@ from fastapi.responses import StreamingResponse
 
 from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import Store
+from tautochrone.metaservice.api.alarms import alarms_after
 from tautochrone.metaservice.api.datasets import refresh_entry
 from tautochrone.metaservice.api.flip import BIGGEST
 from tautochrone.model.checkpoint import CheckpointState
@@ -33,24 +35,25 @@ _KEEPALIVE_S = 15.0
 _BATCH = 500
 _MAX_STREAMS = 100
 _THREADS = 4
-_CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})-(\d{1,19})-(\d{1,19})((?:-\d{1,19}){0,1000})")
+_CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})-(\d{1,19})-(\d{1,19})((?:-\d{1,19}){0,1000})(?:@(\d{1,19}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Up to where a client has read. `store` is the beginning of the store's incarnation, `refresh` a row of
     the history, `decision` the time of the newest revision (epoch milliseconds), `open` the checkpoints that
-    were open."""
+    were open, `alarm` the time of the newest alarm (epoch milliseconds)."""
 
     store: str
     refresh: int
     checkpoint: int
     decision: int
     open: tuple[int, ...]
+    alarm: int = 0
 
     def __str__(self) -> str:
         numbers = (self.refresh, self.checkpoint, self.decision, *self.open)
-        return "-".join([self.store, *map(str, numbers)])
+        return "-".join([self.store, *map(str, numbers)]) + f"@{self.alarm}"
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -60,10 +63,12 @@ class Cursor:
             QueryError: `EVENT_ID_INVALID`.
         """
         match = _CURSOR.fullmatch(text)
-        numbers = [] if match is None else list(map(int, text.split("-")[1:]))
-        if match is None or max(numbers) > BIGGEST:
+        numbers = [] if match is None else list(map(int, text.partition("@")[0].split("-")[1:]))
+        # Ids of services without alarms have none: alarms that are raised are sent once more.
+        alarm = int(match[6] or 0) if match is not None else 0
+        if match is None or max(*numbers, alarm) > BIGGEST:
             raise QueryError("EVENT_ID_INVALID", "Last-Event-ID is none that this service gave")
-        return cls(match[1], numbers[0], numbers[1], numbers[2], tuple(numbers[3:]))
+        return cls(match[1], numbers[0], numbers[1], numbers[2], tuple(numbers[3:]), alarm)
 
     @classmethod
     def now(cls, store: Store) -> Cursor:
@@ -77,6 +82,7 @@ class Cursor:
             last,
             store.revisions.newest_decision(),
             pending,
+            store.now_ms(),
         )
 
 
@@ -91,7 +97,8 @@ def add(router: APIRouter, store: Store) -> None:
         response_class=StreamingResponse,
         responses={
             200: {
-                "description": "`refresh`, `checkpoint`, `revocation`, `reset`",
+                "description": "`refresh`, `checkpoint`, `revocation`, `reset`; alarms: `sink_failed`, "
+                "`sink_late`, `transaction_needs_attention`",
                 "content": {"text/event-stream": {}},
             }
         },
@@ -141,6 +148,12 @@ def events_after(store: Store, cursor: Cursor) -> tuple[list[tuple[str, Cursor, 
     for revision in store.revisions.decided_after(cursor.decision):
         cursor = replace(cursor, decision=revision.decided_at_ms)
         events.append(("revocation", cursor, _revoked(revision)))
+    alarms = alarms_after(store, cursor.alarm)
+    for index, (raised_ms, name, data) in enumerate(alarms):
+        # A client that returns between two alarms of one millisecond gets the first one again.
+        is_last = [raised_ms] != [alarm[0] for alarm in alarms[index + 1 : index + 2]]
+        cursor = replace(cursor, alarm=raised_ms if is_last else raised_ms - 1)
+        events.append((name, cursor, data))
     return events, cursor
 
 
