@@ -369,6 +369,8 @@ def test_doctor_names_the_missing_right(schema: Schema) -> None:
         ("ALTER TABLE orders ADD INDEX (a), DROP COLUMN b", ["change"]),
         ("CREATE TABLE other (id INT, FOREIGN KEY (id) REFERENCES orders (id))", []),
         ("CREATE TABLE orders (id INT)", ["change"]),
+        ("ALTER TABLE other ADD FOREIGN KEY (id) REFERENCES `shop`.`orders` (id)", []),
+        ("ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES orders (id)", ["change"]),
         ("DROP TABLE other, orders", ["change"]),
         ("DROP TABLE elsewhere.orders2", []),
         ("DROP DATABASE shop", ["change"]),

@@ -17,6 +17,10 @@ _PIECE = re.compile(
 )
 """Names, texts and comments. What stands in `/*!40000 … */` is executed: mysqldump writes statements so."""
 _WORD = re.compile(r"`(?:[^`]|``)+`|\"[^\"]+\"|[\w$\u0080-\uffff]+")
+_REFERENCED = re.compile(
+    r"\bREFERENCES\s+(?:`(?:[^`]|``)+`|[\w$]+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|[\w$]+))?", re.IGNORECASE
+)
+"""A table that a foreign key names: the statement leaves its rows as they are."""
 _ROWS = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
 _HARMLESS = re.compile(
     r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b"
@@ -71,6 +75,7 @@ def effects_of(
     []
     """
     text = _PIECE.sub(_without_comment, query.text).strip()
+    text = _REFERENCED.sub(" ", text)
     words = [normal(word.strip('`"').replace("``", "`")) for word in _WORD.findall(text)]
     first = words[0].upper() if words else ""
     if first in _ROWS:
