@@ -45,6 +45,7 @@ class FilesAndFolders(LoadFileScheduling):
         return shared[0] if shared else super()._split_scope(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Distribute `--dist loadfile` as `FilesAndFolders` does."""
     return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
