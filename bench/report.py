@@ -131,6 +131,12 @@ def _sinks(part: dict[str, Any]) -> list[str]:
             f"({each['plain_wall_s']:.2f})"
             for each in part["intervals"]
         ),
+        f"{part['rows']} rows inserted over HTTP, by tasks (0: the driver) and rows of a chunk",
+        *(
+            f"{each['tasks']} tasks, {each['chunk_rows']:>6} rows: {each['chunks']:>3} chunks "
+            f"{each['wall_s']:6.2f} s {each['rows_per_s']:9,.0f} rows/s"
+            for each in part["tasks"]
+        ),
     ]
 
 

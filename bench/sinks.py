@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
 from bench.running import continuous, cpu_s, cpu_since, root, wait_until
+from bench.sink_tasks import by_tasks
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, TransactionId
@@ -142,6 +143,8 @@ def measure(
     intervals_s: Sequence[int] = (1, 5, 15, 60),
     files: int = 30,
     file_rows: int = 10_000,
+    task_counts: Sequence[int] = (0, 1, 2),
+    chunk_sizes: Sequence[int] = (1_000, 10_000, 100_000),
 ) -> dict[str, Any]:
     """Ratios of CPU and wall time, costs by interval, and the time from a checkpoint to the sink's pointer.
 
@@ -153,6 +156,8 @@ def measure(
         rate: rows a second of the stream that is delivered at intervals.
         intervals_s: between two deliveries of it; each divides a minute.
         files: each of `file_rows` rows, that are delivered by a pipeline.
+        task_counts: Spark tasks that insert `rows` rows over HTTP; 0: the driver does.
+        chunk_sizes: rows of one of their inserts.
     """
     bench_folder = folder / "sinks"
     shutil.rmtree(bench_folder, ignore_errors=True)
@@ -161,10 +166,19 @@ def measure(
     try:
         appended = _append(mirror, rows, rounds)
         intervals = _intervals(mirror, rate, intervals_s)
+        tasks = by_tasks(spark, bench_folder, rows, task_counts, chunk_sizes)
         pointer = _pointer(spark, bench_folder, files, file_rows)
     finally:
         mirror.sink.close()
-    return {"rows": rows, **appended, "rate": rate, "intervals": intervals, "file_rows": file_rows, **pointer}
+    return {
+        "rows": rows,
+        **appended,
+        "rate": rate,
+        "intervals": intervals,
+        "tasks": tasks,
+        "file_rows": file_rows,
+        **pointer,
+    }
 
 
 def _append(mirror: _Mirror, rows: int, rounds: int) -> dict[str, Any]:

@@ -127,7 +127,16 @@ def test_smallest_bench_of_capture(tmp_path: Path, spark: SparkSession) -> None:
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_sinks(tmp_path: Path, spark: SparkSession) -> None:
     results = sinks.measure(
-        spark, tmp_path, rows=100, rounds=1, rate=1, intervals_s=(30, 60), files=1, file_rows=10
+        spark,
+        tmp_path,
+        rows=100,
+        rounds=1,
+        rate=1,
+        intervals_s=(30, 60),
+        files=1,
+        file_rows=10,
+        task_counts=(2,),
+        chunk_sizes=(20,),
     )
     assert [each["transactions"] for each in results["intervals"]] == [2, 1]
     assert results["keyed_to_append"]["wall_s"] > 0
@@ -135,3 +144,5 @@ def test_smallest_bench_of_sinks(tmp_path: Path, spark: SparkSession) -> None:
     text = report.table({"sinks": results})
     assert "10 rows from the published checkpoint to the sink's pointer" in text
     assert "every 60 s:  1 transactions" in text
+    # Each of the two tasks has 50 rows.
+    assert "2 tasks,     20 rows:   6 chunks" in text
