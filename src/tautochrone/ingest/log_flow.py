@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -31,8 +31,10 @@ from tautochrone.ingest.source_observations import SourceObservations
 from tautochrone.ingest.stream_errors import batch_failure
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
+from tautochrone.model.kept_log import RaisesAlarms
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.source import BulkOnExecutors, ChangeLog, SourceRows
 from tautochrone.model.source_position import LogPosition
 
@@ -43,6 +45,7 @@ DEFAULT_MAX_EVENTS = 100_000
 _STOP_TIMEOUT_S = 60.0
 _LOCAL_ROWS = 10_000
 """So many rows are written without a Spark job, which would take longer than the write."""
+_ALARMS_INTERVAL_S = 60.0
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class LogFlow:
     _session: SparkSession | None = None
     _acknowledged: int | None = None
     _rounds: int = 0
+    _next_alarms: float = 0.0
     _stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _error: TautochroneError | None = None
@@ -150,8 +154,30 @@ class LogFlow:
         if self.position is None:
             return self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
         self._acknowledge(self.position)
-        position = self.position
-        return self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position))
+        return self._resume(self.position)
+
+    def _resume(self, position: LogPosition, reasons: Sequence[Reason] = ()) -> LogPosition:
+        """With what must be copied again. It counts once the table holds the position.
+
+        Args:
+            reasons: why, where a read has found it.
+        """
+        resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position))
+        copied_again = sorted(
+            relation
+            for relation, chunks in resumed.bulk.pending.items()
+            if reasons or chunks != position.bulk.pending.get(relation)
+        )
+        if copied_again:
+            reason = Reason.of(ReasonCode.TABLES_COPIED_AGAIN, relations=copied_again)
+            self.emit(
+                "bulk_again",
+                flow=self.name,
+                dataset=str(self.table),
+                relations=copied_again,
+                reason=several([*reasons, reason]),
+            )
+        return resumed
 
     def _reader(self) -> str:
         """Identifies the table: another lake's table of the same name is another reader."""
@@ -164,7 +190,10 @@ class LogFlow:
         and whether nothing was left to do."""
         if position.bulk.pending:
             position = self._copy(position)
+        self._raise_alarms(position)
         batch = self.log.read(position, self.max_events)
+        if batch.copied_again:
+            return self._resume(batch.position, list(batch.copied_again.values())), False
         bulk = batch.position.bulk.at(batch.position.point)
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
         reached = replace(batch.position, bulk=bulk, source_ms=source_ms)
@@ -172,6 +201,15 @@ class LogFlow:
             position = self._commit(batch.rows, position, reached, source_ms=batch.source_ms)
         self._acknowledge(position)
         return position, batch.caught_up and not position.bulk.pending
+
+    def _raise_alarms(self, position: LogPosition) -> None:
+        """Now and then. Each alarm is repeated as long as its cause lasts."""
+        now = time.monotonic()
+        if not isinstance(self.log, RaisesAlarms) or now < self._next_alarms:
+            return
+        self._next_alarms = now + _ALARMS_INTERVAL_S
+        for reason in self.log.alarms(position):
+            self.emit("source_alarm", flow=self.name, dataset=str(self.table), reason=reason)
 
     def _copy(self, position: LogPosition) -> LogPosition:
         """The next chunks of the bulk: several by executors, or one by the driver."""
@@ -202,7 +240,8 @@ class LogFlow:
         if completed:
             # Without rows the table would get no version that says so.
             marks = self.log.completed_rows(completed, position)
-            rows = marks if rows is None else pa.concat_tables([rows, marks])
+            # In one piece: Spark takes no rows behind an empty chunk.
+            rows = marks if rows is None else pa.concat_tables([rows, marks]).combine_chunks()
         # Asked before the commit: a source that does not answer then must not hide what was committed.
         lag = dict(self.log.lag(position))
         parts = [*([] if staged is None else [staged]), *([] if rows is None else [self._stage(rows)])]

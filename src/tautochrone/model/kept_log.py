@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import LogPosition
 
-__all__ = ["KeepsLogs", "KeptLog"]
+__all__ = ["KeepsLogs", "KeptLog", "RaisesAlarms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +41,11 @@ class KeepsLogs(Protocol):
 
     def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
         """All that is kept for readers of this capture; `position` is that of this lake's table."""
+
+
+@runtime_checkable
+class RaisesAlarms(Protocol):
+    """A change log that can say what fills its database's disk, while there is time."""
+
+    def alarms(self, position: LogPosition) -> Sequence[Reason]:
+        """What somebody should look at; empty: nothing."""

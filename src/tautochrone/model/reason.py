@@ -187,6 +187,18 @@ def _unreferenced_text(params: Mapping[str, Any]) -> str:
     return f"nothing refers to them, and they are older than {params['older_than_ms'] / 3_600_000:g} h"
 
 
+def _copied_again_text(params: Mapping[str, Any]) -> str:
+    return f"copied again from the database: {', '.join(params['relations'])}"
+
+
+def _kept_log_text(params: Mapping[str, Any]) -> str:
+    bound = params["bound_mb"]
+    limit = "and nothing bounds it" if bound is None else f"of {bound} MB, then it loses its log"
+    return (
+        f"the replication slot {params['slot']} keeps {params['kept_mb']} MB of the database's log, {limit}"
+    )
+
+
 _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNKNOWN: "{text}",
     ReasonCode.SEVERAL: _several_text,
@@ -249,6 +261,13 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.LOG_READ_AS_A_WHOLE: "{reader} needs all rows of {log}",
     ReasonCode.LOG_READER_NOT_BUILT: "{reader}, which reads {log}, is not built yet",
     ReasonCode.LOG_RETENTION: "rows are older than the log's retention, {retention}",
+    ReasonCode.ROWS_CHANGED_WITHOUT_LOG: "{relation} {change}, which the log of the database does not show",
+    ReasonCode.TABLES_COPIED_AGAIN: _copied_again_text,
+    ReasonCode.LOG_KEPT_AT_SOURCE: _kept_log_text,
+    ReasonCode.TRANSACTION_OPEN_AT_SOURCE: (
+        "transaction {transaction} of the database is open for {seconds} s: the server keeps {kept_mb} MB of "
+        "its log, and reads it again in each round"
+    ),
     ReasonCode.UPSTREAM_HAS_NO_VERSION: "job {job} has no version of it",
     ReasonCode.LEFT_TO_BE_REBUILT: "{cause}",
     ReasonCode.NO_VERSION_AT_CHECKPOINT: "{table} has no version for this checkpoint",
@@ -389,6 +408,8 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
 
 _COMPUTED_FROM: Mapping[ReasonCode, frozenset[str]] = {
     ReasonCode.SEVERAL: frozenset({"reasons"}),
+    ReasonCode.TABLES_COPIED_AGAIN: frozenset({"relations"}),
+    ReasonCode.LOG_KEPT_AT_SOURCE: frozenset({"slot", "kept_mb", "bound_mb"}),
     ReasonCode.UNVERSIONED_SOURCE: frozenset({"sources"}),
     ReasonCode.ESTIMATED_COSTS: frozenset(
         {"changed", "clocks", "incremental_ms", "incremental_measured", "full_ms", "full_measured"}

@@ -11,9 +11,10 @@ its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import BulkProgress, LogPosition
 
 __all__ = [
@@ -75,12 +76,15 @@ class LogBatch:
         caught_up: whether this was all that the log held when it was read.
         source_ms: when the newest transaction in it was committed, by the source's clock; None where it
             does not say.
+        copied_again: relations whose rows changed in a way that the log does not show, and why they must be
+            copied: `ChangeLog.resume` with the position plans it. The batch has no rows then.
     """
 
     rows: SourceRows
     position: LogPosition
     caught_up: bool
     source_ms: int | None = None
+    copied_again: Mapping[str, Reason] = field(default_factory=dict)
 
 
 class ChangeLog(Source, Protocol):

@@ -1,14 +1,16 @@
 """The first copy of a table: ranges of its key, each read by one statement that also says what it saw.
 
-A chunk is a range of keys (see `capture.chunks`); a bound is a list of the key columns' texts. A table
-without a key is one chunk: no other way has each of several equal rows once.
+A chunk is a range of keys (see `capture.chunks`); a bound is a list of the key columns' texts. `partition` is schema
+and name of the partition that it is taken from. A table without a key is one chunk: no other way has each of
+several equal rows once.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -21,10 +23,20 @@ from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, pars
 from tautochrone.sources.capture.copied_rows import copied_rows
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
+from tautochrone.sources.postgresql.partitions import Partition
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
 
-__all__ = ["CHUNK_BYTES", "ChunkReader", "chunks_of", "copy_chunk", "durable_log_end", "flush_log", "log_end"]
+__all__ = [
+    "CHUNK_BYTES",
+    "ChunkReader",
+    "chunks_of",
+    "chunks_of_partition",
+    "copy_chunk",
+    "durable_log_end",
+    "flush_log",
+    "log_end",
+]
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """About so much of a table, as stored, is copied by one statement; more of a very large one."""
@@ -54,6 +66,16 @@ def chunks_of(connection: psycopg.Connection, table: CapturedTable, tasks: int) 
     count = table.bytes // size + 1
     bounds = _sampled_bounds(connection, table, count, size) if count > 1 else []
     return chunks_between(bounds, time.time_ns(), table.bytes)
+
+
+def chunks_of_partition(
+    connection: psycopg.Connection, table: CapturedTable, partition: Partition, tasks: int
+) -> tuple[str, ...]:
+    """Ranges that cover all keys of one partition."""
+    names = {"partition": [partition.schema, partition.table]}
+    as_table = replace(table, schema=partition.schema, table=partition.table, bytes=partition.size_bytes)
+    chunks = chunks_of(connection, as_table, tasks)
+    return tuple(json.dumps(json.loads(chunk) | names) for chunk in chunks)
 
 
 def _sampled_bounds(
@@ -125,11 +147,12 @@ def _selected_rows(
     COPY prints values by their types' output functions, as the log does; a cast to text differs for some. As
     CSV it tells NULL from an empty text, and Arrow reads it.
     """
+    partition = json.loads(chunk).get("partition")
     query = sql.SQL(
         "COPY (SELECT pg_current_snapshot(), {columns} FROM {table} WHERE {range}) TO STDOUT (FORMAT csv)"
     ).format(
         columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
-        table=table.identifier,
+        table=sql.Identifier(*partition) if partition else table.identifier,
         range=sql.SQL(" AND ").join(_conditions(table, parse_chunk(chunk).bounds)),
     )
     names = [column.name for column in table.columns]

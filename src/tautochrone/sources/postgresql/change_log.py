@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,12 +28,14 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
 from tautochrone.model.kept_log import KeptLog
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.postgresql.alarms import Alarms
 from tautochrone.sources.postgresql.bulk import (
     CHUNK_BYTES,
     ChunkReader,
@@ -45,23 +46,30 @@ from tautochrone.sources.postgresql.bulk import (
     log_end,
 )
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
+from tautochrone.sources.postgresql.continuity import (
+    SlotNotContinuousError,
+    beginning,
+    followed,
+    has_taken,
+    restarts,
+    taken_point,
+    with_batch,
+)
+from tautochrone.sources.postgresql.copy_again import differences, restart_rows, resumed, table_changed
 from tautochrone.sources.postgresql.examine import examine
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
+from tautochrone.sources.postgresql.peek import COPY_AGAIN, peeked_messages, with_long_xids
 from tautochrone.sources.postgresql.server import (
     ServerState,
     add_to_publication,
-    await_running_transactions,
     check_publication,
     check_server,
     create_slot,
-    one_row,
     server_state,
     slots_of,
 )
 from tautochrone.sources.postgresql.tables import (
     CapturedTable,
-    has_same_rows,
-    is_same_table,
     read_tables,
 )
 
@@ -73,7 +81,9 @@ IDLE_BYTES = 16 * 1024 * 1024
 such move is a commit of the log table."""
 _READER_LENGTH = 8
 """Digits of a reader in the name of its slot, which may have 63 characters."""
-_AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
+_OTHER_HISTORY = (
+    "the server's log has other transactions than the log table took: it was restored, or copied,"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,10 @@ class PostgreSQLChangeLog:
         self._tables = {table.name: table for table in capture.tables}
         self._keys = {table.name: table.identity for table in capture.tables}
         self._connection: psycopg.Connection | None = None
-        self._idle: tuple[int, int] | None = None
+        self._alarms = Alarms()
+        self._is_verified = False
+        """Whether this connection has seen that the log has what the table took last."""
+        self._idle: tuple[LogPosition, int] | None = None
         """A position and how far the log was when there was nothing to take behind it: until the log is
         further, nothing can have changed."""
 
@@ -142,7 +155,10 @@ class PostgreSQLChangeLog:
         return LogPosition(
             log=state.log,
             point=point,
-            marker={table.name: table.fingerprint for table in tables},
+            marker={
+                **beginning(state),
+                **{table.name: table.fingerprint for table in tables},
+            },
             bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
         )
 
@@ -158,164 +174,177 @@ class PostgreSQLChangeLog:
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is None or now.columns != table.columns or now.oid != table.oid:
-                raise _table_changed(name, "dropped" if now is None else "changed")
+                raise table_changed(name, "was dropped or renamed" if now is None else "was changed")
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition) -> LogPosition:
         return self._ask(lambda connection: self._resume(connection, position))
 
     def _resume(self, connection: psycopg.Connection, position: LogPosition) -> LogPosition:
-        if server_state(connection, slot_of(position)).loss(position.log, position.point) is not None:
+        state = server_state(connection, slot_of(position))
+        position = self._followed(state, position)
+        if state.loss(position.log, position.point) is not None:
             # `read` says it.
             return position
-        tables = self._unchanged_tables(connection)
-        new = [table for table in tables if table.name not in position.marker]
-        changed = [
-            table
-            for table in tables
-            if table.name in position.marker
-            and not has_same_rows(position.marker[table.name], table.fingerprint)
-        ]
-        for table in changed:
-            if not is_same_table(position.marker[table.name], table.fingerprint):
-                raise _table_changed(
-                    table.name, "dropped and made anew, got another key, or left the publication,"
-                )
-        if (new or changed) and not self._capture.follows_columns:
-            raise _table_changed((new or changed)[0].name, "added" if new else "changed")
-        if new:
-            # Before the copy: what is written from now on is in the log.
-            add_to_publication(connection, self._capture.publication, tables)
-        if new or changed:
-            await_running_transactions(connection)
-        before = {table.name: table.fingerprint for table in tables}
-        tables = self._unchanged_tables(connection, with_sizes=True)
-        copied = {table.name for table in (*new, *changed)}
-        for table in tables:
-            if table.name not in copied and not has_same_rows(before[table.name], table.fingerprint):
-                raise _table_changed(table.name, "changed")
-        kept = {table.name for table in tables} - copied
-        chunks = {table.name: self._chunks(connection, table) for table in tables if table.name in copied}
-        return replace(
+        return resumed(
+            connection,
+            self._capture.publication,
             position,
-            marker={table.name: table.fingerprint for table in tables},
-            bulk=position.bulk.copied_again(kept, chunks),
+            lambda with_sizes: self._unchanged_tables(connection, with_sizes=with_sizes),
+            follows=self._capture.follows_columns,
+            tasks=self._capture.copy_tasks,
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         return self._ask(lambda connection: self._read(connection, after, max_events))
 
     def _read(self, connection: psycopg.Connection, after: LogPosition, max_events: int) -> LogBatch:
-        slot = slot_of(after)
-        state = server_state(connection, slot)
-        if (after.point, state.flushed) == self._idle:
+        state = server_state(connection, slot_of(after))
+        if (after, state.flushed) == self._idle:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
-        self._check(connection, state, after)
+        position = self._followed(state, after)
+        if position.point != after.point:
+            return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=position, caught_up=False)
+        after = position
+        tables = self._check(connection, state, after)
+        changes = differences(after, tables)
+        if changes:
+            return self._copied_again(after, {name: change.change for name, change in changes.items()})
+        # Partitions that were created have all their rows in the log.
+        after = replace(after, marker={**after.marker, **{table.name: table.fingerprint for table in tables}})
         pass_at = max(after.bulk.pass_at.values(), default=0)
         if pass_at > state.flushed:
             # An idle database may never write the last page of its log to disk: a commit makes it do so.
             flush_log(connection)
-            state = server_state(connection, slot)
+            state = server_state(connection, slot_of(after))
             self._check(connection, state, after)
         if state.flushed <= after.point:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
-        batch, caught_up = self._peek(connection, after, state.flushed, max_events)
-        self._check_relations(batch, after)
+        batch, caught_up = self._peek(connection, after, state, max_events)
+        if batch.rows.num_rows and tables != self._unchanged_tables(connection):
+            # Looked at once more: what changed them may be in the log before others see it.
+            return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=False)
+        unlike = self._unlike(batch, after)
+        if unlike:
+            marker = {**after.marker, **dict.fromkeys(unlike, "")}
+            change = "had other columns, or another REPLICA IDENTITY, for a while"
+            return self._copied_again(replace(after, marker=marker), dict.fromkeys(unlike, change))
         point = batch.end_point or 0
+        marker = with_batch(after, batch, after.bulk.pass_at)
         if caught_up:
             point = max(point, state.flushed)
             if not batch.rows.num_rows and not pass_at and point - after.point < IDLE_BYTES:
                 point = after.point
-                self._idle = (after.point, state.flushed)
+                self._idle = (replace(after, marker=marker), state.flushed)
         return LogBatch(
-            rows=_with_long_xids(connection, batch.rows),
-            position=replace(after, point=point),
+            rows=with_long_xids(connection, batch.rows),
+            position=replace(after, point=max(point, after.point), marker=marker),
             caught_up=caught_up,
             source_ms=batch.committed_ms if batch.rows.num_rows else None,
         )
 
-    def _peek(
-        self, connection: psycopg.Connection, after: LogPosition, end: int, max_events: int
-    ) -> tuple[DecodedBatch, bool]:
-        """The transactions behind `after`, and whether these are all up to `end`."""
-        while True:
-            messages = self._messages(connection, slot_of(after), end, max_events)
-            caught_up = len(messages) < max_events
-            batch = decode(messages, self._keys)
-            new = pc.greater(batch.rows["point"], after.point)
-            batch = replace(batch, rows=batch.rows.filter(new))
-            if caught_up or (batch.end_point or 0) > after.point:
-                return batch, caught_up
-            # The slot is behind the table, and all that was read is in the table.
-            max_events *= 2
-
-    def _messages(
-        self, connection: psycopg.Connection, slot: str, end: int, max_messages: int
-    ) -> list[bytes]:
-        """Messages of whole transactions. The server adds a transaction as a whole before it looks at the
-        bounds.
+    def _followed(self, state: ServerState, position: LogPosition) -> LogPosition:
+        """See `continuity.followed`.
 
         Raises:
-            IngestError: `CAPTURE_PUBLICATION_MISSING`.
+            IngestError: `SOURCE_LOG_LOST`.
         """
-        query = (
-            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s::int, "
-            "'proto_version', '1', 'publication_names', %s)"
-        )
-        publication = sql.Identifier(self._capture.publication).as_string(connection)
-        arguments = (slot, lsn_text(end), max_messages, publication)
-        warnings: list[str] = []
-
-        def warned(notice: psycopg.errors.Diagnostic) -> None:
-            if notice.severity_nonlocalized == "WARNING":
-                warnings.append(str(notice.message_primary))
-
-        connection.add_notice_handler(warned)
         try:
-            with connection.cursor(binary=True) as cursor:
-                cursor.execute(query, arguments)
-                messages = [data for (data,) in cursor]
-        except psycopg.errors.UndefinedObject as error:
-            raise self._publication_missing(str(error)) from error
-        finally:
-            connection.remove_notice_handler(warned)
-        if warnings:
-            # PostgreSQL 18 leaves out changes of a missing publication, and only warns.
-            raise self._publication_missing(warnings[0])
-        return messages
+            return followed(self._capture.url, state, position)
+        except SlotNotContinuousError as error:
+            raise self._lost(position, str(error)) from error
 
-    def _publication_missing(self, message: str) -> IngestError:
+    def _lost(self, position: LogPosition, reason: str) -> IngestError:
         return IngestError(
-            "CAPTURE_PUBLICATION_MISSING",
-            f"The publication {self._capture.publication} of {self.name} was not there when changes were "
-            f"written: {' '.join(message.split())}",
-            hint=f"the log lacks these changes; {_AGAIN}, which makes the publication anew",
+            "SOURCE_LOG_LOST",
+            f"{self.name} cannot go on from {lsn_text(position.point)}: {reason}",
+            hint=f"if the url leads to the wrong server, mend it; otherwise {COPY_AGAIN}",
         )
 
-    def _check_relations(self, batch: DecodedBatch, after: LogPosition) -> None:
+    def _copied_again(self, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
+        if not self._capture.follows_columns:
+            name, change = next(iter(changes.items()))
+            raise table_changed(name, f"{change},")
+        reasons = {
+            name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=change)
+            for name, change in changes.items()
+        }
+        return LogBatch(
+            rows=ARROW_SCHEMA.empty_table(), position=position, caught_up=False, copied_again=reasons
+        )
+
+    def _peek(
+        self, connection: psycopg.Connection, after: LogPosition, state: ServerState, max_events: int
+    ) -> tuple[DecodedBatch, bool]:
+        """The transactions behind `after`, and whether these are all up to the end of the log.
+
+        Raises:
+            IngestError: `SOURCE_LOG_LOST`.
+        """
+        restarting = restarts(after.marker)
+        copied_up_to = {
+            name: max(after.point, restarting[name].point if name in restarting else 0)
+            for name in self._tables
+        }
+        while True:
+            messages = self._messages(connection, state.slot, state.flushed, max_events)
+            caught_up = len(messages) < max_events
+            batch = decode(messages, self._keys, copied_up_to)
+            if caught_up or (batch.end_point or 0) > after.point:
+                break
+            # The slot is behind the table, and all that was read is in the table.
+            max_events *= 2
+        # Somebody else may have moved the slot, or made it anew, since it was looked at.
+        begun_at = server_state(connection, state.slot).confirmed
+        if begun_at is None or begun_at > after.point:
+            raise self._lost(after, f"somebody else reads the replication slot {state.slot}, or made it anew")
+        self._require_taken(state, after, batch)
+        taken = taken_point(after)
+        new = batch.rows.filter(pc.greater(batch.rows["point"], after.point if taken is None else taken))
+        if new.num_rows and new["point"][0].as_py() <= after.point:
+            raise self._lost(after, f"{_OTHER_HISTORY} behind it")
+        self._is_verified = True
+        return replace(batch, rows=new), caught_up
+
+    def _require_taken(self, state: ServerState, position: LogPosition, batch: DecodedBatch) -> None:
+        """The batch begins where the slot is. It must have what the table took behind that.
+
+        Raises:
+            IngestError: `SOURCE_LOG_LOST`.
+        """
+        if (state.confirmed or 0) < (taken_point(position) or 0) and not has_taken(batch, position):
+            raise self._lost(position, f"{_OTHER_HISTORY} before it")
+
+    def _messages(
+        self, connection: psycopg.Connection, slot: str, end: int, max_messages: int | None
+    ) -> list[bytes]:
+        return peeked_messages(
+            connection, slot, end, max_messages, publication=self._capture.publication, log_name=self.name
+        )
+
+    def _unlike(self, batch: DecodedBatch, after: LogPosition) -> set[str]:
+        """Relations with rows that the log does not have as the table has them."""
+        unlike = set(batch.unidentified)
         for relation in batch.relations:
             table = self._tables.get(relation.name)
             # Rows from before a change of columns are followed by a copy of the table, which saw them.
             if table is not None and not table.matches(relation) and table.name not in after.bulk.waiting:
-                raise _table_changed(relation.name, "changed")
+                unlike.add(table.name)
+        return unlike
 
-    def _check(self, connection: psycopg.Connection, state: ServerState, after: LogPosition) -> None:
-        """Is everything there that follows a position?
+    def _check(
+        self, connection: psycopg.Connection, state: ServerState, after: LogPosition
+    ) -> list[CapturedTable]:
+        """Is everything there that follows a position? The captured tables as they are now.
 
         Raises:
             IngestError: `SOURCE_LOG_LOST`; `CAPTURED_TABLE_CHANGED`; of the publication.
         """
         loss = state.loss(after.log, after.point)
         if loss is not None:
-            raise IngestError(
-                "SOURCE_LOG_LOST",
-                f"{self.name} cannot go on from {lsn_text(after.point)}: {loss}",
-                hint=_AGAIN,
-            )
+            raise self._lost(after, loss)
         check_publication(connection, self._capture.publication)
-        for table in self._unchanged_tables(connection):
-            if not has_same_rows(after.marker.get(table.name, ""), table.fingerprint):
-                raise _table_changed(table.name, "changed, or left the publication,")
+        return self._unchanged_tables(connection)
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
         return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
@@ -363,7 +392,8 @@ class PostgreSQLChangeLog:
                 connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table.identifier))
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
-        return completed_rows(relations, position.point)
+        restarting = pa.Table.from_pylist(restart_rows(relations, position), ARROW_SCHEMA)
+        return pa.concat_tables([restarting, completed_rows(relations, position.point)])
 
     def acknowledge(self, position: LogPosition) -> None:
         self._ask(lambda connection: self._acknowledge(connection, position))
@@ -372,9 +402,39 @@ class PostgreSQLChangeLog:
         slot = slot_of(position)
         state = server_state(connection, slot)
         # Whatever is wrong with the log, `read` says it.
-        if state.loss(position.log, position.point) is None and state.confirmed != position.point:
+        if (
+            state.loss(position.log, position.point) is None
+            and state.confirmed != position.point
+            and self._is_same_history(connection, state, position)
+        ):
             query = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
             connection.execute(query, (slot, lsn_text(position.point)))
+
+    def _is_same_history(
+        self, connection: psycopg.Connection, state: ServerState, position: LogPosition
+    ) -> bool:
+        """Before the slot forgets what would show that this is another server's log."""
+        try:
+            if followed(self._capture.url, state, position).point != position.point:
+                return False
+        except SlotNotContinuousError:
+            return False
+        taken, confirmed = taken_point(position), state.confirmed or 0
+        if self._is_verified or taken is None or confirmed >= position.point:
+            return True
+        messages = self._messages(connection, state.slot, position.point, None)
+        known = {name: keys for name, keys in self._keys.items() if name in position.marker}
+        batch = decode(messages, known, dict.fromkeys(known, position.point))
+        between = pc.and_(
+            pc.greater(batch.rows["point"], taken), pc.less_equal(batch.rows["point"], position.point)
+        )
+        is_known = confirmed >= taken or has_taken(batch, position)
+        return is_known and not pc.any(between, min_count=0).as_py()
+
+    def alarms(self, position: LogPosition) -> Sequence[Reason]:
+        return self._ask(
+            lambda connection: self._alarms.look(connection, self._capture.slot, slot_of(position))
+        )
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
         return self._ask(
@@ -401,6 +461,8 @@ class PostgreSQLChangeLog:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            # The next one may lead to another server.
+            self._is_verified, self._idle = False, None
 
     def _ask(self, question: Callable[[psycopg.Connection], T]) -> T:
         """After an error the connection is not used again."""
@@ -417,21 +479,3 @@ class PostgreSQLChangeLog:
 def slot_of(position: LogPosition) -> str:
     """The slot from which a position's log is read: see `ServerState.log`."""
     return position.log.rsplit("/", 1)[1]
-
-
-def _table_changed(name: str, change: str) -> IngestError:
-    return IngestError(
-        "CAPTURED_TABLE_CHANGED",
-        f"The table {name} was {change} since it is captured",
-        hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
-    )
-
-
-def _with_long_xids(connection: psycopg.Connection, rows: pa.Table) -> pa.Table:
-    """The log has the lower 32 bits of a transaction's number. The full number is the one that is nearest to
-    those of today; rows of the log are less than 2³¹ transactions old, or the server would have stopped."""
-    (newest,) = one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-    short = rows["transaction"].to_numpy()
-    distance = ((short - newest + 2**31) & 0xFFFFFFFF) - 2**31
-    index = rows.schema.get_field_index("transaction")
-    return rows.set_column(index, rows.schema.field(index), pa.array(np.asarray(newest + distance, np.int64)))

@@ -50,6 +50,10 @@ class Relation:
     name: str
     columns: tuple[Column, ...]
 
+    def identifies(self, keys: Sequence[str]) -> bool:
+        """Whether updates and deletes have the key of the row as it was before."""
+        return set(keys) <= {column.name for column in self.columns if column.is_key}
+
 
 @dataclass(frozen=True, slots=True)
 class DecodedBatch:
@@ -61,34 +65,71 @@ class DecodedBatch:
         relations: all relations that the batch names, in every version, in the order of the log.
         end_point: end of the last commit record; None without a transaction.
         committed_ms: when the newest transaction was committed, by the database's clock.
+        transactions: texts of transactions by their ends, each of end, number and time.
+        unidentified: relations with updates or deletes whose rows the log does not identify by their key,
+            since they had another REPLICA IDENTITY.
     """
 
     rows: pa.Table
     relations: tuple[Relation, ...]
     end_point: int | None
     committed_ms: int | None
+    transactions: Transactions | None = None
+    unidentified: frozenset[str] = frozenset()
+
+    def transaction_at(self, end: int) -> str | None:
+        """A text that identifies the transaction that ends there; None: the batch has none."""
+        return None if self.transactions is None else self.transactions.at(end)
 
 
-def decode(messages: Sequence[bytes], keys: Mapping[str, Sequence[str]]) -> DecodedBatch:
+@dataclass(frozen=True, slots=True, eq=False)
+class Transactions:
+    """End, number and time of the commit of each, in the order of the log."""
+
+    ends: Integers
+    numbers: Integers
+    committed_us: Integers
+
+    def at(self, end: int) -> str | None:
+        index = int(np.searchsorted(self.ends, end))
+        if index == len(self.ends) or self.ends[index] != end:
+            return None
+        return f"{end}/{self.numbers[index]}/{self.committed_us[index]}"
+
+
+def decode(
+    messages: Sequence[bytes],
+    keys: Mapping[str, Sequence[str]],
+    copied_up_to: Mapping[str, int] | None = None,
+) -> DecodedBatch:
     """Decode whole transactions.
 
     Args:
         messages: the column `data` of `pg_logical_slot_peek_binary_changes`.
         keys: the captured relations and their key columns. Rows of other relations are left out. An update
             that changes the key becomes a delete of the old key and an insert.
+        copied_up_to: relations whose rows up to a point of the log do not matter, since they were copied
+            behind it: what cannot be identified by its key is left out up to there.
 
     Raises:
         IngestError: `CHANGE_LOG_MESSAGE_UNKNOWN`; `UNCHANGED_VALUE_OF_NEW_KEY`.
     """
     if not messages:
         return DecodedBatch(ARROW_SCHEMA.empty_table(), (), None, None)
-    return _Batch(messages, keys).decode()
+    return _Batch(messages, keys, copied_up_to or {}).decode()
 
 
 class _Batch:
-    def __init__(self, messages: Sequence[bytes], keys: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        messages: Sequence[bytes],
+        keys: Mapping[str, Sequence[str]],
+        copied_up_to: Mapping[str, int],
+    ) -> None:
         self._messages = messages
         self._keys = keys
+        self._copied_up_to = copied_up_to
+        self._unidentified: set[str] = set()
         self._lengths = np.fromiter(map(len, messages), np.int64, len(messages))
         self._starts: Integers = np.cumsum(self._lengths) - self._lengths
         # The padding lets fixed-size reads at the end of the last message stay inside of the buffer.
@@ -122,6 +163,8 @@ class _Batch:
             relations=tuple(relation for _index, relation in versions),
             end_point=int(self._end_points[-1]),
             committed_ms=int(self._committed_us[-1]) // 1000,
+            transactions=Transactions(self._end_points, self._xids, self._committed_us),
+            unidentified=frozenset(self._unidentified),
         )
 
     def _relation_versions(self) -> list[tuple[int, Relation]]:
@@ -141,6 +184,11 @@ class _Batch:
             later = (index for index, other in versions[number + 1 :] if other.oid == relation.oid)
             end = next(later, len(self._messages))
             of_version = indexes[(oids == relation.oid) & (indexes > begin) & (indexes < end)]
+            if kind != ord("I") and not relation.identifies(self._keys[relation.name]):
+                ends = self._end_points[self._transaction[of_version]]
+                if (ends > self._copied_up_to.get(relation.name, 0)).any():
+                    self._unidentified.add(relation.name)
+                continue
             for part in self._slices(of_version):
                 yield from self._change_rows(kind, relation, part)
 

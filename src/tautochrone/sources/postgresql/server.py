@@ -39,6 +39,7 @@ class ServerState:
         flushed: the log is readable up to here.
         confirmed: what the slot has been told to forget; None: there is no slot.
         is_lost: the server removed log that the slot needs.
+        timeline: counts promotions of standbys, and recoveries from backups.
     """
 
     log: str
@@ -46,13 +47,19 @@ class ServerState:
     flushed: int
     confirmed: int | None
     is_lost: bool
+    timeline: int
 
     def loss(self, log: str, point: int) -> str | None:
         """Why the log has not all that follows a point of a log; None: it has."""
         if self.log != log:
-            return "this is another server, database or slot"
+            parts = zip(("server", "database", "slot"), log.split("/"), self.log.split("/"), strict=False)
+            others = [name for name, before, now in parts if before != now]
+            return f"this is another {others[0] if others else 'log'}"
         if self.confirmed is None:
-            return f"the replication slot {self.slot} is gone"
+            return (
+                f"the replication slot {self.slot} is gone: it was dropped, or a standby without it was "
+                f"promoted, or the server was restored"
+            )
         if self.is_lost:
             return f"the server invalidated the replication slot {self.slot} and removed its log"
         if self.confirmed > point:
@@ -72,13 +79,25 @@ def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
     """
     row = one_row(
         connection,
-        "SELECT c.system_identifier::text, d.oid::text, pg_current_wal_flush_lsn()::text, s.plugin, "
-        "s.database, d.datname, s.slot_name, s.confirmed_flush_lsn::text, s.wal_status "
+        "SELECT c.system_identifier::text, d.oid::text, "
+        "CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn()::text END, s.plugin, "
+        "s.database, d.datname, s.slot_name, s.confirmed_flush_lsn::text, s.wal_status, "
+        # The control file has another timeline only some time after a promotion.
+        "CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END "
         "FROM pg_control_system() c JOIN pg_database d ON d.datname = current_database() "
         "LEFT JOIN pg_replication_slots s ON s.slot_name = %s",
         (slot,),
     )
-    system, database_oid, flushed, plugin, slot_database, database, slot_name, confirmed, wal_status = row
+    system, database_oid, flushed, plugin, slot_database, database, slot_name, confirmed, wal_status = row[:9]
+    if flushed is None:
+        raise IngestError(
+            "CAPTURE_SERVER_NOT_USABLE",
+            f"The server of the replication slot {slot} is a standby",
+            hint="capture the primary; with several hosts and target_session_attrs=read-write in the url the "
+            "connection finds it",
+            sqlstate="55000",
+            retryable=True,
+        )
     if slot_name is not None and (plugin != "pgoutput" or slot_database != database):
         raise IngestError(
             "CAPTURE_SLOT_NOT_USABLE",
@@ -91,6 +110,7 @@ def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
         flushed=lsn_number(flushed),
         confirmed=None if confirmed is None else lsn_number(confirmed),
         is_lost=wal_status == "lost",
+        timeline=int(row[9], 16),
     )
 
 
@@ -156,24 +176,29 @@ def create_slot(connection: psycopg.Connection, slot: str, *, replace: bool) -> 
     everything of all later ones."""
     if replace:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-    query = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
+    # Standbys that synchronise slots keep it, so that a promoted one goes on with it.
+    more = ", failover => true" if connection.info.server_version >= 170000 else ""
+    query = f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{more})"
     (lsn,) = one_row(connection, query, (slot,))
     return lsn_number(lsn)
 
 
-def await_running_transactions(connection: psycopg.Connection) -> None:
+def await_running_transactions(connection: psycopg.Connection) -> int:
     """Wait until all transactions that run now have ended. What they wrote is in the log only as the
     publication was when they began, and they may be in the log before others see them.
+
+    Returns:
+        The number of a transaction that no snapshot has seen before, and that all have from now on.
 
     Raises:
         IngestError: `CAPTURE_WAITS_FOR_TRANSACTIONS`: one runs for longer. Retryable.
     """
-    (end,) = one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    (newest,) = one_row(connection, "SELECT pg_current_xact_id()::text::bigint")
     deadline = time.monotonic() + TRANSACTIONS_WAIT_S
     while True:
         (lowest,) = one_row(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
-        if lowest >= end:
-            return
+        if lowest > newest:
+            return int(newest)
         if time.monotonic() > deadline:
             raise IngestError(
                 "CAPTURE_WAITS_FOR_TRANSACTIONS",
@@ -198,7 +223,10 @@ def add_to_publication(
         options = sql.SQL("WITH (publish_via_partition_root = true)")
         connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE {} {}").format(name, names, options))
         return
-    missing = [table.identifier for table in tables if not table.membership]
+    published = connection.execute(
+        "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (publication,)
+    ).fetchall()
+    missing = [table.identifier for table in tables if (table.schema, table.table) not in published]
     (publishes_all,) = existing
     if missing and not publishes_all:
         names = sql.SQL(", ").join(missing)

@@ -12,8 +12,9 @@ from psycopg import sql
 
 from tautochrone.errors import DefinitionError
 from tautochrone.sources.postgresql.messages import Column, Relation
+from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
-__all__ = ["CapturedTable", "captured_tables", "has_same_rows", "is_same_table", "read_tables"]
+__all__ = ["CapturedTable", "captured_tables", "read_tables"]
 
 _QUERY = """
 SELECT n.nspname, c.relname, c.oid,
@@ -38,7 +39,12 @@ SELECT n.nspname, c.relname, c.oid,
                                          a.attnum)
                         ORDER BY a.attnum)
         FROM pg_attribute a
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''),
+       -- Differs after ALTER PUBLICATION … SET, also when it was taken back.
+       (SELECT concat(p.oid, ' ', p.xmin, {schema_membership}) FROM pg_publication p
+        WHERE p.pubname = %(publication)s),
+       c.relkind = 'p',
+       CASE WHEN c.relkind = 'p' THEN {partitions} END
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
@@ -50,6 +56,11 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
   AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
 ORDER BY n.nspname, c.relname
 """
+# This table came with PostgreSQL 15.
+_SCHEMA_MEMBERSHIP = (
+    "(SELECT concat(' ', s.oid) FROM pg_publication_namespace s "
+    "WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,8 @@ class CapturedTable:
         numbers: those of the columns; a column that is dropped and added again gets another one.
         files: names the files of its rows, which are others when the table was written anew.
         attributes: differs after each ALTER TABLE of a column, also where no column is another one then.
+        publication: differs when the publication is another one, or has other options or schemas.
+        partitions: of a partitioned table, below each other too; None: it is no such table.
     """
 
     schema: str
@@ -77,6 +90,8 @@ class CapturedTable:
     numbers: tuple[int, ...] = ()
     files: str = ""
     attributes: str = ""
+    publication: str = ""
+    partitions: tuple[Partition, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -99,12 +114,20 @@ class CapturedTable:
     def fingerprint(self) -> str:
         """Differs when rows in the log before and behind mean different things, or some may be missing.
 
-        Its parts are compared by `is_same_table` and `has_same_rows`: identity, columns, files, attributes.
+        `fingerprints.difference` compares its parts: identity, columns, files, attributes, key, publication,
+        partitions.
         """
         identity = (self.oid, self.membership, self.keys)
-        parts = (identity, (self.columns, self.numbers), self.files, self.attributes)
-        digests = [hashlib.sha256(repr(part).encode()).hexdigest() for part in parts]
-        return "/".join(digest[:16] for digest in digests)
+        parts = (
+            identity,
+            (self.columns, self.numbers),
+            self.files,
+            self.attributes,
+            self.keys,
+            (self.publication, self.oid, self.membership),
+        )
+        digests = [hashlib.sha256(repr(part).encode()).hexdigest()[:16] for part in parts]
+        return "/".join([*digests, encoded(self.partitions)])
 
     def matches(self, relation: Relation) -> bool:
         """Whether a relation of the log has these columns. Its flags say more than the key with REPLICA
@@ -116,36 +139,30 @@ class CapturedTable:
         return logged == [(column.name, column.type_id, column.modifier) for column in self.columns]
 
 
-def is_same_table(before: str, after: str) -> bool:
-    """Whether a table with these fingerprints is the same one, perhaps with other columns or values: then a
-    copy is enough."""
-    return "/" in before and before.split("/")[0] == after.split("/")[0]
-
-
-def has_same_rows(before: str, after: str) -> bool:
-    """Whether all that happened to the rows of a table between these fingerprints is in the log.
-
-    It is not when ALTER TABLE writes the table anew, such as `ALTER COLUMN … TYPE … USING …` with the same
-    type. Files alone are others after VACUUM FULL or TRUNCATE, attributes alone after SET DEFAULT.
-
-    >>> has_same_rows("id/columns/1/7", "id/columns/2/7"), has_same_rows("id/columns/1/7", "id/columns/2/8")
-    (True, False)
-    """
-    if before == after:
-        return True
-    old, new = before.split("/"), after.split("/")
-    if len(old) != len(new) or old[:2] != new[:2]:
-        return False
-    return old[2] == new[2] or old[3] == new[3]
-
-
 def read_tables(
     connection: psycopg.Connection, publication: str, *, with_sizes: bool = False
 ) -> dict[str, CapturedTable]:
     """All tables of the database that could be captured, by name. Their sizes cost more than all the rest."""
     tables = {}
-    rows = connection.execute(_QUERY, {"publication": publication, "with_sizes": with_sizes}).fetchall()
-    for schema, table, oid, size, membership, has_full_identity, files, attributes, columns in rows:
+    query = _QUERY.replace("{partitions}", PARTITIONS_SQL)
+    has_schemas = connection.info.server_version >= 150000
+    query = query.replace("{schema_membership}", _SCHEMA_MEMBERSHIP if has_schemas else "''")
+    arguments = {"publication": publication, "with_sizes": with_sizes}
+    rows = connection.execute(query.encode(), arguments).fetchall()
+    for (
+        schema,
+        table,
+        oid,
+        size,
+        membership,
+        has_full_identity,
+        files,
+        attributes,
+        columns,
+        published,
+        is_partitioned,
+        partitions,
+    ) in rows:
         captured = CapturedTable(
             schema=schema,
             table=table,
@@ -161,6 +178,10 @@ def read_tables(
             numbers=tuple(column[5] for column in columns or []),
             files=files,
             attributes=attributes,
+            publication=published or "",
+            partitions=tuple(Partition(*partition) for partition in partitions or ())
+            if is_partitioned
+            else None,
         )
         tables[captured.name] = captured
     return tables

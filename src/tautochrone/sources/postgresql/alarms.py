@@ -1,0 +1,73 @@
+"""What fills the disk of a captured database, said before it is full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psycopg
+
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.sources.postgresql.server import one_row
+
+__all__ = ["Alarms"]
+
+LOG_BYTES = 4_000_000_000
+"""So much log may a slot keep that has no bound. With a bound, `max_slot_wal_keep_size`, half of it."""
+TRANSACTION_S = 300.0
+"""So long may a transaction be open."""
+
+
+class Alarms:
+    """Looks at the slots of a capture and at the oldest transaction that writes."""
+
+    def __init__(self) -> None:
+        self._oldest: tuple[int, float] | None = None
+        """The number of the oldest transaction, and since when it is known: roles without
+        `pg_read_all_stats` do not see when others began."""
+
+    def look(self, connection: psycopg.Connection, prefix: str, own: str) -> list[Reason]:
+        return [*_slots(connection, prefix), *self._transactions(connection, own)]
+
+    def _transactions(self, connection: psycopg.Connection, own: str) -> Iterator[Reason]:
+        query = (
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
+            "pg_snapshot_xmax(pg_current_snapshot())::text::bigint, "
+            "(SELECT extract(epoch FROM max(now() - xact_start))::float FROM pg_stat_activity "
+            "WHERE backend_xid = pg_snapshot_xmin(pg_current_snapshot())::xid), "
+            "(SELECT (pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots "
+            "WHERE slot_name = %s)"
+        )
+        oldest, end, open_s, kept = one_row(connection, query, (own,))
+        now = time.monotonic()
+        if oldest >= end:
+            self._oldest = None
+            return
+        if self._oldest is None or self._oldest[0] != oldest:
+            self._oldest = (oldest, now)
+        seconds = max(open_s or 0.0, now - self._oldest[1])
+        if seconds >= TRANSACTION_S:
+            yield Reason.of(
+                ReasonCode.TRANSACTION_OPEN_AT_SOURCE,
+                transaction=oldest,
+                seconds=int(seconds),
+                kept_mb=int((kept or 0) // 1_000_000),
+            )
+
+
+def _slots(connection: psycopg.Connection, prefix: str) -> Iterator[Reason]:
+    query = (
+        "SELECT slot_name, wal_status, (pg_current_wal_lsn() - restart_lsn)::bigint, "
+        "pg_size_bytes(current_setting('max_slot_wal_keep_size')) FROM pg_replication_slots "
+        "WHERE database = current_database() AND (slot_name = %s OR starts_with(slot_name, %s)) "
+        "ORDER BY slot_name"
+    )
+    for name, status, kept, bound in connection.execute(query, (prefix, f"{prefix}_")).fetchall():
+        limit = bound // 2 if bound > 0 else LOG_BYTES
+        if status == "unreserved" or (kept is not None and kept > limit):
+            yield Reason.of(
+                ReasonCode.LOG_KEPT_AT_SOURCE,
+                slot=name,
+                kept_mb=int((kept or 0) // 1_000_000),
+                bound_mb=int(bound // 1_000_000) if bound > 0 else None,
+            )

@@ -1,0 +1,170 @@
+"""Is the log that the server has the one that the table took so far?
+
+System, database and slot may have the same names, and yet the server may be another one: a standby that was
+promoted, or a copy of its files that was started. Numbers in the log are given a second time there. So a
+position has more than the slot and a number, in its marker under names that no relation has:
+
+.timeline     the server's timeline: promotion, and recovery from a backup, begin another one
+.taken        the last transaction of which the table has rows: its end, its number and its time
+.copied       the end of the log behind the last copied rows of which the table may show something
+.anew.<name>  of a relation that is copied again: behind which point of the log its rows begin anew, and a
+              transaction that all its copied rows have seen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ExecStatus
+
+from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.postgresql.connection import lsn_number, lsn_text
+from tautochrone.sources.postgresql.messages import DecodedBatch
+from tautochrone.sources.postgresql.server import ServerState
+
+__all__ = [
+    "Restart",
+    "SlotNotContinuousError",
+    "beginning",
+    "followed",
+    "has_taken",
+    "of_server",
+    "restart_entries",
+    "restarts",
+    "taken_point",
+    "with_batch",
+]
+
+_TIMELINE, _TAKEN, _COPIED, _ANEW = ".timeline", ".taken", ".copied", ".anew."
+
+
+class SlotNotContinuousError(Exception):
+    """The server's log is no continuation of what the table took. Its text is a part of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """From where on the rows of a relation count that is copied again.
+
+    Attributes:
+        point: what the log has up to here is in the copied rows.
+        transaction: all copied rows have seen it, and no earlier ones of the relation.
+    """
+
+    point: int
+    transaction: int
+
+    def __str__(self) -> str:
+        return f"{self.point}/{self.transaction}"
+
+
+def beginning(state: ServerState) -> dict[str, str]:
+    """What the marker of a new position has."""
+    return {_TIMELINE: str(state.timeline)}
+
+
+def of_server(marker: Mapping[str, str], *, with_taken: bool) -> dict[str, str]:
+    """What a marker says of the server's log, without relations.
+
+    Args:
+        with_taken: false where relations came that were not read before: events of them may be behind the
+            last transaction of which the table has rows.
+    """
+    names = (_TIMELINE, _COPIED, *([_TAKEN] if with_taken else []))
+    return {name: text for name, text in marker.items() if name in names}
+
+
+def restarts(marker: Mapping[str, str]) -> dict[str, Restart]:
+    return {
+        name.removeprefix(_ANEW): Restart(*map(int, text.split("/")))
+        for name, text in marker.items()
+        if name.startswith(_ANEW)
+    }
+
+
+def restart_entries(restarting: Mapping[str, Restart]) -> dict[str, str]:
+    """As entries of a marker."""
+    return {f"{_ANEW}{name}": str(restart) for name, restart in restarting.items()}
+
+
+def taken_point(position: LogPosition) -> int | None:
+    """The end of the last transaction of which the table has rows; None: not known."""
+    text = position.marker.get(_TAKEN)
+    return int(text.split("/")[0]) if text else None
+
+
+def has_taken(batch: DecodedBatch, position: LogPosition) -> bool:
+    """Whether a batch that begins before it has the last transaction that the table took, unchanged."""
+    point = taken_point(position)
+    return point is None or batch.transaction_at(point) == position.marker[_TAKEN]
+
+
+def with_batch(position: LogPosition, batch: DecodedBatch, waiting: Mapping[str, int]) -> dict[str, str]:
+    """The marker behind a batch: what it took, and without relations that are complete."""
+    marker = {
+        name: text
+        for name, text in position.marker.items()
+        if not name.startswith(_ANEW) or name.removeprefix(_ANEW) in position.bulk.waiting
+    }
+    if batch.rows.num_rows:
+        marker[_TAKEN] = batch.transaction_at(batch.rows["point"][-1].as_py()) or ""
+    if waiting:
+        marker[_COPIED] = str(max(int(marker.get(_COPIED, "0")), *waiting.values()))
+    return marker
+
+
+def followed(url: str, state: ServerState, position: LogPosition) -> LogPosition:
+    """A position on the server's timeline. After a promotion it may be an earlier point: where the standby's
+    own log begins, if the table has nothing of what the old server wrote behind it.
+
+    Raises:
+        SlotNotContinuousError: the server lacks what the table took, or is no successor.
+        psycopg.Error: the history of timelines could not be read.
+    """
+    if position.log != state.log:
+        return position
+    current = str(state.timeline)
+    known = position.marker.get(_TIMELINE, current)
+    marker = {**position.marker, _TIMELINE: current}
+    if known == current:
+        return position if position.marker == marker else replace(position, marker=marker)
+    fork = _fork(_history(url, state.timeline), int(known)) if state.timeline > int(known) else None
+    if fork is None:
+        raise SlotNotContinuousError(
+            f"the server is on timeline {current}, which does not follow timeline {known} that the log table "
+            f"was read from: it is a former primary, or was restored from an older backup"
+        )
+    copied = int(position.marker.get(_COPIED, "0"))
+    taken = taken_point(position)
+    needed = max(position.point if taken is None else taken, copied, *position.bulk.pass_at.values(), 0)
+    if needed > fork:
+        raise SlotNotContinuousError(
+            f"the server was promoted, or restored, at {lsn_text(fork)} (timeline {current}), and the log "
+            f"table has rows of the former server up to {lsn_text(needed)} that this one does not have"
+        )
+    return replace(position, point=min(position.point, fork), marker=marker)
+
+
+def _history(url: str, timeline: int) -> str:
+    """By the replication protocol: functions that read the server's files need more rights."""
+    with psycopg.connect(make_conninfo(url, replication="database"), autocommit=True) as connection:
+        result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+        if result.status != ExecStatus.TUPLES_OK:
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        return (result.get_value(0, 1) or b"").decode(errors="replace")
+
+
+def _fork(history: str, timeline: int) -> int | None:
+    """Where a timeline ended, by the history of a later one.
+
+    >>> _fork("1\\t0/3000000\\tno recovery target specified\\n\\n2\\t0/5000000\\tx", 1) == 0x3000000
+    True
+    """
+    for line in history.splitlines():
+        fields = line.split()
+        if len(fields) > 1 and fields[0] == str(timeline):
+            return lsn_number(fields[1])
+    return None

@@ -1,0 +1,142 @@
+"""Which tables must be copied again when a run goes on, and from where on their rows begin anew.
+
+A table is copied again when it is new, has other columns, or when its rows may have changed without events in
+the log. Rows that are gone have no event either, so a copy alone would leave them. Therefore the log table
+gets a truncate of that relation: behind a point of the log up to which every transaction is visible to all
+statements that copy, with the number of a transaction that they all have seen. It counts for everything that
+the log and earlier copies had, and not for the copied rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import psycopg
+
+from tautochrone.errors import IngestError
+from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.postgresql.bulk import chunks_of, chunks_of_partition, durable_log_end
+from tautochrone.sources.postgresql.continuity import Restart, of_server, restart_entries, restarts
+from tautochrone.sources.postgresql.fingerprints import Difference, difference
+from tautochrone.sources.postgresql.peek import COPY_AGAIN
+from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
+from tautochrone.sources.postgresql.tables import CapturedTable
+
+__all__ = ["differences", "restart_rows", "resumed", "table_changed"]
+
+_TRIES = 10
+
+
+def differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
+    """Of the tables whose rows may have changed without events since the position."""
+    found = {table.name: difference(position.marker.get(table.name), table) for table in tables}
+    return {name: change for name, change in found.items() if change}
+
+
+def resumed(
+    connection: psycopg.Connection,
+    publication: str,
+    position: LogPosition,
+    current: Callable[[bool], Sequence[CapturedTable]],
+    *,
+    follows: bool,
+    tasks: int,
+) -> LogPosition:
+    """The position from which a run goes on.
+
+    Args:
+        current: the captured tables as they are now; with their sizes, if it is asked for.
+        follows: tables may be copied again; otherwise refused.
+        tasks: so many read chunks at once.
+
+    Raises:
+        IngestError: `CAPTURED_TABLE_CHANGED`; `CAPTURE_WAITS_FOR_TRANSACTIONS`.
+    """
+    for _ in range(_TRIES):
+        changes = differences(position, current(False))
+        _require_mendable(changes, follows)
+        if not changes:
+            return _with_copies(position, current(False), {}, {})
+        # Before the copy: what is written from now on is in the log.
+        add_to_publication(connection, publication, current(False))
+        tables = current(True)
+        point = durable_log_end(connection)
+        transaction = await_running_transactions(connection)
+        if [table.fingerprint for table in current(True)] != [table.fingerprint for table in tables]:
+            continue
+        changes = differences(position, tables)
+        _require_mendable(changes, follows)
+        chunks, restarting = {}, {}
+        for table in tables:
+            if table.name not in changes:
+                continue
+            attached = changes[table.name].attached
+            may_add = table.keys and table.name not in position.bulk.waiting
+            if attached and may_add and all(partition.may_read for partition in attached):
+                chunks[table.name] = tuple(
+                    chunk
+                    for partition in attached
+                    for chunk in chunks_of_partition(connection, table, partition, tasks)
+                )
+                continue
+            chunks[table.name] = chunks_of(connection, table, tasks)
+            if table.keys:
+                # Without a key the copy itself replaces all rows.
+                restarting[table.name] = Restart(point, transaction)
+        return _with_copies(position, tables, chunks, restarting)
+    raise table_changed(next(iter(changes)), "changed again and again")
+
+
+def _require_mendable(changes: Mapping[str, Difference], follows: bool) -> None:
+    for name, change in changes.items():
+        if change.has_other_key or not follows:
+            raise table_changed(name, f"{change.change},")
+
+
+def _with_copies(
+    position: LogPosition,
+    tables: Sequence[CapturedTable],
+    chunks: Mapping[str, tuple[str, ...]],
+    restarting: Mapping[str, Restart],
+) -> LogPosition:
+    kept = {table.name for table in tables} - chunks.keys()
+    bulk = position.bulk.copied_again(kept, chunks)
+    still = {
+        name: restart
+        for name, restart in restarts(position.marker).items()
+        if name in bulk.waiting and name in kept
+    }
+    marker = {
+        **of_server(position.marker, with_taken=all(table.name in position.marker for table in tables)),
+        **restart_entries(still | dict(restarting)),
+        **{table.name: table.fingerprint for table in tables},
+    }
+    return replace(position, marker=marker, bulk=bulk)
+
+
+def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[str, object]]:
+    """The rows of the log table from which on these relations begin anew."""
+    restarting = restarts(position.marker)
+    return [
+        dict.fromkeys(ARROW_SCHEMA.names)
+        | {
+            # No transaction ends here: records of the log begin at multiples of 8.
+            "point": restarting[name].point + 1,
+            "sequence": 0,
+            "transaction": restarting[name].transaction,
+            "relation": name,
+            "operation": "truncate",
+        }
+        for name in relations
+        if name in restarting
+    ]
+
+
+def table_changed(name: str, change: str) -> IngestError:
+    return IngestError(
+        "CAPTURED_TABLE_CHANGED",
+        f"The table {name} {change} since it is captured",
+        hint=f"run again: the table is copied; if it is refused again, {COPY_AGAIN}",
+    )

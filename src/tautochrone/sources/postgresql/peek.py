@@ -1,0 +1,76 @@
+"""Messages of the log by `pg_logical_slot_peek_binary_changes`, which can be repeated."""
+
+from __future__ import annotations
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.postgresql.connection import lsn_text
+from tautochrone.sources.postgresql.server import one_row
+
+__all__ = ["COPY_AGAIN", "peeked_messages", "with_long_xids"]
+
+COPY_AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
+_QUERY = (
+    "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s::int, "
+    "'proto_version', '1', 'publication_names', %s)"
+)
+
+
+def peeked_messages(
+    connection: psycopg.Connection,
+    slot: str,
+    end: int,
+    max_messages: int | None,
+    *,
+    publication: str,
+    log_name: str,
+) -> list[bytes]:
+    """Messages of whole transactions. The server adds a transaction as a whole before it looks at the bounds.
+
+    Raises:
+        IngestError: `CAPTURE_PUBLICATION_MISSING`.
+    """
+    identifier = sql.Identifier(publication).as_string(connection)
+    arguments = (slot, lsn_text(end), max_messages, identifier)
+    warnings: list[str] = []
+
+    def warned(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            warnings.append(str(notice.message_primary))
+
+    connection.add_notice_handler(warned)
+    try:
+        with connection.cursor(binary=True) as cursor:
+            cursor.execute(_QUERY, arguments)
+            messages = [data for (data,) in cursor]
+    except psycopg.errors.UndefinedObject as error:
+        raise _publication_missing(publication, log_name, str(error)) from error
+    finally:
+        connection.remove_notice_handler(warned)
+    if warnings:
+        # PostgreSQL 18 leaves out changes of a missing publication, and only warns.
+        raise _publication_missing(publication, log_name, warnings[0])
+    return messages
+
+
+def _publication_missing(publication: str, log_name: str, message: str) -> IngestError:
+    return IngestError(
+        "CAPTURE_PUBLICATION_MISSING",
+        f"The publication {publication} of {log_name} was not there when changes were "
+        f"written: {' '.join(message.split())}",
+        hint=f"the log lacks these changes; {COPY_AGAIN}, which makes the publication anew",
+    )
+
+
+def with_long_xids(connection: psycopg.Connection, rows: pa.Table) -> pa.Table:
+    """The log has the lower 32 bits of a transaction's number. The full number is the one that is nearest to
+    those of today; rows of the log are less than 2³¹ transactions old, or the server would have stopped."""
+    (newest,) = one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    short = rows["transaction"].to_numpy()
+    distance = ((short - newest + 2**31) & 0xFFFFFFFF) - 2**31
+    index = rows.schema.get_field_index("transaction")
+    return rows.set_column(index, rows.schema.field(index), pa.array(np.asarray(newest + distance, np.int64)))

@@ -1,0 +1,181 @@
+"""Rows that come and go without events in the log: tables are copied again, and lose what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
+
+from .test_change_log import capture_of
+from .test_schema_changes import Captured
+
+PARTITIONED = """
+CREATE TABLE parts (id int, region text, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+CREATE TABLE parts_a PARTITION OF parts FOR VALUES IN ('a');
+CREATE TABLE parts_b PARTITION OF parts FOR VALUES IN ('b') PARTITION BY RANGE (id);
+CREATE TABLE parts_b1 PARTITION OF parts_b FOR VALUES FROM (0) TO (10);
+CREATE TABLE parts_b2 PARTITION OF parts_b FOR VALUES FROM (10) TO (100);
+INSERT INTO parts SELECT i, CASE WHEN i % 2 = 0 THEN 'a' ELSE 'b' END, 0 FROM generate_series(1, 20) i
+"""
+_ATTACHED = "CREATE TABLE c (LIKE parts INCLUDING ALL); INSERT INTO c VALUES (1, 'c', 1), (2, 'c', 1);"
+_ATTACH = "ALTER TABLE parts ATTACH PARTITION c FOR VALUES IN ('c')"
+
+
+KEYED = "CREATE TABLE keyed (id int PRIMARY KEY, other int NOT NULL UNIQUE, v text)"
+
+
+@contextmanager
+def begun(database: psycopg.Connection) -> Iterator[tuple[PostgreSQLChangeLog, LogPosition]]:
+    """Tables that are captured, as if their copy were complete."""
+    database.execute("DROP TABLE IF EXISTS parts, parts_a, parts_b, c, keyed")
+    database.execute(f"{PARTITIONED}; {KEYED}")
+    log = PostgreSQLChangeLog(capture_of(database))
+    position = log.begin("reader")
+    yield log, replace(position, bulk=replace(position.bulk, pending={}))
+    log.close()
+
+
+CASES: list[tuple[list[str], str, int]] = [
+    # Not copied: the log has all rows of partitions that are created, and TRUNCATE of a table.
+    (
+        ["CREATE TABLE c PARTITION OF parts FOR VALUES IN ('c')", "INSERT INTO parts VALUES (1, 'c')"],
+        "",
+        0,
+    ),
+    (["CREATE INDEX ON parts (v)", "ANALYZE parts", "VACUUM FULL keyed", "TRUNCATE keyed"], "", 0),
+    # Only the partition is copied.
+    ([_ATTACHED, _ATTACH], "parts", 1),
+    # In one transaction: created, written to, attached.
+    ([f"BEGIN; {_ATTACHED} {_ATTACH}; COMMIT"], "parts", 1),
+    (["CREATE TABLE b3 PARTITION OF parts_b FOR VALUES FROM (100) TO (200)"], "", 0),
+    # All is copied.
+    (["ALTER TABLE parts DETACH PARTITION parts_a"], "parts", 1),
+    (["ALTER TABLE parts DETACH PARTITION parts_a CONCURRENTLY"], "parts", 1),
+    (["ALTER TABLE parts DETACH PARTITION parts_b"], "parts", 1),
+    (["DROP TABLE parts_b2"], "parts", 1),
+    (["TRUNCATE parts_b1"], "parts", 1),
+    (
+        [
+            "ALTER TABLE parts DETACH PARTITION parts_b",
+            "DELETE FROM parts_b1",
+            "ALTER TABLE parts ATTACH PARTITION parts_b FOR VALUES IN ('b')",
+        ],
+        "parts",
+        1,
+    ),
+    (
+        [
+            "ALTER PUBLICATION tautochrone_shop SET (publish = 'insert')",
+            "ALTER PUBLICATION tautochrone_shop SET (publish = 'insert, update, delete, truncate')",
+        ],
+        "keyed parts",
+        2,
+    ),
+]
+
+
+def test_catalogs_show_what_the_log_does_not(database: psycopg.Connection) -> None:
+    for statements, copied, chunks in CASES:
+        with begun(database) as (log, position):
+            for statement in statements:
+                database.execute(statement)
+            names = {f"public.{name}" for name in copied.split()}
+            assert log.read(position, 100).copied_again.keys() == names, statements
+            resumed = log.resume(position)
+            assert resumed.bulk.waiting == names
+            assert resumed.bulk.chunks_left == chunks
+            assert log.read(resumed, 100).copied_again == {}
+            is_whole = "ATTACH" not in statements[-1] or len(statements) == 3
+            assert len(log.completed_rows(sorted(names), resumed)) == len(names) * (1 + is_whole)
+
+
+def test_created_partition_that_is_dropped_is_missed(database: psycopg.Connection) -> None:
+    with begun(database) as (log, position):
+        database.execute("CREATE TABLE c PARTITION OF parts FOR VALUES IN ('c')")
+        database.execute("INSERT INTO parts VALUES (1, 'c')")
+        batch = log.read(position, 100)
+        assert batch.rows.num_rows == 1
+        database.execute("DROP TABLE c")
+        assert set(log.read(batch.position, 100).copied_again) == {"public.parts"}
+
+
+def test_other_replica_identity_for_a_while(database: psycopg.Connection) -> None:
+    """The log has the other key of the rows that were deleted; catalogs show nothing afterwards."""
+    with begun(database) as (log, position):
+        database.execute("INSERT INTO keyed VALUES (1, 10, 'x'), (2, 20, 'x')")
+        database.execute("ALTER TABLE keyed REPLICA IDENTITY USING INDEX keyed_other_key")
+        database.execute("DELETE FROM keyed WHERE id = 1")
+        database.execute("UPDATE keyed SET id = 3 WHERE id = 2")
+        database.execute("ALTER TABLE keyed REPLICA IDENTITY DEFAULT")
+        batch = log.read(position, 100)
+        assert set(batch.copied_again) == {"public.keyed"}
+        resumed = log.resume(batch.position)
+        assert resumed.bulk.waiting == {"public.keyed"}
+        batch = log.read(resumed, 100)
+        assert batch.copied_again == {}
+        # Nothing but what has the key, and all of it is before the copy.
+        assert batch.rows["operation"].to_pylist() == ["insert", "insert"]
+        assert (
+            max(batch.rows["point"].to_pylist())
+            < log.completed_rows(["public.keyed"], resumed)["point"][0].as_py()
+        )
+
+
+@pytest.mark.spark
+def test_tables_lose_rows_that_are_gone(
+    database: psycopg.Connection, tmp_path: Path, spark: SparkSession
+) -> None:
+    captured = Captured(database, tmp_path, spark)
+    database.execute(PARTITIONED)
+    database.execute(KEYED)
+    database.execute("INSERT INTO keyed SELECT i, i * 10, 'x' FROM generate_series(1, 9) i")
+    captured.run()
+    columns = {
+        "parts": "id, region, v",
+        "keyed": "id, other, v",
+        "notes": "id, note",
+        "accounts": "id, owner",
+    }
+
+    def require_equal() -> None:
+        captured.run()
+        for table, names in columns.items():
+            captured.require_equal(table, names)
+
+    require_equal()
+    # Rows that the log brought, rows of before, and rows that come by another way, all in one partition.
+    database.execute("INSERT INTO parts VALUES (30, 'b', 1)")
+    database.execute("ALTER TABLE parts DETACH PARTITION parts_b")
+    database.execute("INSERT INTO parts VALUES (31, 'a', 1)")
+    database.execute(f"{_ATTACHED}{_ATTACH}")
+    database.execute("UPDATE parts SET v = v + 1 WHERE id < 3")
+    # Another table of this name, with other columns.
+    database.execute("DROP TABLE notes; CREATE TABLE notes (id int PRIMARY KEY, more int, note text)")
+    database.execute("INSERT INTO notes VALUES (7, 1, 'new')")
+    # Nothing is published for a while.
+    database.execute("ALTER PUBLICATION tautochrone_bank SET (publish = 'insert')")
+    database.execute("DELETE FROM accounts WHERE id < 5")
+    database.execute("ALTER PUBLICATION tautochrone_bank SET (publish = 'insert, update, delete, truncate')")
+    database.execute("ALTER TABLE keyed REPLICA IDENTITY USING INDEX keyed_other_key")
+    database.execute("DELETE FROM keyed WHERE id = 1")
+    database.execute("UPDATE keyed SET id = 30 WHERE id = 2")
+    database.execute("ALTER TABLE keyed REPLICA IDENTITY DEFAULT")
+    require_equal()
+    # Only the partition is copied; its rows changed meanwhile.
+    database.execute("DELETE FROM parts_b WHERE id = 1; INSERT INTO parts_b VALUES (50, 'b', 5)")
+    database.execute("ALTER TABLE parts ATTACH PARTITION parts_b FOR VALUES IN ('b')")
+    database.execute("UPDATE parts SET v = v + 1")
+    database.execute("DELETE FROM parts WHERE id = 50")
+    database.execute("TRUNCATE notes CASCADE; INSERT INTO notes VALUES (8, 1, 'newer')")
+    require_equal()
+    database.execute("TRUNCATE parts_b1; DROP TABLE parts_a")
+    require_equal()
+    captured.pipeline.close()
