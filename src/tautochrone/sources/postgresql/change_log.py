@@ -392,8 +392,12 @@ class PostgreSQLChangeLog:
                 connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table.identifier))
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
-        restarting = pa.Table.from_pylist(restart_rows(relations, position), ARROW_SCHEMA)
-        return pa.concat_tables([restarting, completed_rows(relations, position.point)])
+        completed = completed_rows(relations, position.point)
+        restarting = restart_rows(relations, position)
+        if not restarting:
+            return completed
+        # Spark takes no rows behind an empty chunk.
+        return pa.concat_tables([pa.Table.from_pylist(restarting, ARROW_SCHEMA), completed]).combine_chunks()
 
     def acknowledge(self, position: LogPosition) -> None:
         self._ask(lambda connection: self._acknowledge(connection, position))
