@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tautochrone.errors import DefinitionError, IngestError, SettingsError, SourceUnreachableError
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress
-from tautochrone.sources.postgresql import bulk
+from tautochrone.sources.postgresql import bulk, change_log, server
 from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog, slot_of
 from tautochrone.sources.postgresql.connection import checked_url
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
@@ -124,6 +125,30 @@ def test_begin_can_be_repeated(shop: psycopg.Connection, log: PostgreSQLChangeLo
     position = log.begin("reader")
     shop.execute("UPDATE accounts SET balance = 1 WHERE id = 1")
     assert len(rows(log.read(position, 100))) == 1
+
+
+def test_begin_waits_for_transactions_that_the_slot_left_out(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit may be in the log before the slot, and visible after the first statement that copies."""
+    committed = []
+
+    def create_slot(*arguments: Any, **options: Any) -> int:
+        point = server.create_slot(*arguments, **options)
+        other = psycopg.connect(url_of(shop))
+        other.execute("INSERT INTO accounts VALUES (100, 1)")
+
+        def commit() -> None:
+            other.commit()
+            committed.append(True)
+            other.close()
+
+        threading.Timer(0.3, commit).start()
+        return point
+
+    monkeypatch.setattr(change_log, "create_slot", create_slot)
+    log.begin("reader")
+    assert committed
 
 
 def test_each_table_has_a_slot_of_its_own(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:

@@ -62,6 +62,7 @@ from tautochrone.sources.postgresql.peek import COPY_AGAIN, peeked_messages, wit
 from tautochrone.sources.postgresql.server import (
     ServerState,
     add_to_publication,
+    await_running_transactions,
     check_publication,
     check_server,
     create_slot,
@@ -152,6 +153,9 @@ class PostgreSQLChangeLog:
         state = server_state(connection, slot)
         # A slot of this table is of a begin that crashed, or of before it was copied again.
         point = create_slot(connection, slot, replace=state.confirmed is not None)
+        # A transaction that the slot just left out may be in the log before others see it: a copy that does
+        # not see it would lack it.
+        await_running_transactions(connection, None)
         return LogPosition(
             log=state.log,
             point=point,

@@ -17,6 +17,7 @@ import psycopg
 from tautochrone.errors import IngestError
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.postgresql import server
 from tautochrone.sources.postgresql.bulk import chunks_of, chunks_of_partition, durable_log_end
 from tautochrone.sources.postgresql.continuity import Restart, of_server, restart_entries, restarts
 from tautochrone.sources.postgresql.fingerprints import Difference, difference
@@ -63,7 +64,7 @@ def resumed(
         add_to_publication(connection, publication, current(False))
         tables = current(True)
         point = durable_log_end(connection)
-        transaction = await_running_transactions(connection)
+        transaction = await_running_transactions(connection, server.TRANSACTIONS_WAIT_S)
         if [table.fingerprint for table in current(True)] != [table.fingerprint for table in tables]:
             continue
         changes = differences(position, tables)

@@ -183,9 +183,12 @@ def create_slot(connection: psycopg.Connection, slot: str, *, replace: bool) -> 
     return lsn_number(lsn)
 
 
-def await_running_transactions(connection: psycopg.Connection) -> int:
+def await_running_transactions(connection: psycopg.Connection, wait_s: float | None) -> int:
     """Wait until all transactions that run now have ended. What they wrote is in the log only as the
     publication was when they began, and they may be in the log before others see them.
+
+    Args:
+        wait_s: at most; None: as long as it takes.
 
     Returns:
         The number of a transaction that no snapshot has seen before, and that all have from now on.
@@ -194,16 +197,16 @@ def await_running_transactions(connection: psycopg.Connection) -> int:
         IngestError: `CAPTURE_WAITS_FOR_TRANSACTIONS`: one runs for longer. Retryable.
     """
     (newest,) = one_row(connection, "SELECT pg_current_xact_id()::text::bigint")
-    deadline = time.monotonic() + TRANSACTIONS_WAIT_S
+    deadline = None if wait_s is None else time.monotonic() + wait_s
     while True:
         (lowest,) = one_row(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         if lowest > newest:
             return int(newest)
-        if time.monotonic() > deadline:
+        if deadline is not None and time.monotonic() > deadline:
             raise IngestError(
                 "CAPTURE_WAITS_FOR_TRANSACTIONS",
                 f"A table can only be copied when the transactions that ran before have ended, and number "
-                f"{lowest} runs for more than {TRANSACTIONS_WAIT_S:.0f} s",
+                f"{lowest} runs for more than {wait_s:.0f} s",
                 hint="SELECT pid, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL shows it; the "
                 "flow tries again",
                 sqlstate="55006",
