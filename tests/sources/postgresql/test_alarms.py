@@ -1,0 +1,39 @@
+"""What a run says before a captured database's disk is full, also with a role that sees little."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tautochrone.model.reason import ReasonCode
+from tautochrone.sources.postgresql import alarms
+from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
+
+from .test_change_log import capture_of, url_of
+
+
+def test_slots_and_open_transactions(database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.execute("CREATE TABLE accounts (id int PRIMARY KEY)")
+    database.execute("DROP ROLE IF EXISTS watcher; CREATE ROLE watcher LOGIN REPLICATION")
+    database.execute("GRANT SELECT ON accounts TO watcher")
+    database.execute(
+        "CREATE PUBLICATION tautochrone_shop FOR TABLE accounts WITH (publish_via_partition_root)"
+    )
+    log = PostgreSQLChangeLog(capture_of(database, url_of(database).replace("postgres", "watcher")))
+    position = log.begin("reader")
+    assert log.alarms(position) == []
+    monkeypatch.setattr(alarms, "LOG_BYTES", 1000)
+    monkeypatch.setattr(alarms, "TRANSACTION_S", 0.05)
+    with psycopg.connect(url_of(database)) as other:
+        other.execute("INSERT INTO accounts SELECT generate_series(1, 100)")
+        # Others go on, and make log.
+        database.execute("INSERT INTO accounts SELECT generate_series(101, 200)")
+        log.alarms(position)
+        database.execute("SELECT pg_sleep(0.1)")
+        reasons = {reason.code: reason for reason in log.alarms(position)}
+        other.rollback()
+    assert reasons.keys() == {ReasonCode.LOG_KEPT_AT_SOURCE, ReasonCode.TRANSACTION_OPEN_AT_SOURCE}
+    assert "nothing bounds it" in str(reasons[ReasonCode.LOG_KEPT_AT_SOURCE])
+    assert {reason.code for reason in log.alarms(position)} == {ReasonCode.LOG_KEPT_AT_SOURCE}
+    log.close()
+    database.execute("DROP OWNED BY watcher")
