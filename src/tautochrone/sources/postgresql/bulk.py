@@ -1,8 +1,8 @@
 """The first copy of a table: ranges of its key, each read by one statement that also says what it saw.
 
-A chunk is a range of keys (see `capture.chunks`); a bound is a list of the key columns' texts. `partition` is schema
-and name of the partition that it is taken from. A table without a key is one chunk: no other way has each of
-several equal rows once.
+A chunk is a range of keys (see `capture.chunks`); a bound is a list of the key columns' texts. `partition` is
+schema and name of the partition that it is taken from. A table without a key is one chunk: no other way has
+each of several equal rows once.
 """
 
 from __future__ import annotations
