@@ -32,8 +32,8 @@ _TRIES = 10
 
 def differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
     """Of the tables whose rows may have changed without events since the position."""
-    found = {table.name: difference(position.marker.get(table.name), table) for table in tables}
-    return {name: change for name, change in found.items() if change}
+    compared = {table.name: difference(position.marker.get(table.name), table) for table in tables}
+    return {name: change for name, change in compared.items() if change}
 
 
 def resumed(
