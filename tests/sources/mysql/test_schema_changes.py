@@ -159,7 +159,7 @@ def _changing(schema: str, pick: random.Random) -> Iterator[None]:
         with mariadb.open_connection(database=schema) as connection:
             while not ended.wait(0.02):
                 for statement in _statements(pick):
-                    with suppress(pymysql.err.OperationalError):
+                    with suppress(pymysql.Error):
                         connection.cursor().execute(statement)
 
     thread = threading.Thread(target=write)
