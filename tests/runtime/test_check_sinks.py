@@ -13,6 +13,7 @@ from tautochrone.errors import DefinitionError, SinkError
 from tautochrone.model.definitions import FlowInputs, SourceLocation
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Sink
+from tautochrone.project.queries import Project, PythonQuery
 from tautochrone.project.sink_settings import SinkSettings
 from tautochrone.runtime.delivery.check import check_sinks
 from tautochrone.sinks import check_sink, known_formats, register_sink
@@ -22,11 +23,13 @@ OUT = TableName("lake", ("default",), "out")
 ORDERS = TableName("lake", ("default",), "orders")
 
 
-def check(session: Any, format_name: str, **options: str) -> None:
+def check(session: Any, format_name: str, *data_sources: Any, **options: str) -> None:
     """The sink of a project, with one flow into it and one table that names it."""
+    project = Project(Path(), data_sources=list(data_sources))
+    query = PythonQuery(lambda: None, "", project, None, None)  # type: ignore[arg-type]
     sink = Sink(name=OUT, format=format_name, options=options, location=HERE)
     flow = SimpleNamespace(
-        flow=SimpleNamespace(name="f", location=HERE), inputs=FlowInputs(), passes_on=ORDERS
+        flow=SimpleNamespace(name="f", location=HERE, query=query), inputs=FlowInputs(), passes_on=ORDERS
     )
     definitions: Any = SimpleNamespace(sinks={OUT: sink}, datasets={})
     if format_name in known_formats():
@@ -39,6 +42,7 @@ def check(session: Any, format_name: str, **options: str) -> None:
 def test_formats_that_spark_lacks_are_refused(spark: SparkSession) -> None:
     for format_name in ("parquet", "console", "noop"):
         check(spark, format_name)
+    check(spark, "Alerts", SimpleNamespace(name=lambda: "alerts"))
     with pytest.raises(DefinitionError, match="kafka-transactionl") as refused:
         check(spark, "kafka-transactionl")
     assert refused.value.error_class == "SINK_FORMAT_UNKNOWN"

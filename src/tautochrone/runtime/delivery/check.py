@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from tautochrone.errors import DefinitionError
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
+from tautochrone.project.queries import PythonQuery
 from tautochrone.project.sink_settings import SinkSettings
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.stream_sinks import StreamSink, stream_sinks
@@ -31,7 +32,20 @@ def check_sinks(
     for declaration in sink_declarations(definitions, graph, settings, has_adapter):
         check_sink(declaration.name, declaration.format, declaration.options)
     for sink in stream_sinks(definitions, graph, settings, has_adapter):
-        _require_data_source(session, sink)
+        # A registration belongs to the session of one query, which is not this one.
+        if sink.format.lower() not in _registered_sources(sink):
+            _require_data_source(session, sink)
+
+
+def _registered_sources(sink: StreamSink) -> set[str]:
+    """The names of data sources that the definition files of the sink's flows register."""
+    queries = [flow.flow.query for flow in sink.flows]
+    return {
+        source.name().lower()
+        for query in queries
+        if isinstance(query, PythonQuery)
+        for source in query.project.data_sources
+    }
 
 
 def _require_data_source(session: Any, sink: StreamSink) -> None:
