@@ -40,15 +40,17 @@ class Schema:
             cursor.execute(query)
             return list(cursor.fetchall())
 
-    def capture(self) -> Capture:
+    def capture(self, *, follows_cascades: bool = False) -> Capture:
         """Of all tables that there are now."""
         address = address_of(self.server.server_url(), "test")
         connection = connect(address)
         try:
-            tables = captured_tables(connection, [f"{self.name}.*"], (), "test")
+            tables = captured_tables(
+                connection, [f"{self.name}.*"], (), "test", follows_cascades=follows_cascades
+            )
         finally:
             connection.close()
-        return Capture("test", address, tables)
+        return Capture("test", address, tables, follows_cascades=follows_cascades)
 
     def change_log(self) -> MySQLChangeLog:
         return MySQLChangeLog(self.capture())

@@ -46,6 +46,7 @@ def capture(
     exclude: str | Sequence[str] = (),
     as_text: str | Sequence[str] = (),
     schema_changes: str = "evolve",
+    cascades: str = "refuse",
     invalid_values: str = "fail",
     copy_tasks: int = 8,
     log_retention: str | None = None,
@@ -63,6 +64,10 @@ def capture(
         schema_changes: `evolve`: a table that a statement changes, or a new one that matches, is copied
             beside the log of the others: by this run if it has the same columns then, else by the next one;
             `fail`: it is refused.
+        cascades: what happens to tables whose rows foreign keys change by CASCADE or SET NULL, on servers
+            that do not log these changes: `refuse`: they are not captured; `copy`: such a table is copied
+            again when a row of the table that it refers to is deleted or gets another key. Both must be
+            captured.
         invalid_values: what happens to zero dates such as `0000-00-00`: `fail`: the table gets no new
             version; `null`: they are NULL, and counted.
         copy_tasks: so many tasks of Spark read the first copy at once, each by a connection of its own. 0:
@@ -79,6 +84,7 @@ def capture(
     """
     check_name(name)
     _check_policy(name, "schema_changes", schema_changes, ("evolve", "fail"))
+    _check_policy(name, "cascades", cascades, ("refuse", "copy"))
     _check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
     address = address_of(url, name)
     with explained(name):
@@ -86,12 +92,26 @@ def capture(
         try:
             check_server(connection, name)
             server = flavor_of(connection).name
-            chosen = captured_tables(connection, patterns_of(tables), patterns_of(exclude), name)
+            chosen = captured_tables(
+                connection,
+                patterns_of(tables),
+                patterns_of(exclude),
+                name,
+                follows_cascades=cascades == "copy",
+            )
         finally:
             connection.close()
     for table in chosen:
         require_known_types(table, name)
-    _captures[name] = Capture(name, address, chosen, schema_changes == "evolve", max(0, copy_tasks), server)
+    _captures[name] = Capture(
+        name,
+        address,
+        chosen,
+        follows_changes=schema_changes == "evolve",
+        follows_cascades=cascades == "copy",
+        copy_tasks=max(0, copy_tasks),
+        server=server,
+    )
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention)
     schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}

@@ -33,6 +33,7 @@ from tautochrone.sources.mysql.binlog import dump, point_of
 from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
+from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
 from tautochrone.sources.mysql.reader import LogReader, table_changed
 from tautochrone.sources.mysql.rows import truncate_row
 from tautochrone.sources.mysql.server import (
@@ -62,6 +63,7 @@ class Capture:
 
     Attributes:
         follows_changes: a new table, or one that a statement changes, is copied; otherwise refused.
+        follows_cascades: a table that a foreign key may have changed without a trace is copied again.
         copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
         server: `MariaDB` or `MySQL`.
     """
@@ -70,6 +72,7 @@ class Capture:
     address: Address
     tables: tuple[CapturedTable, ...]
     follows_changes: bool = True
+    follows_cascades: bool = False
     copy_tasks: int = 8
     server: str = "MariaDB"
 
@@ -82,6 +85,7 @@ class MySQLChangeLog:
         self._tables = {table.name: table for table in capture.tables}
         self._connection: Any = None
         self._is_verified = False
+        self._cascades: Mapping[str, Sequence[Cascade]] | None = None
         self._idle: tuple[int, int] | None = None
         """A position and how far the log was when there was nothing to take behind it."""
 
@@ -166,9 +170,10 @@ class MySQLChangeLog:
         """
         # Columns are read behind this place: a statement that changes them later is in the log behind it.
         since = point_of(*_committed_end(connection))
+        self._cascades = None
         tables = {table.name: table for table in self._unchanged_tables(connection)}
         for name in copied:
-            require_logged(connection, tables[name], self._capture.name)
+            require_logged(connection, tables[name], self._capture.name, self._followed())
         kept = {name: text for name, text in position.marker.items() if name in {_FILE, _GTID, *tables}}
         return replace(
             position,
@@ -193,7 +198,7 @@ class MySQLChangeLog:
             return nothing
         reader = self._read_log(connection, after, max_events)
         if reader.changed and reader.point == after.point:
-            if not self._capture.follows_changes:
+            if not reader.by_cascade and not self._capture.follows_changes:
                 raise table_changed(reader.changed[0], "changed by a statement")
             position = self._planned_again(connection, after, reader.changed)
             return replace(nothing, position=position, caught_up=False)
@@ -223,6 +228,7 @@ class MySQLChangeLog:
             flavor=flavor_of(connection),
             gtid=flavor_of(connection).transactions_of(after.marker[_GTID]),
             ignores_case=ignores_case(connection),
+            cascades=self._cascades_by_parent(connection),
         )
         log = connect(self._capture.address)
         try:
@@ -230,6 +236,23 @@ class MySQLChangeLog:
         finally:
             log._force_close()  # noqa: SLF001
         return reader
+
+    def _followed(self) -> Collection[str]:
+        return self._tables if self._capture.follows_cascades else ()
+
+    def _cascades_by_parent(self, connection: Any) -> Mapping[str, Sequence[Cascade]]:
+        """They are asked for once: a statement that changes them is in the log, and its table is copied."""
+        if not self._capture.follows_cascades or flavor_of(connection).logs_cascades(connection):
+            return {}
+        if self._cascades is None:
+            self._cascades = cascades_by_parent(
+                [
+                    key
+                    for table in self._tables.values()
+                    for key in unlogged_foreign_keys(connection, table.schema, table.identifier, table.name)
+                ]
+            )
+        return self._cascades
 
     def _verify(self, connection: Any, after: LogPosition, end: int) -> None:
         """Is it the log that the table was filled from, and is everything there that follows?
@@ -330,7 +353,7 @@ class MySQLChangeLog:
         )
 
     def close(self) -> None:
-        self._is_verified = False
+        self._is_verified, self._cascades = False, None
         if self._connection is not None:
             self._connection._force_close()  # noqa: SLF001
             self._connection = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ from tautochrone.errors import IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
 from tautochrone.sources.mysql.flavors import Flavor
+from tautochrone.sources.mysql.foreign_keys import Cascade
 from tautochrone.sources.mysql.rows import RowEvents, log_rows, truncate_row
 from tautochrone.sources.mysql.statements import begins_group, effects_of, ends_group
 from tautochrone.sources.mysql.tables import CapturedTable
@@ -58,6 +59,8 @@ class LogReader:
         changed: tables that the statement behind `point` changes in a way that the log does not show; there
             it stopped.
         is_at_end: it took all events.
+        changed: tables that the next transaction changes by more than its rows: by a statement, or by foreign
+            keys (`by_cascade`).
         committed_s: when the newest transaction with rows was committed, by the database's clock.
     """
 
@@ -67,10 +70,12 @@ class LogReader:
     point: int
     gtid: dict[str, str]
     ignores_case: bool = False
+    cascades: Mapping[str, Sequence[Cascade]] = field(default_factory=dict)
     reached: int = 0
     committed_s: int | None = None
     rows: int = 0
     changed: tuple[str, ...] = ()
+    by_cascade: bool = False
     is_at_end: bool = False
     _group: _Group | None = None
     _mark: tuple[str, str] | None = None
@@ -148,7 +153,9 @@ class LogReader:
         if captured is None:
             return
         table, layout = captured
-        if event.point <= self.tables[table.name][1]:
+        cascades = self._possible_cascades(event, table)
+        is_new = event.point > self.tables[table.name][1]
+        if not is_new and not cascades:
             return
         _check_layout(table, layout)
         body = rows_body(event.kind, event.body)
@@ -159,8 +166,28 @@ class LogReader:
                 f"binlog_row_image",
                 hint=f"SET GLOBAL binlog_row_image = 'FULL', no session may change it; {_AGAIN}",
             )
-        assert self._group is not None
-        self._group.changes.append((event.kind, table, layout, body.images))
+        relations = {
+            name
+            for cascade in cascades
+            if event.kind in Kind.DELETE or _differ(table, layout, body.images, cascade.columns)
+            for name in cascade.tables
+            if event.point > self.tables[name][1]
+        }
+        if relations:
+            self.changed, self.by_cascade = tuple(sorted(relations)), True
+        elif is_new:
+            assert self._group is not None
+            self._group.changes.append((event.kind, table, layout, body.images))
+
+    def _possible_cascades(self, event: Event, table: CapturedTable) -> list[Cascade]:
+        """Those that this kind of event may set off, and whose tables lack what follows from it."""
+        return [
+            cascade
+            for cascade in self.cascades.get(table.name, ())
+            if (event.kind in Kind.DELETE and cascade.on_delete)
+            or (event.kind in Kind.UPDATE and cascade.on_update)
+            if any(event.point > self.tables[name][1] for name in cascade.tables)
+        ]
 
     def _take_query(self, event: Event) -> bool:
         query = Query.read(event.kind, event.body)
@@ -226,6 +253,13 @@ def _check_layout(table: CapturedTable, layout: TableMap) -> None:
     )
     if not fits:
         raise table_changed(table.name, "changed")
+
+
+def _differ(table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]) -> bool:
+    """Whether an update changes a value in these columns."""
+    # An update of a key becomes a delete and an insert.
+    events = RowEvents(replace(table, keys=columns), layout, "update", [images], [0], [0], [0])
+    return "delete" in log_rows(events)["operation"].to_pylist()
 
 
 def _not_supported(event: Event, what: str) -> IngestError:

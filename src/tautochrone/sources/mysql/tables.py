@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.sources.capture.definitions import matches_any
 from tautochrone.sources.mysql.connection import fetch
 from tautochrone.sources.mysql.flavors import flavor_of
+from tautochrone.sources.mysql.foreign_keys import unlogged_foreign_keys
 
 __all__ = ["CapturedTable", "Column", "captured_tables", "quoted_name", "read_tables", "require_logged"]
 
@@ -31,11 +31,6 @@ _KEYS = f"""
 SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS
 WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 2, SEQ_IN_INDEX
 """
-_CASCADE = re.compile(
-    r"^\s*CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)",
-    re.MULTILINE,
-)
-"""In what SHOW CREATE TABLE prints. The catalog of foreign keys hides them from users who may only read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +145,17 @@ def read_tables(connection: Any) -> dict[str, CapturedTable]:
 
 
 def captured_tables(
-    connection: Any, patterns: Sequence[str], exclude: Sequence[str], capture: str
+    connection: Any,
+    patterns: Sequence[str],
+    exclude: Sequence[str],
+    capture: str,
+    *,
+    follows_cascades: bool = False,
 ) -> tuple[CapturedTable, ...]:
     """The tables that a pattern matches, such as `shop.*`, and whose log says everything.
+
+    Args:
+        follows_cascades: tables may have foreign keys whose changes are not logged, see `require_logged`.
 
     Raises:
         DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
@@ -178,35 +181,48 @@ def captured_tables(
             f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
             hint="give them a primary key, or leave them out with exclude=[…]",
         )
+    followed = {table.name for table in matching} if follows_cascades else set()
     for table in matching:
-        require_logged(connection, table, capture)
+        require_logged(connection, table, capture, followed)
     return matching
 
 
-def require_logged(connection: Any, table: CapturedTable, capture: str) -> None:
+def require_logged(
+    connection: Any, table: CapturedTable, capture: str, followed: Collection[str] = ()
+) -> None:
     """
+    Args:
+        followed: tables whose deleted and updated rows are read, so that it is known when foreign keys change
+            rows of others.
+
     Raises:
         DefinitionError: `CAPTURED_TABLE_NOT_LOGGED`: the server does not log all changes of its rows.
     """
-    problem = _not_logged(connection, table)
+    problem, hint = _not_logged(connection, table, followed)
     if problem:
         raise DefinitionError(
             "CAPTURED_TABLE_NOT_LOGGED",
             f"The capture {capture} includes {table.name}, whose log is not complete: {problem}",
-            hint="change the table, or leave it out with exclude=[…]",
+            hint=hint,
         )
 
 
-def _not_logged(connection: Any, table: CapturedTable) -> str:
+def _not_logged(connection: Any, table: CapturedTable, followed: Collection[str]) -> tuple[str, str]:
     if table.engine != "InnoDB":
-        return f"its engine is {table.engine}, which has no snapshots; ALTER TABLE … ENGINE = InnoDB"
-    if flavor_of(connection).logs_cascades(connection):
-        return ""
-    _name, definition, *_rest = fetch(connection, f"SHOW CREATE TABLE {table.identifier}")[0]
-    cascades = _CASCADE.findall(definition)
-    if cascades:
         return (
-            f"the foreign keys {', '.join(cascades)} change its rows by CASCADE or SET NULL, and the "
-            f"server does not log these changes; use RESTRICT, or MySQL 9.6 or newer, which logs them"
+            f"its engine is {table.engine}, which has no snapshots",
+            "ALTER TABLE … ENGINE = InnoDB, or leave the table out with exclude=[…]",
         )
-    return ""
+    if flavor_of(connection).logs_cascades(connection):
+        return "", ""
+    keys = unlogged_foreign_keys(connection, table.schema, table.identifier, table.name)
+    unseen = [key for key in keys if key.parent not in followed]
+    if not unseen:
+        return "", ""
+    parents = ", ".join(sorted({key.parent for key in unseen}))
+    return (
+        f"the foreign keys {', '.join(key.name for key in unseen)} change its rows by CASCADE or SET NULL, "
+        f"and the server does not log these changes",
+        f"cascades='copy' copies it again when they may have changed it, where {parents} is captured too; or "
+        f"use RESTRICT, or MySQL 9.6 or newer, which logs them, or leave the table out with exclude=[…]",
+    )
