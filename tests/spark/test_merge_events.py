@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -220,3 +221,25 @@ def test_merges_give_what_all_events_give_in_many_orders(spark: SparkSession, mo
         check(spark, MODES[mode], events, choice)
 
     run()
+
+
+def test_microseconds_count_beside_a_map(spark: SparkSession) -> None:
+    events = (
+        "id INT, m MAP<STRING, INT>, __taut_sequence TIMESTAMP, __taut_delete BOOLEAN, "
+        "__taut_truncate BOOLEAN"
+    )
+    first, late, last = (
+        datetime.fromisoformat(f"2026-01-05T08:00:00.000{number}") for number in (100, 400, 900)
+    )
+
+    def event(value: int, at: datetime) -> tuple[Any, ...]:
+        return 1, {"k": value}, at, False, False
+
+    early = spark.createDataFrame([event(1, first), event(3, last)], events)
+    auto_cdc = AutoCdc(keys=("id",), sequence="s", scd_type=2)
+    columns = auto_cdc.merge_columns(early.columns, "test")
+    merge = event_merge(auto_cdc, columns, early.schema, truncates=False)
+    schema = StructType(merge.state_schema("run").fields[:-1])
+    known = merge.merge(merge.folded(early), spark.createDataFrame([], schema)).state
+    merged = merge.merge(merge.folded(spark.createDataFrame([event(2, late)], events)), known)
+    assert sorted(tuple(row)[2:] for row in merged.added.collect()) == [(first, late), (late, last)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -135,3 +136,31 @@ def test_keys_that_cannot_be_told_apart_are_counted(spark: SparkSession) -> None
     )
     events = snapshot_difference(rows, known, LOG, ["id"], sf.lit(20)).collect()
     assert {event["id"]: event[ROWS_OF_KEY] for event in events} == {1: 2, 2: 2, None: 1}
+
+
+PARTS = (
+    "id INT, a STRING, b STRING, c ARRAY<STRING>, d STRUCT<x: STRING, y: STRING>, e MAP<STRING, TIMESTAMP>"
+)
+EARLY, LATE = map(datetime.fromisoformat, ("2026-01-05T08:00:00.000100", "2026-01-05T08:00:00.000900"))
+
+
+def test_change_of_where_null_stands_is_an_event(spark: SparkSession) -> None:
+    before = [
+        (1, "x", None, None, None, None),
+        (2, None, None, ["x", None], None, None),
+        (3, None, None, None, ("x", None), None),
+        (4, None, None, None, None, {"k": EARLY}),
+        (5, None, "x", ["x"], (None, "x"), {"k": EARLY}),
+    ]
+    after = [
+        (1, None, "x", None, None, None),
+        (2, None, None, ["x"], None, None),
+        (3, None, None, None, (None, "x"), None),
+        (4, None, None, None, None, {"k": LATE}),
+        (5, None, "x", ["x"], (None, "x"), {"k": EARLY}),
+    ]
+    log = f"{PARTS}, __taut_sequence BIGINT, __taut_delete BOOLEAN, __taut_truncate BOOLEAN"
+    known = spark.createDataFrame([(*row, 10, False, False) for row in before], log)
+    rows = spark.createDataFrame(after, PARTS)
+    events = snapshot_difference(rows, known, known.schema, ["id"], sf.lit(20)).collect()
+    assert {event["id"] for event in events} == {1, 2, 3, 4}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
@@ -31,7 +31,7 @@ from tautochrone.runtime.refresh.task import RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.materialize import materialize
-from tautochrone.spark.execute.merge_events import is_unordered
+from tautochrone.spark.execute.merge_events import row_hash
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = ["SnapshotChange", "current_rows", "key_not_unique", "snapshot_change"]
@@ -133,17 +133,14 @@ def _by_key(signed: DataFrame, keys: Sequence[str]) -> DataFrame:
     key_columns = [sf.col(quoted(key)) for key in keys]
     fields = [field for field in signed.schema.fields if field.name not in (*keys, _SIGN)]
     values = [sf.col(quoted(field.name)) for field in fields]
-    comparable: list[Column] = [
-        sf.to_json(sf.struct(value)) if is_unordered(field.dataType) else value
-        for value, field in zip(values, fields, strict=True)
-    ]
+    kinds = [field.dataType for field in fields]
     # A struct without fields cannot be stored.
     row = sf.struct(*values, sf.lit(0).alias("_"))
     net = (
         signed.select(
             *key_columns,
             _SIGN,
-            sf.xxhash64(*comparable, sf.lit(0)).alias(_HASH),
+            row_hash(values, kinds).alias(_HASH),
             row.alias(_ROW),
         )
         .groupBy(*key_columns, _HASH)

@@ -45,14 +45,23 @@ __all__ = [
     "NewestRow",
     "NewestValues",
     "all_equal",
+    "as_json",
     "is_unordered",
     "prefixed",
+    "row_hash",
+    "value_hash",
 ]
 
 COUNT, SEQUENCE, DELETED, HASH, TRUNCATES = "count", "sequence", "deleted", "hash", "truncates"
 INVALID, _ALIVE = "invalid", "alive"
 _HORIZON, _STATE, _EVENT, _RANK = "horizon", "of_state", "of_event", "rank"
 _UNORDERED = ("map", "variant")
+_NESTED = ("array", "struct", *_UNORDERED)
+_JSON_OPTIONS = {
+    # Spark writes milliseconds if it is not told otherwise.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +183,15 @@ class EventMerge(abc.ABC):
             truncates.alias(TRUNCATES),
             *(sf.col(quoted(value)).alias(name) for value, name in values),
         )
-        hashes = (self._hash_of(*value) for value in zip(self.values, self._value_types, strict=True))
         is_null = (sf.col(key).isNull() for key in self.keys)
         without_key = reduce(lambda left, right: left | right, is_null) & ~sf.col(TRUNCATES)
         return renamed.withColumns(
             {
                 # Orders events with the same sequence value.
-                HASH: sf.xxhash64(*hashes, sf.lit(0)),
+                HASH: row_hash(map(sf.col, self.values), self._value_types),
                 INVALID: without_key | sf.col(SEQUENCE).isNull(),
             }
         )
-
-    def _hash_of(self, column: str, kind: DataType) -> Column:
-        return sf.xxhash64(sf.to_json(sf.struct(column)) if is_unordered(kind) else sf.col(column))
 
     def _last_of(self, events: DataFrame, *group: str) -> DataFrame:
         window = Window.partitionBy(*group, TRUNCATES, INVALID).orderBy(
@@ -330,7 +335,7 @@ class NewestValues(EventMerge):
     def _grouped(self, rows: DataFrame, *more_keys: str) -> DataFrame:
         """Values with the same sequence value are told by their hashes."""
         newest = (
-            sf.max_by(name, sf.struct(f"{name}.{SEQUENCE}", self._hash_of(f"{name}.value", kind)))
+            sf.max_by(name, sf.struct(f"{name}.{SEQUENCE}", value_hash(sf.col(f"{name}.value"), kind)))
             for name, kind in zip(self.values, self._value_types, strict=True)
         )
         return rows.groupBy(*self.keys, *more_keys).agg(
@@ -342,7 +347,7 @@ class NewestValues(EventMerge):
     def _content(self) -> Column:
         """What two states of a key have in common exactly if they are the same."""
         hashes = (
-            sf.struct(f"{name}.{SEQUENCE}", self._hash_of(f"{name}.value", kind))
+            sf.struct(f"{name}.{SEQUENCE}", value_hash(sf.col(f"{name}.value"), kind))
             for name, kind in zip(self.values, self._value_types, strict=True)
         )
         return sf.struct(SEQUENCE, DELETED, *hashes)
@@ -351,6 +356,26 @@ class NewestValues(EventMerge):
 def is_unordered(kind: DataType) -> bool:
     """Whether values of the type cannot be compared, only their texts."""
     return any(word in kind.simpleString() for word in _UNORDERED)
+
+
+def row_hash(values: Iterable[Column], kinds: Iterable[DataType]) -> Column:
+    """A hash of several values of these types. Of no values it is a constant."""
+    return sf.xxhash64(*map(value_hash, values, kinds), sf.lit(0))
+
+
+def value_hash(value: Column, kind: DataType) -> Column:
+    """A hash of a value. It is never NULL.
+
+    Spark's hash of several values, or of a nested one, leaves NULL out: (NULL, 'x') has that of ('x', NULL).
+    So each value has a hash of its own, and nested ones are hashed as JSON.
+    """
+    is_nested = kind.simpleString().startswith(_NESTED)
+    return sf.xxhash64(as_json(sf.struct(value)) if is_nested else value)
+
+
+def as_json(value: Column) -> Column:
+    """A struct as JSON, from which all that differs can be told."""
+    return sf.to_json(value, _JSON_OPTIONS)
 
 
 def all_equal(names: Iterable[str]) -> Column:

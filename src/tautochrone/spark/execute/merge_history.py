@@ -26,6 +26,7 @@ from tautochrone.spark.execute.merge_events import (
     NewestRow,
     NewestValues,
     all_equal,
+    as_json,
     is_unordered,
     prefixed,
 )
@@ -137,7 +138,7 @@ class History(EventMerge):
     def _comparable(self, row: str) -> Column:
         """A row of the table for a comparison; NULL if it is not there."""
         is_text = any(map(is_unordered, self._value_types))
-        return sf.when(sf.col(row).isNotNull(), sf.to_json(row)) if is_text else sf.col(row)
+        return sf.when(sf.col(row).isNotNull(), as_json(sf.col(row))) if is_text else sf.col(row)
 
     def _row(self) -> Column:
         # A struct without fields cannot be stored.
@@ -147,7 +148,7 @@ class History(EventMerge):
         chosen = set(self.columns.tracked)
         pairs = zip(self.columns.values, self.values, self._value_types, strict=True)
         columns = [
-            sf.to_json(sf.struct(name)) if is_unordered(kind) else sf.col(name)
+            as_json(sf.struct(name)) if is_unordered(kind) else sf.col(name)
             for value, name, kind in pairs
             if value in chosen
         ]

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
 from tautochrone.model.names import quoted
-from tautochrone.spark.execute.merge_events import is_unordered
+from tautochrone.spark.execute.merge_events import row_hash
 
 __all__ = ["ROWS_OF_KEY", "snapshot_difference"]
 
@@ -39,10 +39,7 @@ def snapshot_difference(
     sequence = schema[SEQUENCE_COLUMN].dataType
     fields = [field for field in schema.fields if field.name not in (*keys, *_SPECIAL)]
     values = [sf.col(quoted(field.name)) for field in fields]
-    comparable: list[Column] = [
-        sf.to_json(sf.struct(value)) if is_unordered(field.dataType) else value
-        for value, field in zip(values, fields, strict=True)
-    ]
+    kinds = [field.dataType for field in fields]
     key_columns = [sf.col(quoted(key)) for key in keys]
 
     def with_hash(rows: DataFrame, order: Column, deleted: Column, *, is_new: bool) -> DataFrame:
@@ -51,8 +48,7 @@ def snapshot_difference(
             sf.lit(is_new).alias(_IS_NEW),
             order.cast(sequence).alias(SEQUENCE_COLUMN),
             deleted.alias(DELETE_COLUMN),
-            # A table of keys alone has no values.
-            sf.xxhash64(*comparable, sf.lit(0)).alias(_HASH),
+            row_hash(values, kinds).alias(_HASH),
             # A struct without fields cannot be stored.
             sf.when(sf.lit(is_new), sf.struct(*values, sf.lit(0).alias("_"))).alias(_ROW),
         )
