@@ -6,7 +6,7 @@ seconds that Spark takes to start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.job_assignment import datasets_of
 from tautochrone.project.loading import load_definitions, settings_to_evaluate_with
+from tautochrone.project.names import NameScope
 from tautochrone.project.quarantine import with_quarantines
 from tautochrone.project.settings import Settings
 from tautochrone.project.shared_sources import shared_sources
@@ -136,8 +137,11 @@ class Project(Closeable):
         if missing(self.settings.spark.artifacts):
             resolve(self.settings.spark.artifacts, find_java(), started)
 
-    def analysed(self) -> tuple[Definitions, Graph]:
+    def analysed(self, full: Collection[str] | None = ()) -> tuple[Definitions, Graph]:
         """Load the definitions and resolve the whole graph. Writes nothing.
+
+        Args:
+            full: names of the datasets that will be rebuilt; None: all are.
 
         Raises:
             DefinitionError: what does not fit together.
@@ -175,7 +179,7 @@ class Project(Closeable):
             definitions,
             partial(self._session_for_snapshots, import_session),
             self._external_schema,
-            self._snapshot_position,
+            partial(self._snapshot_position, definitions.scope, full),
         )
         graph = analyse(definitions, self.base, catalog, self._external_schema)
         check_limits(self.settings.limits, graph)
@@ -219,9 +223,13 @@ class Project(Closeable):
         self._identity = identify(self.spec, self.settings, self._identity, self.effects)
         return self._identity
 
-    def job(self) -> Job:
-        """Everything that a run needs. The definitions are checked before anything is written."""
-        definitions, all_jobs = self.analysed()
+    def job(self, full: Collection[str] | None = ()) -> Job:
+        """Everything that a run needs. The definitions are checked before anything is written.
+
+        Args:
+            full: see `analysed`.
+        """
+        definitions, all_jobs = self.analysed(full)
         graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
         emit = self._listeners(graph)
         self._emit(
@@ -302,8 +310,13 @@ class Project(Closeable):
             # The lake has no such database yet.
             return import_session
 
-    def _snapshot_position(self, table: TableName, flow: str) -> SnapshotPosition | None:
-        """Which snapshot of a function a table of the lake has."""
+    def _snapshot_position(
+        self, scope: NameScope, full: Collection[str] | None, table: TableName, flow: str
+    ) -> SnapshotPosition | None:
+        """Which snapshot of a function a table of the lake has; None if it will be rebuilt."""
+        rebuilt = [scope.find(tuple(name.split("."))) for name in full or ()]
+        if full is None or str(table).lower() in (str(name).lower() for name in rebuilt):
+            return None
         if self._external_schema(table) is None:
             return None
         metadata = self.lake.load(table).fork().commit_metadata

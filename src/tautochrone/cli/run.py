@@ -89,7 +89,10 @@ def _execute(
     from tautochrone.runtime.loop.run import Run, RunState
 
     with Project(options, events, located=located) as project:
-        job = project.job()
+        full = None if arguments.full_refresh_all else selected[1]
+        if restarts.full_refreshes_left is not None:
+            full = restarts.full_refreshes_left
+        job = project.job(full)
         job.ownership = ownership
         selection = select(job.topology, *selected, everything=arguments.full_refresh_all)
         if restarts.full_refreshes_left is not None:

@@ -126,7 +126,7 @@ class Pipeline:
 
         `effects` then holds the steps of this run alone.
         """
-        with self.opened() as (job, happened):
+        with self.opened(full=full) as (job, happened):
             self.execute(job, full=full)
             return happened
 
@@ -135,10 +135,13 @@ class Pipeline:
         Run(job, select(job.topology, (), full, everything=False)).once()
 
     @contextmanager
-    def opened(self, effects: Effects | None = None) -> Iterator[tuple[Job, Happened]]:
+    def opened(
+        self, effects: Effects | None = None, *, full: Sequence[str] = ()
+    ) -> Iterator[tuple[Job, Happened]]:
         """A new job and the list that its events go to. It can be verified until the next one.
 
-        `effects` are those of a process that dies, instead of those that count.
+        `effects` are those of a process that dies, instead of those that count; `full` are the tables that it
+        will rebuild.
 
         Raises:
             AssertionError: at the end, a view could not follow a change and was compared.
@@ -150,7 +153,7 @@ class Pipeline:
             self._options, _listener(happened), base=self.session, effects=effects or self.effects
         )
         self._project = project
-        self._job = project.job()
+        self._job = project.job(full)
         as_process(self._job)
         try:
             yield self._job, happened
