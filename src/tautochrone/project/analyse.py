@@ -23,7 +23,7 @@ from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.auto_cdc_events import event_table, needs_event_table, over_snapshot_table
+from tautochrone.project.auto_cdc_events import event_table, over_event_tables, over_snapshot_table
 from tautochrone.project.auto_cdc_query import check_auto_cdc, written_columns
 from tautochrone.project.databricks.files import collected_clauses
 from tautochrone.project.definitions import (
@@ -183,16 +183,8 @@ class _Analysis:
             self._definitions = over_snapshot_table(self._definitions, flow)
         flows = self._definitions.flows_of(name)
         frames = [self._flow(flow, (*path, name)) for flow in flows]
-        read_directly: set[TableName] = set()
-        for number, flow in enumerate(flows):
-            if flow.auto_cdc is None:
-                continue
-            resolved = self._resolved[flow.name]
-            # A table remembers one version for each table that its flows merge.
-            if needs_event_table(resolved) or resolved.inputs.stream & read_directly:
-                frames[number] = self._over_event_table(flow, (*path, name))
-            else:
-                read_directly |= resolved.inputs.stream
+        for number in over_event_tables([self._resolved[flow.name] for flow in flows]):
+            frames[number] = self._over_event_table(flows[number], (*path, name))
         flows = self._definitions.flows_of(name)
         if is_view(dataset):
             frames[0].createOrReplaceTempView(quoted(self._definitions.view_name(name)))

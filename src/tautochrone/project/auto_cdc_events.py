@@ -7,6 +7,8 @@ of a view, the view's rows are a materialized view first.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tautochrone.errors import DefinitionError
@@ -17,7 +19,7 @@ from tautochrone.project.definitions import Definitions, Flow, is_view
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.queries import SqlQuery
 
-__all__ = ["EventTable", "event_table", "event_table_name", "needs_event_table", "over_snapshot_table"]
+__all__ = ["EventTable", "event_table", "event_table_name", "over_event_tables", "over_snapshot_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,20 @@ class EventTable:
     merging: Flow
 
 
-def needs_event_table(flow: ResolvedFlow) -> bool:
+def over_event_tables(flows: Sequence[ResolvedFlow]) -> list[int]:
+    """The numbers of a table's AUTO CDC flows that cannot merge what they read.
+
+    Of flows over one table none can: how far it is merged is remembered by table, and a flow that is added
+    would begin there.
+    """
+    merging = [number for number, flow in enumerate(flows) if flow.flow.auto_cdc is not None]
+    direct = [number for number in merging if not _needs_event_table(flows[number])]
+    readers = Counter(table for number in direct for table in flows[number].inputs.stream)
+    shared = {number for number in direct if any(readers[table] > 1 for table in flows[number].inputs.stream)}
+    return [number for number in merging if number not in direct or number in shared]
+
+
+def _needs_event_table(flow: ResolvedFlow) -> bool:
     """Whether the flow is not row by row over one lake table that it reads as a stream."""
     inputs = flow.inputs
     return (

@@ -402,7 +402,7 @@ class _Keys:
 
 def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
     """Each flow with the lake table whose events it takes. No two of them take those of one table: the
-    analysis gave each further one a table of events."""
+    analysis gave each of them a table of events."""
     return [(flow, input_of(flow)) for flow in task.flows]
 
 
