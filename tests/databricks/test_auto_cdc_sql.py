@@ -59,6 +59,23 @@ def test_flow_of_the_table_that_the_statement_creates() -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "choice"),
+    [
+        ("ON (a, b)", ColumnChoice(("a", "b"))),
+        ("ON a, b", ColumnChoice(("a", "b"))),
+        ("ON * EXCEPT (a)", ColumnChoice(("a",), is_except=True)),
+        ("", None),
+    ],
+)
+def test_columns_in_which_null_is_ignored(columns: str, choice: ColumnChoice | None) -> None:
+    text = f"APPLY CHANGES INTO a FROM STREAM(b) KEYS (id) IGNORE NULL UPDATES {columns} SEQUENCE BY x"
+    clause = auto_cdc_clause(text, "a.sql:1")
+    assert clause is not None
+    assert clause.auto_cdc.is_ignoring_nulls
+    assert clause.auto_cdc.null_ignoring == choice
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "CREATE STREAMING TABLE a AS SELECT auto, cdc FROM STREAM b",
@@ -78,7 +95,8 @@ def test_other_statements_have_none(text: str) -> None:
         ("KEYS (id) KEYS (id) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
         ("KEYS (id) SEQUENCE BY x STORED AS BITEMPORAL", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
         ("KEYS (id) SEQUENCE BY x SYSTEM SEQUENCE BY y", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
-        ("KEYS (id) IGNORE NULL UPDATES ON (a) SEQUENCE BY x", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
+        ("KEYS (id) IGNORE NULL UPDATES (a) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
+        ("KEYS (id) IGNORE NULL UPDATES ON SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
     ],
 )
 def test_refusals(clauses: str, error_class: str) -> None:

@@ -33,8 +33,28 @@ def test_history_may_leave_out_columns_that_the_table_leaves_out() -> None:
     assert replace(flow, tracked=tracked).merge_columns(COLUMNS, "a.sql:1").tracked == ("name",)
 
 
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        (None, ("name", "City")),
+        (ColumnChoice(("CITY",)), ("City",)),
+        (ColumnChoice(("city", "id", "synced"), is_except=True), ("name",)),
+    ],
+)
+def test_null_is_ignored_in_the_chosen_columns(choice: ColumnChoice | None, names: tuple[str, ...]) -> None:
+    columns = ColumnChoice(("synced",), is_except=True)
+    flow = replace(FLOW, columns=columns, is_ignoring_nulls=True, null_ignoring=choice)
+    assert flow.merge_columns(COLUMNS, "a.sql:1").null_ignoring == names
+    assert flow.text != replace(flow, null_ignoring=ColumnChoice(("name",))).text
+
+
 def test_unknown_columns_are_refused() -> None:
-    for flow in (replace(FLOW, keys=("key",)), replace(FLOW, tracked=ColumnChoice(("town",)))):
+    unknown = ColumnChoice(("town",))
+    for flow in (
+        replace(FLOW, keys=("key",)),
+        replace(FLOW, tracked=unknown),
+        replace(FLOW, is_ignoring_nulls=True, null_ignoring=unknown),
+    ):
         with pytest.raises(DefinitionError) as refused:
             flow.merge_columns(COLUMNS, "a.sql:1")
         assert refused.value.error_class == "AUTO_CDC_COLUMN_NOT_FOUND"
@@ -44,7 +64,8 @@ def test_flows_into_one_table_merge_alike() -> None:
     assert common_auto_cdc([("f", None, "a.sql:1")]) is None
     same = replace(FLOW, keys=("id",), sequence="m", delete="gone")
     assert common_auto_cdc([("f", FLOW, "a.sql:1"), ("g", same, "a.sql:2")]) == FLOW
-    for other in (None, replace(FLOW, scd_type=1), replace(FLOW, is_ignoring_nulls=True)):
+    chosen = replace(FLOW, is_ignoring_nulls=True, null_ignoring=ColumnChoice(("name",)))
+    for other in (None, replace(FLOW, scd_type=1), replace(FLOW, is_ignoring_nulls=True), chosen):
         with pytest.raises(DefinitionError) as refused:
             common_auto_cdc([("f", FLOW, "a.sql:1"), ("g", other, "a.sql:2")])
         assert (refused.value.error_class, refused.value.location) == ("AUTO_CDC_FLOWS_DIFFER", "a.sql:2")

@@ -58,31 +58,28 @@ class Event:
         return key, self.a, self.b, (self.sequence // 4, self.sequence % 4), self.deletes, truncates
 
 
-def filled(values: Sequence[Any], older: Sequence[Any]) -> list[Any]:
-    """The values, those before in place of NULL."""
-    return [new if new is not None else old for new, old in zip(values, older, strict=True)]
+def filled(values: Sequence[Any], older: Sequence[Any], ignoring: str) -> list[Any]:
+    """The values of `a` and `b`, those before in place of NULL where it is ignored."""
+    return [
+        old if new is None and name in ignoring else new
+        for name, new, old in zip("ab", values, older, strict=True)
+    ]
 
 
-def current_rows(events: list[Event], *, ignoring: bool) -> list[tuple[Any, ...]]:
-    """SCD type 1 of one key."""
+def current_rows(events: list[Event], *, ignoring: str) -> list[tuple[Any, ...]]:
+    """SCD type 1 of one key. `ignoring`: the columns in which NULL is ignored."""
     row: tuple[Any, ...] | None = None
     for event in sorted(events, key=lambda event: event.sequence):
         if event.deletes or event.id == TRUNCATION:
             row = None
-        elif row is not None and ignoring:
-            row = (
-                event.id,
-                *(
-                    new if new is not None else old
-                    for new, old in zip((event.a, event.b), row[1:], strict=True)
-                ),
-            )
+        elif row is not None:
+            row = event.id, *filled((event.a, event.b), row[1:], ignoring)
         else:
             row = event.id, event.a, event.b
     return [] if row is None else [row]
 
 
-def versions(events: list[Event], *, ignoring: bool, tracked: str) -> list[tuple[Any, ...]]:
+def versions(events: list[Event], *, ignoring: str, tracked: str) -> list[tuple[Any, ...]]:
     """SCD type 2 of one key: id, a, b, start, end."""
     rows: list[list[Any]] = []
     for event in sorted(set(events), key=lambda event: event.sequence):
@@ -93,8 +90,8 @@ def versions(events: list[Event], *, ignoring: bool, tracked: str) -> list[tuple
                 last[4] = at
             continue
         values = [event.a, event.b]
-        if last is not None and ignoring:
-            values = filled(values, last[1:3])
+        if last is not None:
+            values = filled(values, last[1:3], ignoring)
         same = last is not None and all(
             values[number] == last[1 + number] for number, name in enumerate("ab") if name in tracked
         )
@@ -162,12 +159,13 @@ def _check(table: Table, auto_cdc: AutoCdc, events: list[Event], choice: random.
     expected: Counter[tuple[Any, ...]] = Counter()
     truncations = [event for event in taken if event.id == TRUNCATION]
     tracked = "ab" if auto_cdc.tracked is None else "".join(auto_cdc.tracked.names)
+    ignoring = "".join(table.merge.columns.null_ignoring)
     for key in {event.id for event in taken} - {TRUNCATION}:
         own = [event for event in taken if event.id == key]
         if auto_cdc.scd_type == 2:
-            expected.update(versions(own, ignoring=auto_cdc.is_ignoring_nulls, tracked=tracked))
+            expected.update(versions(own, ignoring=ignoring, tracked=tracked))
         else:
-            expected.update(current_rows([*own, *truncations], ignoring=auto_cdc.is_ignoring_nulls))
+            expected.update(current_rows([*own, *truncations], ignoring=ignoring))
     assert table.rows == expected
 
 
@@ -197,11 +195,23 @@ MODES = {
     "history-ignoring-null": AutoCdc(
         keys=("id",), sequence="s", scd_type=2, is_ignoring_nulls=True, tracked=ColumnChoice(("b",))
     ),
+    "newest-ignoring-null-in-a": AutoCdc(
+        keys=("id",), sequence="s", truncate="t", is_ignoring_nulls=True, null_ignoring=ColumnChoice(("a",))
+    ),
+    "history-ignoring-null-but-in-a": AutoCdc(
+        keys=("id",),
+        sequence="s",
+        scd_type=2,
+        is_ignoring_nulls=True,
+        null_ignoring=ColumnChoice(("a", "id"), is_except=True),
+    ),
 }
 CHECKS = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
-@pytest.mark.parametrize("mode", ["newest", "newest-ignoring-null", "history-ignoring-null"])
+@pytest.mark.parametrize(
+    "mode", ["newest", "newest-ignoring-null", "newest-ignoring-null-in-a", "history-ignoring-null"]
+)
 def test_merges_give_what_all_events_give(spark: SparkSession, mode: str) -> None:
     @seed(1)
     @settings(CHECKS, max_examples=2)

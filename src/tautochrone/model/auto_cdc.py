@@ -58,6 +58,7 @@ class AutoCdc:
         truncate: an event that meets this condition removes all rows.
         columns: which columns of the source the table has; None: all.
         is_ignoring_nulls: a NULL in an event leaves the column as it was.
+        null_ignoring: in which columns NULL is ignored, if it is; None: in all.
         scd_type: 1, the table holds the newest row of each key; 2, it holds all of them.
         tracked: changes of which columns begin a new row of type 2; None: of all.
         snapshots_of: the parts of the source's name, if its rows are no events. At each checkpoint the table
@@ -71,6 +72,7 @@ class AutoCdc:
     truncate: Any = None
     columns: ColumnChoice | None = None
     is_ignoring_nulls: bool = False
+    null_ignoring: ColumnChoice | None = None
     scd_type: int = 1
     tracked: ColumnChoice | None = None
     snapshots_of: tuple[str, ...] | None = None
@@ -124,19 +126,24 @@ class AutoCdc:
         columns = [name for name in query_columns if name not in special]
         keys = tuple(column_named(name, columns, location) for name in self.keys)
         values = tuple(name for name in columns if name not in keys)
-        tracked = (
-            columns if self.tracked is None else self._tracked_in_table(self.tracked).of(columns, location)
-        )
+        tracked = self._chosen(self.tracked, columns, location)
+        null_ignoring = self._chosen(self.null_ignoring, columns, location) if self.is_ignoring_nulls else ()
         return MergeColumns(
-            keys=keys, values=values, tracked=tuple(name for name in tracked if name not in keys)
+            keys=keys,
+            values=values,
+            tracked=tuple(name for name in tracked if name not in keys),
+            null_ignoring=tuple(name for name in null_ignoring if name not in keys),
         )
 
-    def _tracked_in_table(self, tracked: ColumnChoice) -> ColumnChoice:
-        """A column that the table leaves out may be left out of the history too."""
-        if self.columns is None or not (self.columns.is_except and tracked.is_except):
-            return tracked
-        left_out = {name.lower() for name in self.columns.names}
-        return replace(tracked, names=tuple(name for name in tracked.names if name.lower() not in left_out))
+    def _chosen(self, choice: ColumnChoice | None, columns: Sequence[str], location: str) -> tuple[str, ...]:
+        """The chosen columns of the table. One that the table leaves out may be named after EXCEPT too."""
+        if choice is None:
+            return tuple(columns)
+        if self.columns is not None and self.columns.is_except and choice.is_except:
+            left_out = {name.lower() for name in self.columns.names}
+            names = tuple(name for name in choice.names if name.lower() not in left_out)
+            choice = replace(choice, names=names)
+        return choice.of(columns, location)
 
     @property
     def text(self) -> str:
@@ -150,17 +157,23 @@ class AutoCdc:
                 self.scd_type,
                 self.tracked,
                 *(["snapshots"] if self.snapshots_of else []),
+                *([] if self.null_ignoring is None else [self.null_ignoring]),
             )
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeColumns:
-    """Columns of the table by what they do in a merge. `values` are those that are no keys."""
+    """Columns of the table by what they do in a merge. `values` are those that are no keys.
+
+    A change of `tracked` ones begins a new row of type 2. NULL in an event leaves `null_ignoring` ones as
+    they were.
+    """
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
     tracked: tuple[str, ...]
+    null_ignoring: tuple[str, ...] = ()
 
 
 def column_named(name: str, columns: Sequence[str], location: str) -> str:
@@ -208,4 +221,4 @@ def common_auto_cdc(flows: Sequence[tuple[str, AutoCdc | None, str]]) -> AutoCdc
 
 def _shared(auto_cdc: AutoCdc) -> tuple[object, ...]:
     keys = tuple(name.lower() for name in auto_cdc.keys)
-    return keys, auto_cdc.scd_type, auto_cdc.is_ignoring_nulls, auto_cdc.tracked
+    return keys, auto_cdc.scd_type, auto_cdc.is_ignoring_nulls, auto_cdc.null_ignoring, auto_cdc.tracked

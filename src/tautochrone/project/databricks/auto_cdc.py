@@ -48,16 +48,22 @@ def create_auto_cdc_flow(
     apply_as_truncates: str | Column | None = None,
     column_list: Sequence[str | Column] | None = None,
     except_column_list: Sequence[str | Column] | None = None,
-    stored_as_scd_type: str | int = 1,
+    stored_as_scd_type: str | int | None = 1,
     track_history_column_list: Sequence[str | Column] | None = None,
     track_history_except_column_list: Sequence[str | Column] | None = None,
     *,
+    ignore_null_updates_column_list: Sequence[str | Column] | None = None,
+    ignore_null_updates_except_column_list: Sequence[str | Column] | None = None,
     where: str | Column | None = None,
     name: str | None = None,
+    flow_name: str | None = None,
     once: bool = False,
     **unknown: Any,
 ) -> None:
     """A flow that merges the change events of `source` into the streaming table `target`.
+
+    Args:
+        flow_name: an older name of `name`.
 
     Raises:
         DefinitionError: `AUTO_CDC_TWO_COLUMN_LISTS`, and those of `AutoCdc.check`.
@@ -79,13 +85,22 @@ def create_auto_cdc_flow(
             or _did_you_mean(given)
             or "leave it out; conditions and computed columns belong into a temporary view as the source",
         )
+    null_ignoring = _choice(
+        ignore_null_updates_column_list,
+        ignore_null_updates_except_column_list,
+        "ignore_null_updates_column_list",
+        text,
+    )
+    if null_ignoring is not None and ignore_null_updates:
+        raise _two_lists("ignore_null_updates=True", "a list of the columns in which NULL is ignored", text)
     auto_cdc = AutoCdc(
         keys=_names(keys, "keys"),
         sequence=sequence_by,
         delete=apply_as_deletes,
         truncate=apply_as_truncates,
         columns=_choice(column_list, except_column_list, "column_list", text),
-        is_ignoring_nulls=ignore_null_updates,
+        is_ignoring_nulls=bool(ignore_null_updates) or null_ignoring is not None,
+        null_ignoring=null_ignoring,
         scd_type=_scd_type(stored_as_scd_type, text),
         tracked=_choice(
             track_history_column_list,
@@ -95,14 +110,14 @@ def create_auto_cdc_flow(
         ),
     )
     registry: Any = get_active_graph_element_registry()
-    registry.register_auto_cdc(name or target, target, source, auto_cdc, location)
+    registry.register_auto_cdc(name or flow_name or target, target, source, auto_cdc, location)
 
 
 def create_auto_cdc_from_snapshot_flow(
     target: str,
     source: str | SnapshotSource | None = None,
     keys: Sequence[str | Column] = (),
-    stored_as_scd_type: str | int = 1,
+    stored_as_scd_type: str | int | None = 1,
     track_history_column_list: Sequence[str | Column] | None = None,
     track_history_except_column_list: Sequence[str | Column] | None = None,
     *,
@@ -161,8 +176,8 @@ def create_auto_cdc_from_snapshot_flow(
     register(name or target, target, snapshots_of, auto_cdc, location)
 
 
-def _scd_type(value: str | int, location: str) -> int:
-    text = str(value).strip()
+def _scd_type(value: str | int | None, location: str) -> int:
+    text = "1" if value is None else str(value).strip()
     if not text.isdecimal():
         raise DefinitionError(
             "AUTO_CDC_SCD_TYPE",
@@ -180,16 +195,26 @@ def _choice(
     argument: str,
     location: str,
 ) -> ColumnChoice | None:
-    if names is not None and except_names is not None:
-        raise DefinitionError(
-            "AUTO_CDC_TWO_COLUMN_LISTS",
-            f"create_auto_cdc_flow() got {argument} and the list of columns to leave out",
-            location=location,
-            hint="give one of the two",
-        )
-    if names is not None:
-        return ColumnChoice(_names(names, argument))
-    return None if except_names is None else ColumnChoice(_names(except_names, argument), is_except=True)
+    """The chosen columns. An empty list is one that is not given: projects fill lists from configurations."""
+    chosen, left_out = _names_if_any(names, argument), _names_if_any(except_names, argument)
+    if chosen and left_out:
+        raise _two_lists(argument, "the list of columns to leave out", location)
+    if chosen:
+        return ColumnChoice(chosen)
+    return ColumnChoice(left_out, is_except=True) if left_out else None
+
+
+def _two_lists(first: str, second: str, location: str) -> DefinitionError:
+    return DefinitionError(
+        "AUTO_CDC_TWO_COLUMN_LISTS",
+        f"create_auto_cdc_flow() got {first} and {second}",
+        location=location,
+        hint="give one of the two",
+    )
+
+
+def _names_if_any(columns: Sequence[str | Column] | None, argument: str) -> tuple[str, ...]:
+    return () if columns is None else _names(columns, argument)
 
 
 def _names(columns: Sequence[str | Column], argument: str) -> tuple[str, ...]:

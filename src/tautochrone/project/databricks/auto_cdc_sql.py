@@ -127,15 +127,11 @@ class _Parser:
                     location=self._location,
                     hint="leave the clause out; tables are STORED AS SCD TYPE 1 or 2",
                 )
-        ignored = parts.get(("IGNORE", "NULL", "UPDATES"))
+        ignored, null_ignoring = parts.get(("IGNORE", "NULL", "UPDATES")), None
         if ignored is not None and ignored[0] != ignored[1]:
-            raise DefinitionError(
-                "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
-                f"AUTO CDC takes IGNORE NULL UPDATES without {self._between(ignored)}",
-                sqlstate="0A000",
-                location=self._location,
-                hint="it is for all columns that are no keys; compute the others in a view as the source",
-            )
+            if self._upper[ignored[0]] != "ON":
+                raise self._invalid("IGNORE NULL UPDATES is followed by ON and columns, or by another clause")
+            null_ignoring = self._columns((ignored[0] + 1, ignored[1]))
         scd_type = self._between(parts.get(("STORED", "AS", "SCD", "TYPE"))) or "1"
         sequence = self._between(parts.get(("SEQUENCE", "BY")))
         if not sequence:
@@ -148,6 +144,7 @@ class _Parser:
             truncate=self._between(parts.get(("APPLY", "AS", "TRUNCATE", "WHEN"))) or None,
             columns=self._columns(parts.get(("COLUMNS",))),
             is_ignoring_nulls=ignored is not None,
+            null_ignoring=null_ignoring,
             scd_type=int(scd_type) if scd_type.isdecimal() else 0,
             tracked=self._columns(parts.get(("TRACK", "HISTORY", "ON"))),
         )
@@ -194,8 +191,8 @@ class _Parser:
             words = words[1:-1]
         names, commas = words[::2], words[1::2]
         is_list = all(name.kind == "name" and not name.text[0].isdigit() for name in names)
-        if not is_list or any(comma.text != "," for comma in commas):
-            raise self._invalid(f"{self._between(part)} is no list of columns")
+        if not names or not is_list or any(comma.text != "," for comma in commas):
+            raise self._invalid(f"{self._between(part) or 'nothing'} is no list of columns")
         return ColumnChoice(tuple(unquote(name.text) for name in names), is_except=is_except)
 
     # -- text -------------------------------------------------------------------------------------

@@ -247,6 +247,7 @@ class _Merging:
     def _layout(self, merge: EventMerge) -> StateLayout:
         schema = merge.state_schema(RUN)
         tracked = None if self.auto_cdc.tracked is None else repr(self.auto_cdc.tracked).lower()
+        null_ignoring = self.auto_cdc.null_ignoring
         # Further columns may come: the types of those that are there are compared when the state is widened.
         lasting = [field.jsonValue() for field in schema.fields if field.name not in merge.values]
         signed = json.dumps(
@@ -257,6 +258,7 @@ class _Merging:
                 merge.columns.keys,
                 tracked,
                 lasting,
+                *([] if null_ignoring is None else [repr(null_ignoring).lower()]),
             ]
         )
         return StateLayout(

@@ -4,7 +4,7 @@ A state is what must be known of a key so that later events of it, in whatever o
 that all of its events together give in the order of their sequence values.
 
 * SCD type 1: the last event of each key, without its values.
-* SCD type 1 that ignores NULL: for each column the last value that is not NULL.
+* SCD type 1 that ignores NULL: for each column the last value, which is not NULL where NULL is ignored.
 * SCD type 2: all events.
 
 Two events of a key with the same sequence value count as one: a deletion before others, then the one with
@@ -165,6 +165,12 @@ class EventMerge(abc.ABC):
     # -- shared -----------------------------------------------------------------------------------
 
     @property
+    def _null_ignoring(self) -> frozenset[str]:
+        """The values in which NULL leaves what was there."""
+        names = zip(self.columns.values, self.values, strict=True)
+        return frozenset(name for column, name in names if column in self.columns.null_ignoring)
+
+    @property
     def _sequence_type(self) -> DataType:
         return self.query[SEQUENCE_COLUMN].dataType
 
@@ -300,7 +306,7 @@ class NewestValues(EventMerge):
             sf.when(is_deletion, sequence).alias(DELETED),
             *(
                 sf.when(
-                    ~is_deletion & sf.col(name).isNotNull(),
+                    ~is_deletion & (sf.lit(name not in self._null_ignoring) | sf.col(name).isNotNull()),
                     sf.struct(sequence.alias(SEQUENCE), sf.col(name).alias("value")),
                 ).alias(name)
                 for name in self.values

@@ -39,9 +39,7 @@ _VERSION, _LIFE, _IS_FIRST = "version", "life", "is_first"
 
 @dataclass(frozen=True, slots=True)
 class History(EventMerge):
-    """SCD type 2. `is_ignoring_nulls`: a NULL in an event leaves the value of the event before it."""
-
-    is_ignoring_nulls: bool
+    """SCD type 2. A NULL in an event may leave the value of the event before it."""
 
     @property
     def row_keys(self) -> dict[str, str]:
@@ -81,7 +79,7 @@ class History(EventMerge):
     def _versions(self, events: DataFrame) -> DataFrame:
         """The rows of the table that events give."""
         by_sequence = Window.partitionBy(*self.keys).orderBy(SEQUENCE)
-        if self.is_ignoring_nulls:
+        if self._null_ignoring:
             events = self._filled(events, by_sequence)
         deleted = sf.col(DELETED)
         current = sf.struct(deleted.alias(DELETED), self._tracked().alias(_ROW))
@@ -108,13 +106,13 @@ class History(EventMerge):
         )
 
     def _filled(self, events: DataFrame, by_sequence: WindowSpec) -> DataFrame:
-        """Events with the values of those before them, back to the last deletion, in place of NULL."""
+        """Events with the values of those before them, back to the last deletion, where NULL is ignored."""
         up_to_here = Window.unboundedPreceding, Window.currentRow
         deletions = sf.sum(sf.col(DELETED).cast("int")).over(by_sequence.rowsBetween(*up_to_here))
         life = Window.partitionBy(*self.keys, _LIFE).orderBy(SEQUENCE).rowsBetween(*up_to_here)
         filled = {
             name: sf.last(sf.when(~sf.col(DELETED), sf.col(name)), ignorenulls=True).over(life)
-            for name in self.values
+            for name in sorted(self._null_ignoring)
         }
         return events.withColumn(_LIFE, deletions).withColumns(filled)
 
@@ -169,6 +167,6 @@ def event_merge(
         truncates: whether an event may empty the table.
     """
     if auto_cdc.scd_type == 2:
-        return History(columns, query, False, auto_cdc.is_ignoring_nulls)
+        return History(columns, query, False)
     kind = NewestValues if auto_cdc.is_ignoring_nulls else NewestRow
     return kind(columns, query, truncates)
