@@ -19,7 +19,7 @@ from .faults import Crash, Strike, StrikingEffects
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 DEFINITIONS = """
-CREATE STREAMING TABLE newest;
+CREATE STREAMING TABLE newest (CONSTRAINT small EXPECT (a < 4));
 APPLY CHANGES INTO newest FROM STREAM(events) KEYS (id) APPLY AS DELETE WHEN a IS NULL SEQUENCE BY n;
 
 CREATE STREAMING TABLE history FLOW AUTO CDC FROM STREAM(events) KEYS (id)
@@ -89,6 +89,9 @@ class Events:
             if table == "history":
                 expected = sorted((row for row in expected if row[1] is not None), key=str)
             assert _rows(session, f"SELECT * FROM {table}") == expected, table
+        statuses = self.pipeline.job.store.datasets.statuses()
+        (counted,) = next(status for status in statuses if status.dataset.table == "newest").expectations
+        assert [(counted.violations,)] == _rows(session, "SELECT count_if(a >= 4) FROM events")
         (verdict,) = [verdict for verdict in self.pipeline.verify() if verdict.dataset.table == "sums"]
         assert verdict.equal
 

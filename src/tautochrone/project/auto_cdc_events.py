@@ -83,7 +83,8 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
     changed = replace(
         definitions,
         datasets={**datasets, name: events},
-        flows=(*flows, replace(flow, target=name, auto_cdc=None)),
+        # Expectations are those of the rows that the merge writes: all events are kept.
+        flows=(*flows, replace(flow, target=name, auto_cdc=None, expectations=())),
     )
     return EventTable(changed, name, merging)
 

@@ -119,7 +119,8 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
     Raises:
         DefinitionError: `AUTO_CDC_TARGET`, `AUTO_CDC_FLOWS_DIFFER`, `EXPECTATION_NOT_SUPPORTED`.
     """
-    if common_auto_cdc([(flow.name, flow.auto_cdc, str(flow.location)) for flow in flows]) is None:
+    common = common_auto_cdc([(flow.name, flow.auto_cdc, str(flow.location)) for flow in flows])
+    if common is None:
         return
     location = str(flows[0].location)
     if dataset.kind is not DatasetKind.STREAMING_TABLE:
@@ -129,13 +130,14 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
             location=location,
             hint="create the target with CREATE STREAMING TABLE or create_streaming_table()",
         )
-    if dataset.expectations:
+    if dataset.expectations and common.takes_snapshots:
         raise DefinitionError(
             "EXPECTATION_NOT_SUPPORTED",
-            f"The rows of {dataset.name} are merged by key, and it has expectations",
+            f"{dataset.name} takes what changes from one snapshot to the next, and it has expectations",
             sqlstate="0A000",
             location=str(dataset.location),
-            hint="Give them to the table that its flow reads, or to a view over it.",
+            hint="Let the source or the function leave such rows out, or give the expectations to the source "
+            "or to a view over the table.",
         )
 
 

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.auto_cdc import AutoCdc
+from tautochrone.model.auto_cdc import DELETE_COLUMN, TRUNCATE_COLUMN, AutoCdc
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
@@ -137,7 +138,9 @@ class Flow:
             try:
                 with use_session(session, self.scope.catalog, self.scope.namespace, self.conf):
                     rows = self.query.dataframe(session, listener)
-                    return rows if with_dropped else without_dropped(rows, self._rewritten())
+                    if with_dropped:
+                        return rows
+                    return without_dropped(rows, self._rewritten(), self._without_row())
             except Exception as error:
                 raise explain(error, self.query.position_of, self.location) from error
 
@@ -155,7 +158,11 @@ class Flow:
             evaluation_lock,
             use_session(rows.sparkSession, self.scope.catalog, self.scope.namespace, self.conf),
         ):
-            return with_flags(rows, self._rewritten())
+            return with_flags(rows, self._rewritten(), self._without_row())
+
+    def _without_row(self) -> Column | None:
+        """Which rows are events that write no row, so that expectations say nothing about them."""
+        return None if self.auto_cdc is None else sf.col(DELETE_COLUMN) | sf.col(TRUNCATE_COLUMN)
 
     def _rewritten(self) -> tuple[Expectation, ...]:
         """The expectations with the names of the pipeline's datasets as Spark knows them."""

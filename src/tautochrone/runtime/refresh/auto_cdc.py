@@ -24,12 +24,14 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.expectations import counts
 from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.refresh.checked_events import checked_events
 from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.event_merges import aligned_events, input_of, merge_of
 from tautochrone.runtime.refresh.keyed_apply import added_rows, commit_change
@@ -84,6 +86,7 @@ class AutoCdcRefresher:
         Raises:
             RefreshError: `STREAM_INPUT_CHANGED`, `AUTO_CDC_EVENT_INVALID`, `AUTO_CDC_CHANGED`,
                 `AUTO_CDC_STATE_LOST`.
+            ExpectationError: an event violates an expectation that fails.
             ConflictError: somebody else moved the table.
         """
         inputs = _inputs(task)
@@ -91,7 +94,7 @@ class AutoCdcRefresher:
         if last_commit is not None and is_committed(task):
             mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
             result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
-            return replace(result, is_recovered=True)
+            return replace(_with_counts(result, task, last_commit.violations), is_recovered=True)
         is_first = last_commit is None or last_commit.mode is None
         session = self._session(task)
         set_active_session(session)
@@ -110,11 +113,15 @@ class AutoCdcRefresher:
         if changed is not None:
             rows = changed.count
         mode = RefreshMode.FULL if is_first else RefreshMode.INCREMENTAL
-        if not parts:
-            return _no_events(task, mode, ReasonCode.NO_NEW_ROWS)
-        refresh = _Merging(task, self._context, auto_cdc, session, mode)
+        before = {} if is_first else task.violations_before
         with tuned(session, delta_rows=rows):
-            return refresh.run(parts, rows, None if changed is None else changed.new_keys)
+            checked = checked_events(parts, task.name, task.expectations, before)
+            if parts:
+                refresh = _Merging(task, self._context, auto_cdc, session, mode, checked.violations)
+                result = refresh.run(checked.parts, rows, None if changed is None else changed.new_keys)
+            else:
+                result = _no_events(task, mode, ReasonCode.NO_NEW_ROWS, checked.violations)
+        return _with_counts(result, task, checked.violations)
 
     def _row_bound(self, name: TableName, merged: str | None, new: Version) -> int:
         """How many rows a table got since a version, at most."""
@@ -136,7 +143,8 @@ class AutoCdcRefresher:
         if added is None:
             return None
         self._context.views.prepare(session, flow.views, task.inputs)
-        return stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
+        plan = analyzed_plan(flow.evaluate(session, with_dropped=True))
+        return flow.flow.with_flags(stream_as_batch(session, plan, added))
 
     def _snapshot_change(
         self, task: RefreshTask, auto_cdc: AutoCdc, merged: Mapping[str, str], session: SparkSession
@@ -185,6 +193,7 @@ class _Merging:
     auto_cdc: AutoCdc
     session: SparkSession
     mode: RefreshMode
+    violations: Mapping[str, int]
 
     def run(
         self, parts: Sequence[DataFrame], max_events: int, new_keys: DataFrame | None = None
@@ -202,7 +211,7 @@ class _Merging:
         folded, count = materialize(folded, max_rows=max_events)
         self._require_valid(merge, folded)
         if count == 0 and not is_first:
-            return _no_events(task, self.mode, ReasonCode.NO_EVENTS_OF_KEYS)
+            return _no_events(task, self.mode, ReasonCode.NO_EVENTS_OF_KEYS, self.violations)
         layout = self._layout(merge)
         states = States(self.context.base, self.context.lake, task.name, {_STATE: layout}, task.fork)
         truncates = merge.is_truncating and bool(merge.truncations(folded).take(1))
@@ -322,7 +331,7 @@ class _Merging:
         is_local: bool,
     ) -> Refreshed:
         task, is_first = self.task, self.mode is RefreshMode.FULL
-        metadata = task.metadata_with(self.mode)
+        metadata = replace(task.metadata_with(self.mode), violations=self.violations)
         staged = task.table.stage(task.fork, align(merged.added, schema, str(task.name)), local=is_local)
         old_rows = {} if is_first else self._positions(merge, merged.removed, keys)
         if is_first:
@@ -408,13 +417,22 @@ def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
     return [(flow, input_of(flow)) for flow in task.flows]
 
 
-def _no_events(task: RefreshTask, mode: RefreshMode, code: ReasonCode) -> Refreshed:
-    """Record the versions of the inputs; the state stays."""
+def _no_events(
+    task: RefreshTask, mode: RefreshMode, code: ReasonCode, violations: Mapping[str, int]
+) -> Refreshed:
+    """Record the versions of the inputs and the violations; the state stays."""
     last_commit = task.fork.commit_metadata
     companions = {} if last_commit is None else last_commit.companions
-    metadata = replace(task.metadata_with(mode), companions=companions)
+    metadata = replace(task.metadata_with(mode), companions=companions, violations=violations)
     task.table.commit_metadata_only(task.fork, metadata)
     return _no_data(task, code)
+
+
+def _with_counts(result: Refreshed, task: RefreshTask, violations: Mapping[str, int]) -> Refreshed:
+    """The result of a refresh, with the violations of the table's expectations."""
+    before = {} if task.is_full_requested else task.violations_before
+    counted = counts(task.expectations, before, violations)
+    return replace(result, refresh=replace(result.refresh, expectations=counted))
 
 
 def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:

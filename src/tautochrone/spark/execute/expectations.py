@@ -35,8 +35,13 @@ _WAITS = 100
 """How often to ask for an observation, 0.1 s each, before the rows are counted by a query of their own."""
 
 
-def without_dropped(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+def without_dropped(
+    rows: DataFrame, expectations: Sequence[Expectation], unchecked: Column | None = None
+) -> DataFrame:
     """`rows` that violate no expectation which drops them.
+
+    Args:
+        unchecked: rows that meet this condition violate nothing.
 
     Raises:
         DefinitionError: Spark's class, with the name of the expectation whose condition does not resolve.
@@ -45,24 +50,34 @@ def without_dropped(rows: DataFrame, expectations: Sequence[Expectation]) -> Dat
         if expectation.action is ViolationAction.DROP:
             try:
                 # A row meets a condition only if it is true, as in WHERE.
-                rows = rows.where(expectation.condition)
+                is_met = sf.expr(expectation.condition)
+                rows = rows.where(is_met if unchecked is None else unchecked | is_met)
             except PySparkException as error:
                 raise _unresolved(expectation, error) from error
     return rows
 
 
-def with_flags(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+def with_flags(
+    rows: DataFrame, expectations: Sequence[Expectation], unchecked: Column | None = None
+) -> DataFrame:
     """`rows` with a column for each expectation: true if the row violates it, else false.
+
+    Args:
+        unchecked: rows that meet this condition violate nothing.
 
     Raises:
         DefinitionError: as of `without_dropped`.
     """
     for name, expectation in zip(flag_names(expectations), expectations, strict=True):
         is_met = sf.coalesce(sf.expr(expectation.condition).cast("boolean"), sf.lit(False))
+        if unchecked is not None:
+            is_met = unchecked | is_met
         try:
             rows = rows.withColumn(name, ~is_met)
         except PySparkException as error:
-            flagged = _with_flag_over_hidden_columns(rows, expectation.condition, name)
+            flagged = None
+            if unchecked is None:
+                flagged = _with_flag_over_hidden_columns(rows, expectation.condition, name)
             if flagged is None:
                 raise _unresolved(expectation, error) from error
             rows = flagged
