@@ -16,7 +16,8 @@ INSTEAD = {
     "on_event_hook": "Read the events of a run from `taut run --json`.",
     "row_filter": "Define a view with the filter as its WHERE, and give readers that view.",
     "column mask": "Define a view that computes the masked column, and give readers that view.",
-    "once": "Write the rows of a one-time load as a dataset of their own, and read both with UNION ALL.",
+    "once": "Leave it out and let the flow read a stream (spark.readStream, STREAM): each row is taken once, "
+    "and again at a full refresh.",
     "generated column": "Compute the column in the query.",
     "dbutils": "Read parameters with spark.conf.get, from `configuration` in the pipeline spec. Of "
     "dbutils there is fs.ls.",
