@@ -225,3 +225,57 @@ def test_events_come_through_a_view(project: DialectProject) -> None:
     project.run()
     assert project.rows("SELECT id, name FROM newest ORDER BY id") == [(1, "B"), (2, "C")]
     assert project.verdicts == {"newest": None}
+
+
+ONCE = """
+import dlt
+from pyspark.sql.functions import lit
+
+ORDERS = "id INT, state STRING, n INT"
+
+@dlt.view
+def full_orders():
+    return spark.readStream.schema(ORDERS).json("@IN@/full")
+
+@dlt.view
+def changed_orders():
+    return spark.readStream.schema(ORDERS).json("@IN@/changes")
+
+dlt.create_streaming_table("orders")
+dlt.create_auto_cdc_flow(
+    flow_name="full_orders_flow",
+    once=True,
+    target="orders",
+    source="full_orders",
+    keys=["id"],
+    sequence_by=lit(0),
+)
+dlt.create_auto_cdc_flow(
+    flow_name="changed_orders_flow", target="orders", source="changed_orders", keys=["id"], sequence_by="n"
+)
+"""
+
+
+@pytest.mark.slow
+def test_full_load_by_a_flow_that_runs_once(project: DialectProject) -> None:
+    project.define("orders.py", ONCE)
+    project.json("full/1.json", {"id": 1, "state": "new"}, {"id": 2, "state": "new"})
+    project.json("changes/1.json", {"id": 1, "state": "paid", "n": 1})
+    happened = project.run()
+    assert project.rows("SELECT id, state FROM orders ORDER BY id") == [(1, "paid"), (2, "new")]
+    (warning,) = happened.of("definition_warning")
+    assert "once of full_orders_flow has no effect" in str(warning["reason"])
+    project.json("changes/2.json", {"id": 2, "state": "paid", "n": 2})
+    happened = project.run()
+    assert [batch["flow"] for batch in happened.of("batch")] == ["changed_orders_flow"]
+    project.run(full=["orders", "full_orders_flow__events", "changed_orders_flow__events"])
+    assert project.rows("SELECT id, state FROM orders ORDER BY id") == [(1, "paid"), (2, "paid")]
+    project.define(
+        "orders.py",
+        ONCE.replace(
+            'spark.readStream.schema(ORDERS).json("@IN@/full")', 'spark.read.schema(ORDERS).json("@IN@/full")'
+        ),
+    )
+    with pytest.raises(DefinitionError, match="reads a batch once") as refused:
+        project.pipeline.run()
+    assert refused.value.error_class == "DATABRICKS_ONLY"

@@ -111,3 +111,36 @@ def test_snapshots_after_a_rebuild_and_with_repeated_keys(project: DialectProjec
         (project.inputs / f"customers/{file}.json").unlink()
     project.run()
     assert history(project) == rows
+
+
+SQL = """
+CREATE STREAMING TABLE names;
+CREATE FLOW names_flow AS AUTO CDC INTO names
+FROM SNAPSHOT (
+  SELECT id, upper(name) AS name
+  FROM read_files('@IN@/customers', format => 'json', schema => 'id INT, name STRING')
+  WHERE name <> ')'
+)
+KEYS (id);
+
+CREATE STREAMING TABLE cities FLOW AUTO CDC FROM SNAPSHOT (SELECT id, city FROM customers) KEYS (id)
+STORED AS SCD TYPE 2;
+"""
+
+
+@pytest.mark.slow
+def test_snapshots_of_queries_in_sql(project: DialectProject) -> None:
+    project.define("source.py", SOURCE)
+    project.define("tables.sql", SQL)
+    project.json(
+        "customers/1.json", customer(1, "Ana", "Lima"), customer(2, "Bo", "Oslo"), customer(3, ")", "Rome")
+    )
+    project.run()
+    assert project.rows("SELECT * FROM names ORDER BY id") == [(1, "ANA"), (2, "BO")]
+    project.json("customers/1.json", customer(1, "Ana", "Lima"), customer(3, "Cy", None))
+    project.run()
+    assert project.rows("SELECT * FROM names ORDER BY id") == [(1, "ANA"), (3, "CY")]
+    assert project.rows("SELECT id, city, __END_AT IS NULL FROM cities ORDER BY id, 3") == [
+        (1, "Lima", True), (2, "Oslo", False), (3, "Rome", False), (3, None, True),
+    ]  # fmt: skip
+    assert set(project.verdicts.values()) == {True}

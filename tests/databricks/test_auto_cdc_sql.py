@@ -75,6 +75,51 @@ def test_columns_in_which_null_is_ignored(columns: str, choice: ColumnChoice | N
     assert clause.auto_cdc.null_ignoring == choice
 
 
+def test_snapshots_of_a_query() -> None:
+    text = """CREATE FLOW f AS AUTO CDC INTO a FROM SNAPSHOT (
+      SELECT * FROM b WHERE (x > 1) AND y <> ')'
+    ) KEYS (id) STORED AS SCD TYPE 2 TRACK HISTORY ON * EXCEPT (y)"""
+    clause = auto_cdc_clause(text, "a.sql:1")
+    assert clause is not None
+    assert (clause.flow, clause.target) == (("f",), ("a",))
+    assert clause.query == "\nSELECT * FROM b WHERE (x > 1) AND y <> ')'"
+    assert clause.auto_cdc == AutoCdc(
+        keys=("id",),
+        sequence=None,
+        scd_type=2,
+        tracked=ColumnChoice(("y",), is_except=True),
+        takes_snapshots=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "error_class"),
+    [
+        (
+            "INTO a FROM SNAPSHOT (SELECT 1) WITH VERSION (SELECT 2) KEYS (id)",
+            "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
+        ),
+        ("INTO a FROM SNAPSHOT (SELECT 1) KEYS (id) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
+        ("INTO a FROM SNAPSHOT (SELECT 1) b KEYS (id)", "AUTO_CDC_SYNTAX"),
+        ("INTO a FROM SNAPSHOT () KEYS (id)", "AUTO_CDC_SYNTAX"),
+        ("INTO a FROM SNAPSHOT (SELECT 1 KEYS (id)", "AUTO_CDC_SYNTAX"),
+        ("ONCE INTO a FROM SNAPSHOT (SELECT 1) KEYS (id)", "DATABRICKS_ONLY"),
+    ],
+)
+def test_refusals_of_snapshots(text: str, error_class: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        auto_cdc_clause(f"CREATE FLOW f AS AUTO CDC {text}", "a.sql:3")
+    assert refused.value.error_class == error_class
+
+
+def test_flow_that_runs_once() -> None:
+    text = "CREATE FLOW f AS AUTO CDC ONCE INTO a FROM STREAM(b) KEYS (id) SEQUENCE BY x"
+    clause = auto_cdc_clause(text, "a.sql:1")
+    assert clause is not None
+    assert clause.target == ("a",)
+    assert clause.auto_cdc == AutoCdc(keys=("id",), sequence="x", is_once=True)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -95,6 +140,7 @@ def test_other_statements_have_none(text: str) -> None:
         ("KEYS (id) KEYS (id) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
         ("KEYS (id) SEQUENCE BY x STORED AS BITEMPORAL", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
         ("KEYS (id) SEQUENCE BY x SYSTEM SEQUENCE BY y", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
+        ("KEYS (id) COLUMNS SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
         ("KEYS (id) IGNORE NULL UPDATES (a) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
         ("KEYS (id) IGNORE NULL UPDATES ON SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
     ],

@@ -73,7 +73,7 @@ def test_dlt_table_is_what_its_query_is(project: DialectProject) -> None:
         ("dlt.create_auto_cdc_from_snapshot_flow('a', 7, ['k'])", "AUTO_CDC_SNAPSHOT_SOURCE"),
         ("dlt.create_auto_cdc_from_snapshot_flow('a', 'b', [])", "AUTO_CDC_WITHOUT_KEYS"),
         ("dlt.create_auto_cdc_flow('a', 'b', [], 's')", "AUTO_CDC_WITHOUT_KEYS"),
-        ("dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', once=True)", "DATABRICKS_ONLY"),
+        ("dlt.create_auto_cdc_from_snapshot_flow('a', 'b', ['k'], once=True)", "DATABRICKS_ONLY"),
         ("dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', where='x')", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
         ("dlt.create_auto_cdc_flow('a', 'b', ['k'], 's', stored_as_scd_type='3')", "AUTO_CDC_SCD_TYPE"),
         (

@@ -64,6 +64,7 @@ class AutoCdc:
         snapshots_of: the parts of the source's name, if its rows are no events. At each checkpoint the table
             takes what changed in them since the last one; the sequence value is the time of the checkpoint.
         takes_snapshots: the events are the differences of snapshots.
+        is_once: the source is to be read once.
     """
 
     keys: tuple[str, ...]
@@ -77,6 +78,7 @@ class AutoCdc:
     tracked: ColumnChoice | None = None
     snapshots_of: tuple[str, ...] | None = None
     takes_snapshots: bool = False
+    is_once: bool = False
 
     def check(self, location: str) -> None:
         """What can be checked without the source's columns.

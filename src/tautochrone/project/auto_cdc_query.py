@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
@@ -22,9 +23,13 @@ from tautochrone.model.auto_cdc import (
 )
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import quoted
+from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.project.definitions import Flow, Query, QueryListener
 from tautochrone.project.explain_failure import CodePosition
-from tautochrone.spark.jvm.errors import SparkProblem
+from tautochrone.spark.jvm.errors import SparkProblem, problem_of
+
+_NO_STREAM = "_LEGACY_ERROR_TEMP_1008"
+"""Spark's class of a view that is read as a stream and is none."""
 
 __all__ = ["AutoCdcQuery", "check_auto_cdc", "written_columns"]
 
@@ -50,7 +55,7 @@ class AutoCdcQuery:
 
     def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         """The columns of the table, the sequence value, and whether the event deletes or truncates."""
-        rows, auto_cdc = self.source.dataframe(session, listener), self.auto_cdc
+        rows, auto_cdc = self._rows(session, listener), self.auto_cdc
         chosen = tuple(rows.columns)
         if auto_cdc.columns is not None:
             chosen = auto_cdc.columns.of(chosen, self.location)
@@ -64,6 +69,14 @@ class AutoCdcQuery:
         )
         self._check_sequence(events.schema)
         return events
+
+    def _rows(self, session: SparkSession, listener: QueryListener | None) -> DataFrame:
+        try:
+            return self.source.dataframe(session, listener)
+        except PySparkException as error:
+            if self.auto_cdc.is_once and problem_of(error).error_class == _NO_STREAM:
+                raise databricks_only("once", "A flow that reads a batch once", self.location) from error
+            raise
 
     def view_text(self, _session: SparkSession) -> str | None:
         return None

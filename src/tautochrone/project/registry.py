@@ -388,6 +388,9 @@ class Registry(GraphElementRegistry):
         snapshots = query if isinstance(query, SnapshotFunction) else None
         if auto_cdc is not None:
             auto_cdc.check(str(location))
+            if auto_cdc.is_once:
+                reason = Reason.of(ReasonCode.CLAUSE_IGNORED, statement=".".join(name), clause="once")
+                self.warnings.append(DefinitionWarning(location, reason))
             query = AutoCdcQuery(query, auto_cdc, str(location))
         location_text = str(location)
         resolved = scope.resolve(target, location_text)

@@ -95,7 +95,8 @@ def query_of(plan: JavaObject) -> JavaObject:
 
 
 def _statements(chunk: Chunk, file: str, spark_parser: JavaObject) -> list[Statement]:
-    """A statement, or two: `CREATE STREAMING TABLE … FLOW AUTO CDC …` makes a table and its flow."""
+    """A statement, or several: `CREATE STREAMING TABLE … FLOW AUTO CDC …` makes a table and its flow, and the
+    query of snapshots is a view."""
     location = SourceLocation(file, chunk.line)
     clause = auto_cdc_clause(chunk.text, str(location))
     if clause is None:
@@ -103,15 +104,21 @@ def _statements(chunk: Chunk, file: str, spark_parser: JavaObject) -> list[State
     table = replace(chunk, text=clause.table_text)
     created = [_statement(table, file, spark_parser)] if clause.table_text else []
     target = created[0].name if created else clause.target
-    dialect = translate(clause.query, str(location))
+    name, query, auto_cdc = clause.flow or target, clause.query, clause.auto_cdc
+    if auto_cdc.takes_snapshots:
+        view = f"{name[-1]}__query"
+        text = f"CREATE TEMPORARY VIEW {quoted(view)} AS {query}"
+        created.append(_statement(replace(chunk, text=text), file, spark_parser))
+        query, auto_cdc = f"SELECT * FROM STREAM {quoted(view)}", replace(auto_cdc, snapshots_of=(view,))
+    dialect = translate(query, str(location))
     flow = Statement(
         kind=StatementKind.FLOW,
         text=dialect.text,
         location=location,
-        name=clause.flow or target,
+        name=name,
         flow_target=target,
         dialect=dialect,
-        auto_cdc=clause.auto_cdc,
+        auto_cdc=auto_cdc,
     )
     return [*created, flow]
 

@@ -64,14 +64,13 @@ def create_auto_cdc_flow(
 
     Args:
         flow_name: an older name of `name`.
+        once: has no effect. The source is a stream, of which each event is taken once.
 
     Raises:
         DefinitionError: `AUTO_CDC_TWO_COLUMN_LISTS`, and those of `AutoCdc.check`.
     """
     location = caller()
     text = shown(location)
-    if once:
-        raise databricks_only("once", "create_auto_cdc_flow(once=True)", text)
     given = sorted(key for key, value in unknown.items() if value is not None and value is not False)
     if where is not None:
         given.append("where")
@@ -101,6 +100,7 @@ def create_auto_cdc_flow(
         columns=_choice(column_list, except_column_list, "column_list", text),
         is_ignoring_nulls=bool(ignore_null_updates) or null_ignoring is not None,
         null_ignoring=null_ignoring,
+        is_once=bool(once),
         scd_type=_scd_type(stored_as_scd_type, text),
         tracked=_choice(
             track_history_column_list,

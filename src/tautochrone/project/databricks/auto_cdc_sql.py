@@ -3,12 +3,13 @@
 CREATE FLOW f AS AUTO CDC INTO t FROM STREAM(s) KEYS (id) SEQUENCE BY n …
 APPLY CHANGES INTO t FROM STREAM(s) KEYS (id) SEQUENCE BY n …
 CREATE OR REFRESH STREAMING TABLE t FLOW AUTO CDC FROM STREAM(s) KEYS (id) SEQUENCE BY n …
+CREATE FLOW f AS AUTO CDC INTO t FROM SNAPSHOT (SELECT …) KEYS (id) …
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
@@ -41,7 +42,7 @@ class AutoCdcClause:
     Attributes:
         flow: its name; empty: that of the target.
         target: empty where the statement creates the target itself.
-        query: the query of the source, on the lines on which the statement has it.
+        query: the query of the source, or of the snapshots, on the lines on which the statement has it.
         table_text: the `CREATE STREAMING TABLE` before the flow, or an empty text.
     """
 
@@ -78,11 +79,11 @@ class _Parser:
         position, table_text = start + 2, ""
         flow: tuple[str, ...] = ()
         target: tuple[str, ...] = ()
+        is_once = self._upper[position : position + 1] == ["ONCE"]
+        position += is_once
         if self._upper[start - 1 : start] == ["FLOW"]:
             table_text = self._text[: self._words[start - 1].start].rstrip()
         else:
-            if self._upper[position : position + 1] == ["ONCE"]:
-                raise databricks_only("once", "AUTO CDC ONCE", self._location)
             if self._upper[position : position + 1] != ["INTO"]:
                 raise self._invalid("INTO and the name of a streaming table is missing")
             source = self._find("FROM", position)
@@ -93,8 +94,14 @@ class _Parser:
         if self._upper[position : position + 1] != ["FROM"]:
             raise self._invalid("FROM and a stream is missing")
         first = self._next_clause(position + 1)
+        if self._upper[position + 1 : position + 3] == ["SNAPSHOT", "("]:
+            if is_once:
+                raise databricks_only("once", "AUTO CDC ONCE INTO … FROM SNAPSHOT", self._location)
+            query = self._snapshot_query(position + 2, first)
+            return AutoCdcClause(flow, target, query, self._from_snapshots(first), table_text)
         query = self._query(position + 1, first)
-        return AutoCdcClause(flow, target, query, self._auto_cdc(first), table_text)
+        auto_cdc = replace(self._auto_cdc(first), is_once=is_once)
+        return AutoCdcClause(flow, target, query, auto_cdc, table_text)
 
     def _start(self) -> int | None:
         """Where AUTO CDC or APPLY CHANGES stands, as a word of the statement itself."""
@@ -107,17 +114,7 @@ class _Parser:
         return None
 
     def _auto_cdc(self, first: int) -> AutoCdc:
-        parts: dict[tuple[str, ...], tuple[int, int]] = {}
-        position = first
-        while position < len(self._words):
-            clause = self._clause_at(position)
-            assert clause is not None
-            after = position + len(clause)
-            end = self._next_clause(after)
-            if clause in parts:
-                raise self._invalid(f"{' '.join(clause)} stands twice")
-            parts[clause] = after, end
-            position = end
+        parts = self._parts(first)
         for unsupported in (("SYSTEM", "SEQUENCE", "BY"), ("COLUMNS", "TO", "UPDATE"), ("STORED", "AS")):
             if unsupported in parts:
                 raise DefinitionError(
@@ -132,22 +129,57 @@ class _Parser:
             if self._upper[ignored[0]] != "ON":
                 raise self._invalid("IGNORE NULL UPDATES is followed by ON and columns, or by another clause")
             null_ignoring = self._columns((ignored[0] + 1, ignored[1]))
-        scd_type = self._between(parts.get(("STORED", "AS", "SCD", "TYPE"))) or "1"
         sequence = self._between(parts.get(("SEQUENCE", "BY")))
         if not sequence:
             raise self._invalid("SEQUENCE BY and an expression is missing")
-        keys = self._columns(parts.get(("KEYS",)))
         return AutoCdc(
-            keys=() if keys is None else keys.names,
+            keys=self._keys(parts),
             sequence=sequence,
             delete=self._between(parts.get(("APPLY", "AS", "DELETE", "WHEN"))) or None,
             truncate=self._between(parts.get(("APPLY", "AS", "TRUNCATE", "WHEN"))) or None,
             columns=self._columns(parts.get(("COLUMNS",))),
             is_ignoring_nulls=ignored is not None,
             null_ignoring=null_ignoring,
-            scd_type=int(scd_type) if scd_type.isdecimal() else 0,
+            scd_type=self._scd_type(parts),
             tracked=self._columns(parts.get(("TRACK", "HISTORY", "ON"))),
         )
+
+    def _from_snapshots(self, first: int) -> AutoCdc:
+        parts = self._parts(first)
+        known = {("KEYS",), ("STORED", "AS", "SCD", "TYPE"), ("TRACK", "HISTORY", "ON")}
+        unknown = [" ".join(clause) for clause in parts if clause not in known]
+        if unknown:
+            raise self._invalid(f"FROM SNAPSHOT does not go with {unknown[0]}")
+        return AutoCdc(
+            keys=self._keys(parts),
+            sequence=None,
+            scd_type=self._scd_type(parts),
+            tracked=self._columns(parts.get(("TRACK", "HISTORY", "ON"))),
+            takes_snapshots=True,
+        )
+
+    def _parts(self, first: int) -> dict[tuple[str, ...], tuple[int, int]]:
+        """By clause, the words that follow it."""
+        parts: dict[tuple[str, ...], tuple[int, int]] = {}
+        position = first
+        while position < len(self._words):
+            clause = self._clause_at(position)
+            assert clause is not None
+            after = position + len(clause)
+            end = self._next_clause(after)
+            if clause in parts:
+                raise self._invalid(f"{' '.join(clause)} stands twice")
+            parts[clause] = after, end
+            position = end
+        return parts
+
+    def _keys(self, parts: Mapping[tuple[str, ...], tuple[int, int]]) -> tuple[str, ...]:
+        keys = self._columns(parts.get(("KEYS",)))
+        return () if keys is None else keys.names
+
+    def _scd_type(self, parts: Mapping[tuple[str, ...], tuple[int, int]]) -> int:
+        text = self._between(parts.get(("STORED", "AS", "SCD", "TYPE"))) or "1"
+        return int(text) if text.isdecimal() else 0
 
     # -- clauses ----------------------------------------------------------------------------------
 
@@ -203,6 +235,27 @@ class _Parser:
             raise self._invalid("the source after FROM is missing")
         lines = "\n" * self._text[: self._words[start].start].count("\n")
         return f"{lines}SELECT * FROM {source}"
+
+    def _snapshot_query(self, opening: int, first: int) -> str:
+        """The query between brackets. `first` is the position of the first clause."""
+        depth = self._depths[opening]
+        positions = range(opening + 1, len(self._words))
+        closing = next(
+            (at for at in positions if self._upper[at] == ")" and self._depths[at] == depth), first
+        )
+        if self._upper[closing + 1 : closing + 3] == ["WITH", "VERSION"]:
+            raise DefinitionError(
+                "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
+                "AUTO CDC does not take FROM SNAPSHOT with WITH VERSION",
+                sqlstate="0A000",
+                location=self._location,
+                hint="leave WITH VERSION out, then the rows at each checkpoint are a snapshot; or return the "
+                "snapshots and their versions from a Python function: create_auto_cdc_from_snapshot_flow",
+            )
+        query = self._between((opening + 1, closing))
+        if not query or closing + 1 != first:
+            raise self._invalid("FROM SNAPSHOT is followed by a query in brackets, and then by KEYS")
+        return "\n" * self._text[: self._words[opening + 1].start].count("\n") + query
 
     def _between(self, part: tuple[int, int] | None) -> str:
         """The text of words, without what surrounds them."""
