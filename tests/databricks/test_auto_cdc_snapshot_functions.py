@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tautochrone.errors import DefinitionError
+
 from .conftest import DialectProject
 
 pytestmark = pytest.mark.spark
@@ -163,6 +165,21 @@ def test_full_refresh_may_change_the_types_of_version_and_columns(project: Diale
     project.define("t.py", changed.replace("latest is None", "(latest or 'a') <= 'a'"))
     project.run(full=["T", "default.t__events"])
     assert project.rows("SELECT * FROM t") == [(1, "Oslo")]
+
+
+@pytest.mark.slow
+def test_declared_type_that_no_version_has(project: DialectProject) -> None:
+    schema = "id INT, city STRING, __START_AT INT, __END_AT INT"
+    text = RECORDED.format(snapshots=[]).replace('["id"]', '["id"], 2')
+    project.define("t.py", text.replace('table("t")', f'table("t", schema="{schema}")'))
+    with pytest.raises(DefinitionError, match="declares __START_AT as int") as refused:
+        project.run()
+    assert refused.value.error_class == "AUTO_CDC_SNAPSHOT_VERSION_TYPE"
+    project.define(
+        "t.py", text.replace('table("t")', f'table("t", schema="{schema.replace("AT INT", "AT BIGINT")}")')
+    )
+    project.run()
+    assert project.rows("SELECT * FROM t") == []
 
 
 TWO_FLOWS = """

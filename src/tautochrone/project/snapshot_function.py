@@ -198,7 +198,12 @@ def _columns(
         position = position_of_version(version, flow.name)
         kind = (position if newest is None else newest).version_type
         return _with_version(StructType(frame.schema.fields), _parse_datatype_string(kind))
-    if stored is not None and SEQUENCE_COLUMN in stored.names:
+    # A flow of the same name that took no snapshots may have left a table with another type.
+    if (
+        stored is not None
+        and SEQUENCE_COLUMN in stored.names
+        and _is_version(stored[SEQUENCE_COLUMN].dataType)
+    ):
         data = StructType([field for field in stored.fields if field.name not in _SPECIAL])
         return _with_version(data, stored[SEQUENCE_COLUMN].dataType)
     declared = _declared(definitions, flow, function)
@@ -217,7 +222,11 @@ def _columns(
 
 
 def _declared(definitions: Definitions, flow: Flow, function: SnapshotFunction) -> StructType | None:
-    """The columns that the flow's target declares, if also the type of the version is known."""
+    """The columns that the flow's target declares, if also the type of the version is known.
+
+    Raises:
+        DefinitionError: `AUTO_CDC_SNAPSHOT_VERSION_TYPE`.
+    """
     target = definitions.datasets.get(flow.target)
     if target is None or target.schema_ddl is None:
         return None
@@ -225,6 +234,14 @@ def _declared(definitions: Definitions, flow: Flow, function: SnapshotFunction) 
     assert isinstance(schema, StructType)
     data = StructType([field for field in schema.fields if field.name not in (START_COLUMN, END_COLUMN)])
     kind: DataType | None = schema[START_COLUMN].dataType if START_COLUMN in schema.names else None
+    if kind is not None and not _is_version(kind):
+        raise DefinitionError(
+            "AUTO_CDC_SNAPSHOT_VERSION_TYPE",
+            f"{target.name} declares {START_COLUMN} as {kind.simpleString()}, a type that no version has",
+            sqlstate="42804",
+            location=str(target.location),
+            hint=f"a version is one of {', '.join(SNAPSHOT_VERSION_TYPES)}; whole numbers are bigint",
+        )
     if kind is None:
         annotation = getattr(function.function, "__annotations__", {}).get("return")
         words = (
@@ -235,6 +252,9 @@ def _declared(definitions: Definitions, flow: Flow, function: SnapshotFunction) 
     return None if kind is None else _with_version(data, kind)
 
 
+def _is_version(kind: DataType) -> bool:
+    return kind.simpleString() in SNAPSHOT_VERSION_TYPES
+
+
 def _with_version(data: StructType, kind: DataType) -> StructType:
-    assert kind.simpleString() in SNAPSHOT_VERSION_TYPES
     return StructType([*data.fields, StructField(VERSION_COLUMN, kind)])

@@ -87,8 +87,9 @@ class _Translation:
     def _refuse_once(self) -> None:
         upper = self._upper
         for number in range(len(upper)):
-            if tuple(upper[number : number + 3]) == ("INSERT", "INTO", "ONCE") and upper[0] == "CREATE":
-                raise databricks_only("once", "INSERT INTO ONCE", self._location)
+            words = upper[number : number + 3]
+            if words in (["INSERT", "INTO", "ONCE"], ["INSERT", "ONCE", "INTO"]) and upper[0] == "CREATE":
+                raise databricks_only("once", " ".join(words), self._location)
 
     # -- CREATE … ---------------------------------------------------------------------------------
 
