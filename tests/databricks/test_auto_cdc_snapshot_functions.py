@@ -168,6 +168,21 @@ def test_full_refresh_may_change_the_types_of_version_and_columns(project: Diale
 
 
 @pytest.mark.slow
+def test_narrower_numbers_of_a_later_snapshot(project: DialectProject) -> None:
+    text = RECORDED.replace("SNAPSHOTS[1:]", "[snapshot for snapshot in SNAPSHOTS if snapshot[1] > latest]")
+    text = text.replace("id INT, city STRING", "id BIGINT, size DOUBLE")
+    first = [(1, 0.5), (2**40, 1.0)], 5
+    project.define("t.py", text.format(snapshots=[first]))
+    project.run()
+    # As a reader that infers types finds them.
+    text = text.replace("id BIGINT, size DOUBLE", "id INT, size BIGINT")
+    project.define("t.py", text.format(snapshots=[first, ([(1, 3)], 6), ([(1, 3)], 7), ([(2, 4)], 8)]))
+    happened = project.run()
+    assert [batch["rows"] for batch in happened.of("batch")] == [2, 0, 2]
+    assert project.rows("SELECT * FROM t") == [(2, 4.0)]
+
+
+@pytest.mark.slow
 def test_declared_type_that_no_version_has(project: DialectProject) -> None:
     schema = "id INT, city STRING, __START_AT INT, __END_AT INT"
     text = RECORDED.format(snapshots=[]).replace('["id"]', '["id"], 2')

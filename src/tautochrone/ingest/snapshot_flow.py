@@ -35,6 +35,7 @@ from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName, quoted
+from tautochrone.model.number_types import is_wider_number
 from tautochrone.model.snapshot_version import position_of_version, require_later, version_at
 from tautochrone.model.source_position import SnapshotPosition
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
@@ -223,7 +224,7 @@ class SnapshotFlow:
             kind, before = column.dataType.simpleString(), known.get(column.name.lower())
             if before is None:
                 raise self._columns_changed(f"{column.name} is new")
-            if kind != before:
+            if kind != before and not is_wider_number(before, kind):
                 raise self._columns_changed(f"{column.name} is {kind} and was {before}")
         data = StructType([field for field in self.schema.fields if field.name not in _SPECIAL])
         aligned = align(snapshot, data, self.name)

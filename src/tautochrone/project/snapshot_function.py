@@ -30,6 +30,7 @@ from tautochrone.model.auto_cdc import (
 )
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import TableName
+from tautochrone.model.number_types import is_wider_number
 from tautochrone.model.snapshot_version import SNAPSHOT_VERSION_TYPES, position_of_version, version_at
 from tautochrone.model.source_position import SnapshotPosition
 from tautochrone.project.auto_cdc_events import event_table_name
@@ -197,7 +198,8 @@ def _columns(
         frame, version = answer
         position = position_of_version(version, flow.name)
         kind = (position if newest is None else newest).version_type
-        return _with_version(StructType(frame.schema.fields), _parse_datatype_string(kind))
+        data = StructType([_with_stored_type(field, stored) for field in frame.schema.fields])
+        return _with_version(data, _parse_datatype_string(kind))
     # A flow of the same name that took no snapshots may have left a table with another type.
     if (
         stored is not None
@@ -250,6 +252,19 @@ def _declared(definitions: Definitions, flow: Flow, function: SnapshotFunction) 
         name = next((_ANNOTATIONS[word] for word in reversed(words) if word in _ANNOTATIONS), None)
         kind = None if name is None else _parse_datatype_string(name)
     return None if kind is None else _with_version(data, kind)
+
+
+def _with_stored_type(field: StructField, stored: StructType | None) -> StructField:
+    """A column with the type that it has in the lake, if that takes its numbers.
+
+    A reader that infers types finds a narrower one where a snapshot has small or whole numbers only.
+    """
+    same_name = (
+        (known for known in stored.fields if known.name.lower() == field.name.lower()) if stored else ()
+    )
+    known = next(iter(same_name), field)
+    is_wider = is_wider_number(known.dataType.simpleString(), field.dataType.simpleString())
+    return StructField(field.name, known.dataType) if is_wider else field
 
 
 def _is_version(kind: DataType) -> bool:
