@@ -378,6 +378,14 @@ def test_doctor_names_the_missing_right(schema: Schema) -> None:
         ("COMMENT ON x IS 'orders'", []),
         ("CREATE DEFINER=`root`@`%` TRIGGER x BEFORE INSERT ON orders FOR EACH ROW SET @a = 1", []),
         ("INSERT INTO elsewhere.log SELECT 1", ["rows"]),
+        ("TRUNCATE TABLE elsewhere.orders", []),
+        ("TRUNCATE TABLE elsewhere . `orders`", []),
+        ("TRUNCATE TABLE `shop` .orders", ["truncate"]),
+        ("DROP TABLE elsewhere.orders, orders", ["change"]),
+        ("SET STATEMENT max_statement_time = 1, sql_mode = 'A FOR B' FOR TRUNCATE orders", ["truncate"]),
+        ("set statement lock_wait_timeout=1 for ALTER TABLE orders DROP COLUMN a", ["change"]),
+        ("SET STATEMENT lock_wait_timeout = 1 FOR ALTER TABLE orders ADD INDEX (a)", []),
+        ("SET STATEMENT lock_wait_timeout = 1 FOR INSERT INTO orders SELECT 1", ["rows"]),
     ],
 )
 def test_effects_of_statements(text: str, kinds: list[str]) -> None:

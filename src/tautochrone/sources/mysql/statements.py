@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tautochrone.sources.mysql.binlog import Query
@@ -21,6 +21,8 @@ _REFERENCED = re.compile(
     r"\bREFERENCES\s+(?:`(?:[^`]|``)+`|[\w$]+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|[\w$]+))?", re.IGNORECASE
 )
 """A table that a foreign key names: the statement leaves its rows as they are."""
+_SETTINGS = re.compile(r"SET\s+STATEMENT\b.*?\bFOR\s+", re.IGNORECASE | re.DOTALL)
+"""Of MariaDB: settings for the one statement that follows."""
 _ROWS = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
 _HARMLESS = re.compile(
     r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b"
@@ -75,13 +77,16 @@ def effects_of(
     []
     """
     text = _PIECE.sub(_without_comment, query.text).strip()
-    text = _REFERENCED.sub(" ", text)
-    words = [normal(word.strip('`"').replace("``", "`")) for word in _WORD.findall(text)]
+    settings = _SETTINGS.match(text)
+    text = _REFERENCED.sub(" ", text[settings.end() :] if settings else text)
+    matches = list(_WORD.finditer(text))
+    words = [normal(match[0].strip('`"').replace("``", "`")) for match in matches]
     first = words[0].upper() if words else ""
     if first in _ROWS:
         # Triggers and functions may write tables that the statement does not name.
         return [Effect("rows", name) for name in relations]
-    named = [name for name in relations if _is_named(name, words, normal(query.schema), normal)]
+    qualified = _qualified(text, matches, words, normal(query.schema))
+    named = [name for name in relations if tuple(map(normal, name.split(".", 1))) in qualified]
     schemas = {normal(name.partition(".")[0]) for name in relations}
     if len(words) > 1 and first == "DROP" and words[1].upper() in ("DATABASE", "SCHEMA"):
         return [
@@ -102,12 +107,15 @@ def _without_comment(piece: re.Match[str]) -> str:
     return piece["name"] or ("''" if piece["text"] else " ")
 
 
-def _is_named(relation: str, words: list[str], schema: str, normal: Callable[[str], str]) -> bool:
-    own_schema, table = map(normal, relation.split(".", 1))
-    for number, word in enumerate(words):
-        if word == table and (schema == own_schema or (number and words[number - 1] == own_schema)):
-            return True
-    return False
+def _qualified(
+    text: str, matches: Sequence[re.Match[str]], words: Sequence[str], schema: str
+) -> set[tuple[str, str]]:
+    """Each word as a table: in the schema that stands before it, else in that of the session."""
+    tables = {(schema, words[0])} if words else set()
+    for number in range(1, len(words)):
+        between = text[matches[number - 1].end() : matches[number].start()]
+        tables.add((words[number - 1] if between.strip() == "." else schema, words[number]))
+    return tables
 
 
 def _is_created(named: list[str], words: list[str], normal: Callable[[str], str]) -> bool:
