@@ -10,6 +10,7 @@ import pytest
 
 from tautochrone.errors import DefinitionError, IngestError, SourceUnreachableError, TautochroneError
 from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.mysql import flavors
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of
 from tautochrone.sources.mysql.statements import Effect, Query, effects_of
@@ -122,6 +123,21 @@ def test_the_log_goes_on_behind_a_restart(schema: Schema) -> None:
     assert raised.value.error_class == "CAPTURE_DATABASE_NOT_REACHABLE"
     assert events(log.read(position, 100).rows) == [("insert", "1", "a"), ("insert", "2", "b")]
     log.close()
+
+
+def test_new_connections_to_another_server_are_refused(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema.run(_TABLE)
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run("INSERT INTO t VALUES (1, 'a')")
+    assert log.read(position, 100).rows.num_rows == 1
+    monkeypatch.setattr(flavors.MySQL, "log_name", lambda *_: "mysql/other")
+    monkeypatch.setattr(flavors.MariaDB, "log_name", lambda *_: "mariadb/other")
+    with pytest.raises(IngestError) as raised:
+        log.read(position, 100)
+    assert raised.value.error_class == "SOURCE_LOG_LOST"
 
 
 def test_a_log_that_is_gone_or_another_one_is_refused(schema: Schema) -> None:

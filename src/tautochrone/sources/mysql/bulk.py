@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tautochrone.errors import IngestError
 from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
 from tautochrone.sources.capture.copied_rows import copied_rows
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
@@ -97,17 +98,28 @@ def copy_chunk(connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Ta
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the chunk with a number by a connection of its own: see `capture.copy_job`."""
+    """Reads the chunk with a number by a connection of its own: see `capture.copy_job`.
+
+    Attributes:
+        log: of the server that the driver is connected to.
+    """
 
     capture: str
     address: Address
     chunks: tuple[tuple[CapturedTable, str], ...]
+    log: str
 
     def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
         table, chunk = self.chunks[number]
         with explained(self.capture):
             connection = connect(self.address)
             try:
+                if flavor_of(connection).log_name(connection) != self.log:
+                    raise IngestError(
+                        "SOURCE_LOG_LOST",
+                        f"The url of the capture {self.capture} leads to another server than before",
+                        hint="the copy goes on when it leads back, or copy the database again",
+                    )
                 yield from _read_chunk(connection, table, chunk)
             finally:
                 connection._force_close()  # noqa: SLF001

@@ -54,6 +54,7 @@ _FILE, _GTID = "file", "gtid"
 _OFFSET = 0xFFFFFFFF
 _LAST = 2**63 - 1
 """A sequence behind all rows of a transaction."""
+_OTHER_SERVER = "this is another server: its server_id or server_uuid differs"
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 
 
@@ -221,17 +222,21 @@ class MySQLChangeLog:
 
     def _read_log(self, connection: Any, after: LogPosition, max_events: int) -> LogReader:
         """By a connection of its own, which the server closes after it."""
+        flavor = flavor_of(connection)
         reader = LogReader(
             tables={name: (table, _since(after, name)) for name, table in self._tables.items()},
             file=after.marker[_FILE],
             point=after.point,
-            flavor=flavor_of(connection),
-            gtid=flavor_of(connection).transactions_of(after.marker[_GTID]),
+            flavor=flavor,
+            gtid=flavor.transactions_of(after.marker[_GTID]),
             ignores_case=ignores_case(connection),
             cascades=self._cascades_by_parent(connection),
         )
         log = connect(self._capture.address)
         try:
+            # The address may lead to another server since `connection` was opened.
+            if flavor.log_name(log) != after.log:
+                raise self._lost(_OTHER_SERVER)
             reader.read(dump(log, reader.file, after.point & _OFFSET), max_events)
         finally:
             log._force_close()  # noqa: SLF001
@@ -267,7 +272,7 @@ class MySQLChangeLog:
         check_server(connection, self._capture.name)
         flavor = flavor_of(connection)
         if flavor.log_name(connection) != after.log:
-            raise self._lost("this is another server: its server_id or server_uuid differs")
+            raise self._lost(_OTHER_SERVER)
         file = after.marker[_FILE]
         difference = flavor.difference(
             connection,
@@ -311,13 +316,15 @@ class MySQLChangeLog:
             IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
         """
         tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
-        opened = self._ask(lambda connection: (log_end(connection), connection)[1])
+        opened, server = self._ask(
+            lambda connection: (connection, flavor_of(connection).log_name(connection))
+        )
         staged = copy_by_tasks(
             session,
             self._capture.name,
             len(tables),
             self._capture.copy_tasks,
-            ChunkReader(self._capture.name, self._capture.address, tables),
+            ChunkReader(self._capture.name, self._capture.address, tables, server),
             stage,
             lambda: self._ask(lambda connection: self._check_readable(connection, tables)),
             "mysql",
@@ -353,7 +360,8 @@ class MySQLChangeLog:
         )
 
     def close(self) -> None:
-        self._is_verified, self._cascades = False, None
+        # The next one may lead to another server.
+        self._is_verified, self._idle, self._cascades = False, None, None
         if self._connection is not None:
             self._connection._force_close()  # noqa: SLF001
             self._connection = None
