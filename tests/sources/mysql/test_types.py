@@ -30,7 +30,8 @@ CREATE TABLE v (
     cy TEXT CHARACTER SET cp1251, u16 VARCHAR(9) CHARACTER SET utf16, lc CHAR(200) CHARACTER SET utf8mb4,
     tt TINYTEXT, lt LONGTEXT, j JSON, b BINARY(4), vb VARBINARY(9), bl BLOB, mb MEDIUMBLOB, g GEOMETRY,
     e ENUM('one', 'it''s', 'drei,4'), m SET('a', 'b''', 'c'), b1 BIT(1), b12 BIT(12), b64 BIT(64),
-    gv INT AS (i1 + 1) VIRTUAL, gs INT AS (i1 + 2) STORED, `Odd "'` TEXT, UNIQUE (lt)
+    gv INT AS (i1 + 1) VIRTUAL, gs INT AS (i1 + 2) STORED, z INT(6) ZEROFILL,
+    zn DECIMAL(65, 2) ZEROFILL, `Odd "'` TEXT, UNIQUE (lt)
 )
 """
 _ROWS = [
@@ -42,12 +43,12 @@ _ROWS = [
     "'2024-06-01 00:30:00.000001', '1970-01-01 00:00:00.5', 2155, 'ab', 'é€', REPEAT('y', 299), 'é€', "
     "'Привет', '😀a', REPEAT('ü', 200), 'tiny', REPEAT('z', 70000), '{\"a\": 1}', 'ab', X'00FF00', "
     "X'DEADBEEF00', REPEAT('b', 70000), ST_GeomFromText('POINT(1 2)'), 'it''s', 'a,c', 1, 4095, "
-    "18446744073709551615, DEFAULT, DEFAULT, 'tab\t''quote\\\\')",
+    "18446744073709551615, DEFAULT, DEFAULT, 42, 7.5, 'tab\t''quote\\\\')",
     "(3, -128, 0, -32768, 0, -8388608, 0, 0, -9223372036854775808, 0, -0.1, -1e-300, -123456789.125, "
     "-0.0001, -0.5, -1, '0000-00-00', '00:00:00', '-00:00:01.000001', '12:00:00.9', '0000-00-00 00:00:00', "
     "'1000-01-01 00:00:00', '2026-02-00 00:00:00', '0000-00-00 00:00:00', '1970-01-01 00:00:01', "
     "'2001-09-09 01:46:40', 0, '', '', '', '', '', '', '', '', '', '[]', '', '', '', '', NULL, '', '', 0, "
-    "0, 0, DEFAULT, DEFAULT, '')",
+    "0, 0, DEFAULT, DEFAULT, 0, 0, '')",
 ]
 
 
@@ -140,6 +141,20 @@ def test_spark_reads_the_values(spark: SparkSession, schema: Schema) -> None:
         "dt3 = 2026-02-00 00:00:00.000",
         "ts = 0000-00-00 00:00:00+00:00",
     ]
+
+
+def test_generated_columns_of_the_key(schema: Schema) -> None:
+    if not schema.is_mysql:
+        pytest.skip("MariaDB has no generated columns in keys")
+    schema.run("CREATE TABLE v (a INT, k INT AS (a + 1) STORED PRIMARY KEY, b INT AS (a) STORED)")
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run("INSERT INTO v (a) VALUES (1)")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    for rows in (log.read_chunk(*chunk)[0], log.read(position, 10).rows):
+        assert [dict(row) for row in rows["columns"].to_pylist()] == [{"a": "1", "k": "2"}]
+    log.close()
 
 
 def test_unknown_types_are_refused(schema: Schema) -> None:

@@ -151,7 +151,7 @@ class _Writer:
         columns = [
             (column.name, self._texts(images, number))
             for number, column in enumerate(self._table.logged)
-            if not column.is_generated
+            if column in self._table.columns
         ]
         count, width = len(images.starts), len(columns)
         names = pa.array([name for name, _texts in columns] * count, pa.string())

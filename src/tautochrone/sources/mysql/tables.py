@@ -88,8 +88,8 @@ class CapturedTable:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Those that the lake's table gets: without generated ones."""
-        return tuple(column for column in self.logged if not column.is_generated)
+        """Those that the lake's table gets: without generated ones, unless they are part of the key."""
+        return tuple(column for column in self.logged if not column.is_generated or column.name in self.keys)
 
     @property
     def fingerprint(self) -> str:

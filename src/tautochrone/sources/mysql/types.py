@@ -171,6 +171,9 @@ def copy_sql(column: Column) -> str:
         return f"{name} + 0"
     if column.data_type == "float":
         return f"CAST({name} AS DOUBLE)"
+    if "zerofill" in column.column_type:
+        # The log has no zeros before a number.
+        return f"{name} + 0"
     if column.data_type == "timestamp":
         return f"CONCAT({name}, '+00:00')"
     return name
