@@ -142,7 +142,8 @@ class LogPosition:
             under the same name.
         point: everything up to this point is in the table. Points of one log are ordered (an LSN, a
             binlog file's number and offset put into one integer).
-        marker: what else the source needs to read on (a GTID set, a file's name); only the source reads it.
+        marker: what else the source needs to read on (a GTID set, a file's name); only the source reads its
+            values. It has an entry for each relation that the log is read for, by the relation's name.
         bulk: how far the bulk is.
         source_ms: when the newest transaction up to the point was committed, by the source's clock, as far
             as the table has its rows; None: not known.
@@ -158,6 +159,15 @@ class LogPosition:
     def origin(self) -> str:
         """Positions with another origin cannot be compared with this one."""
         return self.log
+
+    def is_waiting(self, relation: str) -> bool:
+        """Whether the rows that the table has of a relation are no state that the database had: its bulk is
+        not complete, or the log is not read for it yet, since it was captured later.
+
+        >>> LogPosition(log="db", point=7, marker={"accounts": ""}).is_waiting("cards")
+        True
+        """
+        return relation not in self.marker or relation in self.bulk.waiting
 
     def brief(self) -> LogPosition:
         """The position itself: it has no long texts."""

@@ -214,7 +214,7 @@ class ToyChangeLog:
                 connection.execute("INSERT INTO slot VALUES (?, ?)", slot)
         chunks = tuple(f"{low}-{low + CHUNK}" for low in range(0, MAX_ID, CHUNK))
         bulk = BulkProgress(pending=dict.fromkeys(RELATIONS, chunks))
-        return LogPosition(log=slot[0], point=slot[1], bulk=bulk)
+        return LogPosition(log=slot[0], point=slot[1], marker=dict.fromkeys(RELATIONS, ""), bulk=bulk)
 
     def resume(self, position: LogPosition) -> LogPosition:
         return position

@@ -80,14 +80,14 @@ class KeyedRefresher:
         self._context = context
         self._sessions = sessions
         self._log_rows = LogRows()
-        self._waiting: dict[tuple[TableName, Version], frozenset[str] | None] = {}
+        self._log_positions: dict[tuple[TableName, Version], list[LogPosition]] = {}
         self._plans: dict[TableName, JavaObject] = {}
         """Of flows: only the rows below the query differ between two checkpoints of a run."""
 
     def forget(self) -> None:
         """Drop what was held for a checkpoint."""
         self._log_rows.forget()
-        self._waiting.clear()
+        self._log_positions.clear()
 
     def keyed_apply(self, table: TableName) -> KeyedApply | None:
         """How a streaming table's events are merged; None: it only takes appended rows.
@@ -149,12 +149,12 @@ class KeyedRefresher:
             unpersist(cached)
 
     def _is_waiting(self, source: LakeTable, version: Version, relation: str) -> bool:
-        """Whether the bulk of a relation is not complete. All tables of a log ask, and the answer is in the
-        metadata of all its commits."""
-        if (source.name, version) not in self._waiting:
-            self._waiting[source.name, version] = _waiting_relations(source, version)
-        waiting = self._waiting[source.name, version]
-        return waiting is None or relation in waiting
+        """See `LogPosition.is_waiting`. All tables of a log ask, and the answer is in the metadata of all its
+        commits."""
+        if (source.name, version) not in self._log_positions:
+            self._log_positions[source.name, version] = _log_positions(source, version)
+        positions = self._log_positions[source.name, version]
+        return not positions or any(position.is_waiting(relation) for position in positions)
 
     def _new_rows(
         self, task: RefreshTask, apply: KeyedApply, source: LakeTable, old: Version | None, new: Version
@@ -449,12 +449,11 @@ def _nulled(invalid: InvalidValues) -> Reason:
     return Reason.of(ReasonCode.INVALID_VALUES_NULL, rows=invalid.rows, example=invalid.example)
 
 
-def _waiting_relations(source: LakeTable, version: Version) -> frozenset[str] | None:
-    """The relations of which the log at a version is no state that the database had; None: of all."""
+def _log_positions(source: LakeTable, version: Version) -> list[LogPosition]:
+    """Up to where a version of a log's table has the log."""
     metadata = source.merged_commit_metadata_at(version)
     positions = [] if metadata is None else list(metadata.positions.values())
-    logs = [position for position in positions if isinstance(position, LogPosition)]
-    return frozenset[str]().union(*(position.bulk.waiting for position in logs)) if logs else None
+    return [position for position in positions if isinstance(position, LogPosition)]
 
 
 def _require_whole(task: RefreshTask, source: LakeTable, version: Version, apply: KeyedApply) -> None:
