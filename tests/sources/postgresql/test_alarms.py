@@ -35,5 +35,11 @@ def test_slots_and_open_transactions(database: psycopg.Connection, monkeypatch: 
     assert reasons.keys() == {ReasonCode.LOG_KEPT_AT_SOURCE, ReasonCode.TRANSACTION_OPEN_AT_SOURCE}
     assert "nothing bounds it" in str(reasons[ReasonCode.LOG_KEPT_AT_SOURCE])
     assert {reason.code for reason in log.alarms(position)} == {ReasonCode.LOG_KEPT_AT_SOURCE}
+    with psycopg.connect(url_of(database)) as alone:
+        alone.execute("SELECT pg_current_xact_id()")
+        log.alarms(position)
+        database.execute("SELECT pg_sleep(0.1)")
+        assert ReasonCode.TRANSACTION_OPEN_AT_SOURCE in {reason.code for reason in log.alarms(position)}
+    assert {reason.code for reason in log.alarms(position)} == {ReasonCode.LOG_KEPT_AT_SOURCE}
     log.close()
     database.execute("DROP OWNED BY watcher")

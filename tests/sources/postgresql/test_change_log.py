@@ -159,6 +159,10 @@ def test_each_table_has_a_slot_of_its_own(shop: psycopg.Connection, log: Postgre
     log.acknowledge(log.read(theirs, 100).position)
     assert len(rows(log.read(ours, 100))) == 1
     assert "each keeps log for one lake" in log.examine()
+    # Another capture, whose name begins with that of this one.
+    other = replace(capture_of(shop), slot=f"{capture_of(shop).slot}_eu")
+    PostgreSQLChangeLog(other).begin("0123456789")
+    assert {kept.name for kept in log.kept_logs(ours)} == {slot_of(ours), slot_of(theirs)}
     # Our next copy replaces our slot only.
     log.begin("0123456789")
     assert rows(log.read(theirs, 100)) == []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.sources.postgresql.server import one_row
+from tautochrone.sources.postgresql.server import one_row, pattern_of_slots
 
 __all__ = ["Alarms"]
 
@@ -32,15 +32,18 @@ class Alarms:
     def _transactions(self, connection: psycopg.Connection, own: str) -> Iterator[Reason]:
         query = (
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
-            "pg_snapshot_xmax(pg_current_snapshot())::text::bigint, "
+            # The end of a snapshot is behind the last transaction that ended, not behind those that run.
+            "pg_snapshot_xmin(pg_current_snapshot()) < pg_snapshot_xmax(pg_current_snapshot()) OR EXISTS ("
+            "SELECT FROM pg_locks WHERE locktype = 'transactionid' "
+            "AND transactionid = pg_snapshot_xmin(pg_current_snapshot())::xid), "
             "(SELECT extract(epoch FROM max(now() - xact_start))::float FROM pg_stat_activity "
             "WHERE backend_xid = pg_snapshot_xmin(pg_current_snapshot())::xid), "
             "(SELECT (pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots "
             "WHERE slot_name = %s)"
         )
-        oldest, end, open_s, kept = one_row(connection, query, (own,))
+        oldest, is_open, open_s, kept = one_row(connection, query, (own,))
         now = time.monotonic()
-        if oldest >= end:
+        if not is_open:
             self._oldest = None
             return
         if self._oldest is None or self._oldest[0] != oldest:
@@ -59,10 +62,9 @@ def _slots(connection: psycopg.Connection, prefix: str) -> Iterator[Reason]:
     query = (
         "SELECT slot_name, wal_status, (pg_current_wal_lsn() - restart_lsn)::bigint, "
         "pg_size_bytes(current_setting('max_slot_wal_keep_size')) FROM pg_replication_slots "
-        "WHERE database = current_database() AND (slot_name = %s OR starts_with(slot_name, %s)) "
-        "ORDER BY slot_name"
+        "WHERE database = current_database() AND slot_name ~ %s ORDER BY slot_name"
     )
-    for name, status, kept, bound in connection.execute(query, (prefix, f"{prefix}_")).fetchall():
+    for name, status, kept, bound in connection.execute(query, (pattern_of_slots(prefix),)).fetchall():
         limit = bound // 2 if bound > 0 else LOG_BYTES
         if status == "unreserved" or (kept is not None and kept > limit):
             yield Reason.of(

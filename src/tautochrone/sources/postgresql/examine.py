@@ -10,6 +10,7 @@ from tautochrone.sources.postgresql.server import (
     check_publication,
     check_server,
     one_row,
+    pattern_of_slots,
 )
 from tautochrone.sources.postgresql.tables import CapturedTable
 
@@ -102,8 +103,8 @@ def _slots(connection: psycopg.Connection, prefix: str) -> str:
         "SELECT slot_name, active, wal_status = 'lost', pg_current_wal_flush_lsn() - confirmed_flush_lsn, "
         "pg_current_wal_lsn() - restart_lsn, current_setting('max_slot_wal_keep_size') "
         "FROM pg_replication_slots WHERE database = current_database() "
-        "AND (slot_name = %s OR starts_with(slot_name, %s)) ORDER BY slot_name",
-        (prefix, f"{prefix}_"),
+        "AND slot_name ~ %s ORDER BY slot_name",
+        (pattern_of_slots(prefix),),
     ).fetchall()
     if not slots:
         query = "SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots"

@@ -23,6 +23,7 @@ __all__ = [
     "check_server",
     "create_slot",
     "one_row",
+    "pattern_of_slots",
     "server_state",
     "slots_of",
 ]
@@ -114,6 +115,17 @@ def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
     )
 
 
+def pattern_of_slots(prefix: str) -> str:
+    """A regular expression of the names of a capture's slots, in all lakes: behind the prefix each has digits
+    of the table that reads it.
+
+    >>> import re
+    >>> [bool(re.search(pattern_of_slots("shop"), name)) for name in ("shop_0123abcd", "shop_eu_0123abcd")]
+    [True, False]
+    """
+    return f"^{prefix}(_[^_]+)?$"
+
+
 def slots_of(connection: psycopg.Connection, prefix: str, own: str | None) -> list[KeptLog]:
     """The slots of a capture, in all lakes: their names begin alike."""
     rows = connection.execute(
@@ -122,8 +134,8 @@ def slots_of(connection: psycopg.Connection, prefix: str, own: str | None) -> li
         # This column came with PostgreSQL 17.
         "to_jsonb(s) ->> 'inactive_since' "
         "FROM pg_replication_slots s WHERE database = current_database() "
-        "AND (slot_name = %s OR starts_with(slot_name, %s)) ORDER BY slot_name",
-        (prefix, f"{prefix}_"),
+        "AND slot_name ~ %s ORDER BY slot_name",
+        (pattern_of_slots(prefix),),
     ).fetchall()
     return [
         KeptLog(
