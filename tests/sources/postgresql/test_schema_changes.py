@@ -95,10 +95,32 @@ def test_copy_waits_for_transactions_that_run(captured: Captured, monkeypatch: p
         database.execute("CREATE TABLE cards (number bigint PRIMARY KEY, account int)")
         # It writes before the table is published, and ends after the copy.
         other.execute("INSERT INTO cards VALUES (1, 1)")
-        assert "CAPTURE_WAITS_FOR_TRANSACTIONS" in captured.pipeline.run().failure("bank_log")
+        failed = captured.pipeline.run()
+        assert "CAPTURE_WAITS_FOR_TRANSACTIONS" in failed.failure("bank_log")
+        assert not [event for event in failed.of("refresh") if "bank_cards" in str(event["dataset"])]
         other.commit()
     captured.run()
     captured.require_equal("cards", "number, account")
+
+
+def test_table_is_left_out_for_a_while(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured.run()
+    captured.define(', exclude="public.notes"')
+    database = captured.database
+    database.execute("DELETE FROM notes WHERE id = 1; UPDATE notes SET note = 'c'")
+    captured.run()
+    database.execute("UPDATE notes SET note = 'd'; INSERT INTO notes VALUES (3, 'e')")
+    captured.define()
+    monkeypatch.setattr(server, "TRANSACTIONS_WAIT_S", 0.3)
+    with psycopg.connect(database.info.dsn, host=database.info.host) as other:
+        other.execute("INSERT INTO notes VALUES (4, 'f')")
+        failed = captured.pipeline.run()
+        assert "CAPTURE_WAITS_FOR_TRANSACTIONS" in failed.failure("bank_log")
+        # Its rows are those of before, and the other tables' rows are newer.
+        assert not [event for event in failed.of("refresh") if "bank_notes" in str(event["dataset"])]
+        other.commit()
+    captured.run()
+    captured.require_equal("notes", "id, note")
 
 
 @pytest.mark.slow
