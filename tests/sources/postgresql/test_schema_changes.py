@@ -71,6 +71,7 @@ def test_changed_and_new_tables_are_copied(captured: Captured) -> None:
     database.execute("ALTER TABLE accounts ALTER COLUMN balance TYPE bigint USING balance * 2")
     database.execute("CREATE TABLE cards (number bigint PRIMARY KEY, account int)")
     database.execute("INSERT INTO cards VALUES (7, 1), (8, 2)")
+    database.execute('CREATE TABLE "card-types" (id int PRIMARY KEY); INSERT INTO "card-types" VALUES (7)')
     database.execute("UPDATE accounts SET tier = 'gold' WHERE id = 3")
     database.execute("DELETE FROM accounts WHERE id = 4")
     database.execute("INSERT INTO notes VALUES (3, 'c')")
@@ -78,6 +79,7 @@ def test_changed_and_new_tables_are_copied(captured: Captured) -> None:
     captured.require_equal("accounts", "id, holder, balance, tier")
     captured.require_equal("cards", "number, account")
     captured.require_equal("notes", "id, note")
+    assert captured.pipeline.query("SELECT id FROM `bank_card-types`") == [(7,)]
     # The old name of the column stays, for rows of before.
     assert captured.pipeline.query("SELECT count(owner) FROM bank_accounts") == [(0,)]
     database.execute("DROP TABLE notes")

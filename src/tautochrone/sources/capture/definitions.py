@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError
 from tautochrone.model.keyed_apply import column_list
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
+from tautochrone.model.names import quoted
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 
 __all__ = ["check_name", "define_log", "define_table", "matches_any", "patterns_of"]
@@ -116,7 +117,8 @@ def define_table(
     selected.append(f"array_compact(CAST(array({', '.join(invalid)}) AS ARRAY<STRING>)) AS {_INVALID}")
 
     @dp.table(
-        name=dataset,
+        # A database's names may have hyphens. Of a dot the definition says that it is not supported.
+        name=dataset if "." in dataset else quoted(dataset),
         comment=comment,
         table_properties={
             "tautochrone.apply.keys": column_list(keys),
