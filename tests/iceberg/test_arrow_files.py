@@ -74,6 +74,10 @@ def test_what_only_spark_writes(spark: SparkSession) -> None:
     for statement in (
         f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.parquet.page-size-bytes' = '1000')",
         f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('write.parquet.page-size-bytes')",
+        f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.data.path' = 's3://bucket/a')",
+        f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('write.data.path')",
+        f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('encryption.key-id' = 'a')",
+        f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('encryption.key-id')",
         f"ALTER TABLE {table.name.sql} ADD PARTITION FIELD relation",
     ):
         spark.sql(statement)

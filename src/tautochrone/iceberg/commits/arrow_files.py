@@ -2,13 +2,14 @@
 without turning each value into one of Spark's first.
 
 Iceberg itself reads the column statistics from the file's footer. Tables on other storage than this
-machine's, with partitions or with settings of their own for Parquet are left to Spark.
+machine's, encrypted ones, and those with partitions or settings of their own for Parquet are left to Spark.
 """
 
 from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ _PARQUET_SETTINGS = "write.parquet."
 _CODEC = f"{_PARQUET_SETTINGS}compression-codec"
 _DEFAULT_CODEC = "zstd"
 _CODECS = ("zstd", "snappy", "gzip")
+_ENCRYPTION = "encryption."
 
 
 def fitting_rows(iceberg: Iceberg, table: Any, rows: Any) -> Any | None:
@@ -45,7 +47,8 @@ def fitting_rows(iceberg: Iceberg, table: Any, rows: Any) -> Any | None:
     names = set(iceberg.functions.texts(properties.keySet()))
     settings = {name for name in names if name.startswith(_PARQUET_SETTINGS)} - {_CODEC}
     if (
-        local_folder(str(table.location())) is None
+        local_folder(_new_location(table)) is None
+        or any(name.startswith(_ENCRYPTION) for name in names)
         or not table.spec().isUnpartitioned()
         or settings
         or _codec(table) not in _CODECS
@@ -66,8 +69,7 @@ def fitting_rows(iceberg: Iceberg, table: Any, rows: Any) -> Any | None:
 def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Staged:
     """Write `fitting_rows` as one data file that belongs to no snapshot yet."""
     at_ms = time.time_ns() // 1_000_000
-    operation = str(iceberg.jvm.java.util.UUID.randomUUID())
-    location = str(table.locationProvider().newDataLocation(f"00000-0-{operation}.parquet"))
+    location = _new_location(table)
     path = local_folder(location)
     assert path is not None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +80,11 @@ def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Stag
         path.unlink(missing_ok=True)
         raise
     return Staged(table=name, files=[file], rows=rows.num_rows, at_ms=at_ms)
+
+
+def _new_location(table: Any) -> str:
+    """Of a data file. It is below `write.data.path`, if the table has that."""
+    return str(table.locationProvider().newDataLocation(f"00000-0-{uuid.uuid4()}.parquet"))
 
 
 def _codec(table: Any) -> str:

@@ -17,7 +17,6 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from tautochrone.errors import EnvironmentProblemError
 
@@ -25,11 +24,22 @@ __all__ = ["local_folder", "sync_file_systems"]
 
 
 def local_folder(location: str) -> Path | None:
-    """The folder of a table's location on this machine; None for other kinds of storage."""
-    parts = urlsplit(location)
-    if parts.scheme not in ("", "file"):
+    """The folder or file of a location on this machine; None for other kinds of storage.
+
+    Hadoop takes a location as it is written: `%20` and `#` are characters of a name.
+
+    >>> local_folder("file:///a%20b/c#1"), local_folder("/a:b"), local_folder("s3://bucket/a")
+    (PosixPath('/a%20b/c#1'), PosixPath('/a:b'), None)
+    """
+    scheme, colon, path = location.partition(":")
+    if not colon or "/" in scheme:
+        return Path(location)
+    if scheme.lower() != "file":
         return None
-    return Path(unquote(parts.path) if parts.scheme else location)
+    if path.startswith("//"):
+        _authority, _slash, path = path.removeprefix("//").partition("/")
+        path = f"/{path}"
+    return Path(path)
 
 
 def sync_file_systems(folders: Iterable[Path]) -> None:

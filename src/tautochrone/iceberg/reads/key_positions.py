@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
 
 from tautochrone.iceberg.changes.tasks import planned
 from tautochrone.iceberg.java.api import Iceberg
@@ -89,7 +90,7 @@ def positions_of_keys(
                 positions = _without_deleted(iceberg, table, tasks.get(number), path, positions)
             if positions:
                 matches[path] = positions
-    except (_LeftToSpark, pa.ArrowException, OSError):
+    except (_LeftToSpark, pa.ArrowException, OSError, Py4JError):
         # Spark reads the file in its way, or says what is wrong with it.
         return None
     return matches
