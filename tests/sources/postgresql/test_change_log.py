@@ -371,6 +371,35 @@ def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLC
     assert "MB behind" in log.examine()
 
 
+def test_publication_of_partitions_is_refused(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+    shop.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    shop.execute("CREATE TABLE parts_1 PARTITION OF parts DEFAULT")
+    shop.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE parts")
+    partitioned = PostgreSQLChangeLog(capture_of(shop, None, "public.parts"))
+    with pytest.raises(IngestError) as raised:
+        partitioned.begin("reader")
+    assert error_class(raised) == "CAPTURE_PUBLICATION_INCOMPLETE"
+    assert "publish_via_partition_root = true" in str(raised.value.hint)
+    partitioned.close()
+
+
+def test_rows_of_tables_that_inherit_are_not_copied(shop: psycopg.Connection) -> None:
+    """The log has them as rows of these tables."""
+    shop.execute("CREATE TABLE savings () INHERITS (accounts)")
+    shop.execute("INSERT INTO savings VALUES (1, 7), (9, 7)")
+    log = PostgreSQLChangeLog(capture_of(shop, None, "public.accounts"))
+    position = log.begin("reader")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    copied = [dict(row)["id"] for row in log.read_chunk(*chunk)[0]["columns"].to_pylist()]
+    assert sorted(copied) == ["1", "2", "3"]
+    # Were it published, it would refuse updates, since it has no key.
+    shop.execute("UPDATE accounts SET balance = 0")
+    batch = log.read(position, 100)
+    assert [columns["id"] for _, _, columns in rows(batch)] == ["1", "2", "3"]
+    log.close()
+
+
 def test_tables_without_a_key_are_refused(shop: psycopg.Connection) -> None:
     shop.execute("CREATE TABLE keyless (v int)")
     tables = read_tables(shop, SLOT)

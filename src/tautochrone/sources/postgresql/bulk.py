@@ -87,7 +87,7 @@ def _sampled_bounds(
     ).format(
         texts=sql.SQL(", ").join(_text(sql.Identifier(key)) for key in table.keys),
         keys=sql.SQL(", ").join(map(sql.Identifier, table.keys)),
-        table=table.identifier,
+        table=table.rows_of_its_own,
         # A page has 8 kB; two are enough to sample a chunk if each has some rows.
         percent=sql.Literal(max(0.01, min(100.0, 100 * _SAMPLED_PER_CHUNK * 8192 / size))),
     )
@@ -152,7 +152,7 @@ def _selected_rows(
         "COPY (SELECT pg_current_snapshot(), {columns} FROM {table} WHERE {range}) TO STDOUT (FORMAT csv)"
     ).format(
         columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
-        table=sql.Identifier(*partition) if partition else table.identifier,
+        table=sql.Identifier(*partition) if partition else table.rows_of_its_own,
         range=sql.SQL(" AND ").join(_conditions(table, parse_chunk(chunk).bounds)),
     )
     names = [column.name for column in table.columns]

@@ -229,19 +229,25 @@ def await_running_transactions(connection: psycopg.Connection, wait_s: float | N
 def add_to_publication(
     connection: psycopg.Connection, publication: str, tables: Sequence[CapturedTable]
 ) -> None:
-    """Create the publication, or add the tables that it lacks."""
+    """Create the publication, or add the tables that it lacks.
+
+    Raises:
+        IngestError: `CAPTURE_PUBLICATION_INCOMPLETE`.
+    """
     name = sql.Identifier(publication)
     query = "SELECT puballtables FROM pg_publication WHERE pubname = %s"
     existing = connection.execute(query, (publication,)).fetchone()
     if existing is None:
-        names = sql.SQL(", ").join(table.identifier for table in tables)
+        names = sql.SQL(", ").join(table.rows_of_its_own for table in tables)
         options = sql.SQL("WITH (publish_via_partition_root = true)")
         connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE {} {}").format(name, names, options))
         return
+    # Without `publish_via_partition_root` it names partitions, and what is added is there already.
+    check_publication(connection, publication)
     published = connection.execute(
         "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (publication,)
     ).fetchall()
-    missing = [table.identifier for table in tables if (table.schema, table.table) not in published]
+    missing = [table.rows_of_its_own for table in tables if (table.schema, table.table) not in published]
     (publishes_all,) = existing
     if missing and not publishes_all:
         names = sql.SQL(", ").join(missing)
@@ -258,7 +264,9 @@ def check_publication(connection: psycopg.Connection, publication: str) -> None:
         "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, ARRAY("
         "SELECT prrelid::regclass::text FROM pg_publication_rel r WHERE r.prpubid = p.oid "
         # These columns came with PostgreSQL 15.
-        "AND (to_jsonb(r) ->> 'prqual' IS NOT NULL OR to_jsonb(r) ->> 'prattrs' IS NOT NULL)) "
+        "AND (to_jsonb(r) ->> 'prqual' IS NOT NULL OR to_jsonb(r) ->> 'prattrs' IS NOT NULL)), "
+        # This one came with PostgreSQL 18.
+        "coalesce(to_jsonb(p) ->> 'pubgencols', 'n') <> 'n' "
         "FROM pg_publication p WHERE pubname = %s"
     )
     row = connection.execute(query, (publication,)).fetchone()
@@ -269,7 +277,13 @@ def check_publication(connection: psycopg.Connection, publication: str) -> None:
             hint="changes that are written without it are not in the log; copy the database again with "
             "--full-refresh of the log table, which makes the publication anew",
         )
-    publishes_all_changes, filtered = row
+    publishes_all_changes, filtered, has_generated_columns = row
+    if has_generated_columns:
+        raise IngestError(
+            "CAPTURE_PUBLICATION_INCOMPLETE",
+            f"The publication {publication} has generated columns, which a capture leaves out",
+            hint=f"ALTER PUBLICATION {publication} SET (publish_generated_columns = none)",
+        )
     if not publishes_all_changes or filtered:
         raise IngestError(
             "CAPTURE_PUBLICATION_INCOMPLETE",

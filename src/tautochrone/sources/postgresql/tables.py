@@ -102,6 +102,13 @@ class CapturedTable:
         return sql.Identifier(self.schema, self.table)
 
     @property
+    def rows_of_its_own(self) -> sql.Composable:
+        """For statements that must leave out tables that inherit from it: the log has their rows as those of
+        other tables."""
+        only = sql.SQL("ONLY {}") if self.partitions is None else sql.SQL("{}")
+        return only.format(self.identifier)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.is_key)
 
