@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +64,18 @@ def test_spark_reads_what_was_written(spark: SparkSession) -> None:
     fork = table.fork()
     table.commit_staged(fork, [table.stage(fork, expected)], commit_metadata())
     assert table.read(spark, table.current_version()).count() == 2 * len(ROWS)
+
+
+def test_locations_are_not_decoded(spark: SparkSession, tmp_path: Path) -> None:
+    table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
+    folder = tmp_path / "a%20b#c"
+    spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.data.path' = 'file:{folder}')")
+    fork = table.fork()
+    staged = table.stage_arrow(fork, rows)
+    assert staged is not None
+    version = table.commit_staged(fork, [staged], commit_metadata()).version
+    assert table.read(spark, version).count() == len(ROWS)
+    assert len(list(folder.rglob("*.parquet"))) == 1
 
 
 def test_what_only_spark_writes(spark: SparkSession) -> None:

@@ -143,6 +143,25 @@ def test_spark_reads_the_values(spark: SparkSession, schema: Schema) -> None:
     ]
 
 
+def test_bytes_that_are_no_character(schema: Schema) -> None:
+    """Such as UTF-8 in a column of latin1, which old programs wrote."""
+    schema.run(
+        "CREATE TABLE v (id INT PRIMARY KEY, a VARCHAR(9) CHARACTER SET latin1, "
+        "b VARCHAR(9) CHARACTER SET cp1251)"
+    )
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run("INSERT INTO v VALUES (1, X'C38180818D8F909D', X'61')")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    texts = [
+        [dict(row) for row in rows["columns"].to_pylist()]
+        for rows in (log.read_chunk(*chunk)[0], log.read(position, 10).rows)
+    ]
+    assert texts == [[{"id": "1", "a": "Ã\x81€\x81\x8d\x8f\x90\x9d", "b": "a"}]] * 2
+    log.close()
+
+
 def test_generated_columns_of_the_key(schema: Schema) -> None:
     if not schema.is_mysql:
         pytest.skip("MariaDB has no generated columns in keys")

@@ -6,6 +6,7 @@ bit, decimals in groups of nine digits.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -224,15 +225,44 @@ def _labels(column: Column, cells: Cells) -> pa.Array:
 
 def _characters(column: Column, cells: Cells) -> pa.Array:
     lengths = np.where(cells.is_null, 0, cells.lengths)
-    codec = CHARSETS[column.charset or "utf8mb4"]
+    charset = column.charset or "utf8mb4"
+    codec = CHARSETS[charset]
     if codec is None:
         return text_column(cells.buffer, cells.starts, lengths, cells.is_null)
     pieces = zip(cells.starts.tolist(), lengths.tolist(), cells.is_null.tolist(), strict=True)
     texts = [
-        None if null else bytes(cells.buffer[start : start + length]).decode(codec)
+        None if null else decoded(bytes(cells.buffer[start : start + length]), charset)
         for start, length, null in pieces
     ]
     return pa.array(texts, pa.string())
+
+
+def decoded(data: bytes, charset: str) -> str:
+    """A text, as the server converts it to UTF-8.
+
+    Bytes that are no character are question marks. The server's latin1 has a character for all: where cp1252
+    has none, the control character of that number.
+
+    >>> decoded(b"\\x80\\x81", "latin1"), decoded(b"\\x98a", "cp1251")
+    ('€\\x81', '?a')
+    """
+    errors = _CONTROL_CHARACTERS if charset == "latin1" else _QUESTION_MARKS
+    return data.decode(CHARSETS[charset] or "utf-8", errors)
+
+
+def _control_characters(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return error.object[error.start : error.end].decode("latin-1"), error.end
+
+
+def _question_marks(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+_CONTROL_CHARACTERS, _QUESTION_MARKS = "tautochrone.control_characters", "tautochrone.question_marks"
+codecs.register_error(_CONTROL_CHARACTERS, _control_characters)
+codecs.register_error(_QUESTION_MARKS, _question_marks)
 
 
 def _hexadecimal(cells: Cells, octets: int) -> pa.Array:
