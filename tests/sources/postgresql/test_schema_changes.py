@@ -105,6 +105,7 @@ def test_copy_waits_for_transactions_that_run(captured: Captured, monkeypatch: p
     captured.require_equal("cards", "number, account")
 
 
+@pytest.mark.slow
 def test_table_is_left_out_for_a_while(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.run()
     captured.define(', exclude="public.notes"')
