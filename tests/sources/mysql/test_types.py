@@ -162,6 +162,19 @@ def test_bytes_that_are_no_character(schema: Schema) -> None:
     log.close()
 
 
+def test_labels_with_backslashes(schema: Schema) -> None:
+    schema.run(r"CREATE TABLE v (id INT PRIMARY KEY, e ENUM('a\\b', 'n\nl', '\\''\\n'), s SET('p\\q', 'r'))")
+    log = schema.change_log()
+    position = log.begin("reader")
+    schema.run("INSERT INTO v VALUES (1, 1, 3), (2, 2, 1), (3, 3, 0)")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    for rows in (log.read_chunk(*chunk)[0], log.read(position, 10).rows):
+        texts = [(row["e"], row["s"]) for row in map(dict, rows["columns"].to_pylist())]
+        assert texts == [("a\\b", "p\\q,r"), ("n\nl", "p\\q"), ("\\'\\n", "")]
+    log.close()
+
+
 def test_generated_columns_of_the_key(schema: Schema) -> None:
     if not schema.is_mysql:
         pytest.skip("MariaDB has no generated columns in keys")

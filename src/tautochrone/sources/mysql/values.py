@@ -30,6 +30,8 @@ _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.uint8).reshape(256, 2)
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
+_ESCAPED = re.compile(r"''|\\(.)")
+_CONTROLS = {"0": "\0", "n": "\n", "r": "\r"}
 
 
 class Cells:
@@ -210,7 +212,7 @@ def _groups(digits: int, *, leading: bool) -> list[int]:
 
 
 def _labels(column: Column, cells: Cells) -> pa.Array:
-    labels = [label.replace("''", "'") for label in _LABEL.findall(column.column_type)]
+    labels = [_ESCAPED.sub(_unescaped, label) for label in _LABEL.findall(column.column_type)]
     numbers, where = np.unique(cells.little(cells.metadata[0]), return_inverse=True)
     if column.data_type == "enum":
         # Number 0 stands for a value that was none of the labels.
@@ -221,6 +223,12 @@ def _labels(column: Column, cells: Cells) -> pa.Array:
             for number in numbers.tolist()
         ]
     return pa.array(texts, pa.string()).take(pa.array(where))
+
+
+def _unescaped(escaped: re.Match[str]) -> str:
+    """As the server shows it in the type of a column, whatever the SQL mode is."""
+    character = escaped[1]
+    return "'" if character is None else _CONTROLS.get(character, character)
 
 
 def _characters(column: Column, cells: Cells) -> pa.Array:
