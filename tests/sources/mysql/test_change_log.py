@@ -395,6 +395,7 @@ def test_doctor_names_the_missing_right(schema: Schema) -> None:
         ("CREATE DEFINER=`root`@`%` TRIGGER x BEFORE INSERT ON orders FOR EACH ROW SET @a = 1", []),
         ("INSERT INTO elsewhere.log SELECT 1", ["rows"]),
         ("TRUNCATE TABLE elsewhere.orders", []),
+        ("TRUNCATE orders.elsewhere", []),
         ("TRUNCATE TABLE elsewhere . `orders`", []),
         ("TRUNCATE TABLE `shop` .orders", ["truncate"]),
         ("DROP TABLE elsewhere.orders, orders", ["change"]),

@@ -110,12 +110,15 @@ def _without_comment(piece: re.Match[str]) -> str:
 def _qualified(
     text: str, matches: Sequence[re.Match[str]], words: Sequence[str], schema: str
 ) -> set[tuple[str, str]]:
-    """Each word as a table: in the schema that stands before it, else in that of the session."""
-    tables = {(schema, words[0])} if words else set()
-    for number in range(1, len(words)):
-        between = text[matches[number - 1].end() : matches[number].start()]
-        tables.add((words[number - 1] if between.strip() == "." else schema, words[number]))
-    return tables
+    """Each name as a table: in the schema that stands before it, else in that of the session."""
+    names: list[list[str]] = []
+    for number, word in enumerate(words):
+        between = text[matches[number - 1].end() : matches[number].start()] if number else ""
+        if between.strip() == ".":
+            names[-1].append(word)
+        else:
+            names.append([word])
+    return {(schema, name[0]) if len(name) == 1 else (name[0], name[1]) for name in names}
 
 
 def _is_created(named: list[str], words: list[str], normal: Callable[[str], str]) -> bool:
