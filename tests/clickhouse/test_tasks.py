@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +26,10 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Chunk, Digest, Intent, Recovered, Sink, TransactionId, TransactionState
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse import task_insert
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
-from tautochrone.sinks.clickhouse.task_insert import task_function
+from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.task_insert import InsertTarget, task_function
 from tautochrone.sinks.clickhouse.task_staging import _by_value
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -236,6 +241,57 @@ def test_a_task_waits_for_a_busy_server_and_ends_at_a_refusal(
     answers.append((500, "27", "CANNOT_PARSE_INPUT"))
     with pytest.raises(RuntimeError, match=f"{task_insert.FAILED}.*CANNOT_PARSE"):
         attempts.run(2, 2)
+
+
+def target_of(port: int, **values: str) -> InsertTarget:
+    return InsertTarget(
+        table="t",
+        host="127.0.0.1",
+        port=port,
+        is_encrypted=False,
+        **{"user": "bärbel", "password": "", **values},
+    )
+
+
+@pytest.mark.parametrize("password", ["", "grün€", "with\nline"])
+def test_a_task_says_who_it_is_as_the_driver_does(password: str) -> None:
+    requests: list[Any] = []
+
+    class Recorder(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            requests.append(self.headers)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Recorder) as recorder:
+        thread = threading.Thread(target=recorder.handle_request)
+        thread.start()
+        rows = pa.table({"id": [1]})
+        assert task_insert._post(target_of(recorder.server_port, password=password), rows)[0] == 200
+        thread.join()
+    (headers,) = requests
+    scheme, _, credentials = headers["Authorization"].partition(" ")
+    assert (scheme, base64.b64decode(credentials).decode()) == ("Basic", f"bärbel:{password}")
+
+
+def test_a_task_with_a_certificate_sends_no_password() -> None:
+    # The client of the driver does the same: see `clickhouse_connect`'s `client_cert`.
+    assert task_insert._identification(target_of(1, tls_certificate="client.pem", password="p")) == {
+        "X-ClickHouse-User": "bärbel".encode(),
+        "X-ClickHouse-SSL-Certificate-Auth": "on",
+    }
+
+
+def test_many_lost_chunks_are_deleted_by_statements_that_the_server_takes() -> None:
+    statements: list[str] = []
+    engine: Any = SimpleNamespace(run=statements.append)
+    numbers = range(2**31, 2**31 + 50_000)
+    Tables("mirror", engine, ClickHouseOptions(host="ch")).delete_chunks("staging", numbers)
+    assert max(map(len, statements)) < 256 * 1024
+    listed = [int(number) for statement in statements for number in re.findall(r"\d{10}", statement)]
+    assert listed == list(numbers)
 
 
 @pytest.mark.spark

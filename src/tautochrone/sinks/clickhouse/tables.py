@@ -34,6 +34,7 @@ from tautochrone.sinks.clickhouse.types import Column, column_type
 __all__ = ["FOLDING_PREFIX", "Tables", "plain_name"]
 
 FOLDING_PREFIX = "taut_fold__"
+_CHUNKS_AT_ONCE = 10_000
 
 
 def plain_name(table: TableName) -> str:
@@ -290,13 +291,15 @@ class Tables:
         numbers = self._engine.rows(f"SELECT DISTINCT {CHUNK} FROM {self._qualified(staging)}")
         return {int(number) for (number,) in numbers}
 
-    def keep_chunks(self, staging: str, numbers: Sequence[int]) -> None:
-        """Delete all other chunks of a staging table."""
-        listed = ", ".join(map(str, numbers))
-        condition = f"{CHUNK} NOT IN ({listed})" if numbers else "1"
-        self._engine.run(
-            f"ALTER TABLE {self._qualified(staging)} DELETE WHERE {condition} SETTINGS mutations_sync = 2"
-        )
+    def delete_chunks(self, staging: str, numbers: Sequence[int]) -> None:
+        """Delete chunks of a staging table."""
+        # The server refuses statements of more than 256 KiB.
+        for start in range(0, len(numbers), _CHUNKS_AT_ONCE):
+            listed = ", ".join(map(str, numbers[start : start + _CHUNKS_AT_ONCE]))
+            self._engine.run(
+                f"ALTER TABLE {self._qualified(staging)} DELETE WHERE {CHUNK} IN ({listed}) "
+                "SETTINGS mutations_sync = 2"
+            )
 
     def partitions(
         self, source: str, table: TableName, publication: int | None = None, *, hashed: bool

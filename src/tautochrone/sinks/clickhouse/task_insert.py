@@ -11,6 +11,7 @@ names any. `task_staging` deletes all others before they can be published.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ssl
 import time
@@ -192,17 +193,24 @@ def _post(target: InsertTarget, rows: pa.Table) -> tuple[int, str, str]:
     query = f"INSERT INTO {target.table} ({names}) FORMAT ArrowStream"
     # An insert that the server gathers and answers before it is written could be lost.
     arguments = urlencode({"query": query, "async_insert": 0, "wait_end_of_query": 1})
-    headers = {"X-ClickHouse-User": target.user}
-    if target.password:
-        headers["X-ClickHouse-Key"] = target.password
     connection = _connection(target)
     try:
-        connection.request("POST", f"/?{arguments}", body=buffer.getvalue().to_pybytes(), headers=headers)
+        body = buffer.getvalue().to_pybytes()
+        connection.request("POST", f"/?{arguments}", body=body, headers=_identification(target))
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
         return answer.status, answer.getheader("X-ClickHouse-Exception-Code") or "", text
     finally:
         connection.close()
+
+
+def _identification(target: InsertTarget) -> dict[str, str | bytes]:
+    """How a task says who it is: as the driver's client does, so that the server lets both in or neither."""
+    if target.tls_certificate:
+        return {"X-ClickHouse-User": target.user.encode(), "X-ClickHouse-SSL-Certificate-Auth": "on"}
+    # A password as a header of its own could only have characters of Latin-1, and an error would show it.
+    credentials = base64.b64encode(f"{target.user}:{target.password}".encode()).decode()
+    return {"Authorization": f"Basic {credentials}"}
 
 
 def _connection(target: InsertTarget) -> http.client.HTTPConnection:

@@ -106,8 +106,8 @@ class OpenStaging:
         self._tables.drop(self._staging)
         self._tables.rename(self._open, self._staging)
         self._await_quiet([self._open])
-        if self._tables.staged_chunks(self._staging) - digests.keys():
-            self._tables.keep_chunks(self._staging, sorted(digests))
+        unnamed = self._tables.staged_chunks(self._staging) - digests.keys()
+        self._tables.delete_chunks(self._staging, sorted(unnamed))
         return [
             Chunk(table=self._table, number=number, digest=digest, server=self._server)
             for number, digest in sorted(digests.items())
