@@ -95,7 +95,7 @@ def _require_published(store: Store, number: int) -> None:
     if state not in (CheckpointState.PUBLISHED, CheckpointState.PARTIAL):
         raise CheckpointUnavailableError(
             "CHECKPOINT_NOT_PUBLISHED",
-            f"Checkpoint {number} is {state}, and no sink was given its rows",
+            f"Checkpoint {number} is {state}: only published ones are compared",
             hint="`taut checkpoints` lists those that can be read.",
         )
 

@@ -189,11 +189,16 @@ class Ledger:
             f"SELECT toString(publication), intent FROM {self._table('taut_published')} "
             "ORDER BY fence DESC, publication DESC LIMIT 1"
         )
-        if not rows:
-            return None
-        ((publication, text),) = rows
-        intent = Intent.from_json(json.loads(text))
-        return int(publication), Published(transaction=intent.transaction, versions=intent.versions)
+        return None if not rows else (int(rows[0][0]), _published(rows[0][1]))
+
+    def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
+        """What the newest publication of a checkpoint stands for: a store that was restored gives numbers
+        again."""
+        rows = self._engine.rows(
+            f"SELECT intent FROM {self._table('taut_published')} WHERE checkpoint = {int(checkpoint)} "
+            "ORDER BY publication DESC LIMIT 1"
+        )
+        return None if not rows else _published(rows[0][0])
 
     def publication_of(self, checkpoint: CheckpointNumber) -> int:
         """The newest publication of a checkpoint.
@@ -385,6 +390,11 @@ class Ledger:
 
     def _table(self, name: str) -> str:
         return f"{self._database}.{name}"
+
+
+def _published(intent_text: str) -> Published:
+    intent = Intent.from_json(json.loads(intent_text))
+    return Published(transaction=intent.transaction, versions=intent.versions)
 
 
 def _json_sql(value: object) -> str:

@@ -199,6 +199,14 @@ class ShardedClickHouseSink:
         shards = [server.audited(checkpoint) for server in self._servers]
         return row_differences(shards, table, rows, self._first.chunk_rows, limit)
 
+    def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
+        """See `model.sink.CheckpointHistory`."""
+        return self._first.published_at(checkpoint)
+
+    def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
+        """None: what is kept is kept whole."""
+        return self._first.unknown_parts(table, checkpoint)
+
     def close(self) -> None:
         for server in self._servers:
             server.close()

@@ -238,6 +238,14 @@ class ClickHouseSink(TransactionSteps):
     ) -> Sequence[RowDifference]:
         return row_differences([self.audited(checkpoint)], table, rows, self.chunk_rows, limit)
 
+    def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
+        """See `model.sink.CheckpointHistory`."""
+        return self._ledger.published_at(checkpoint)
+
+    def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:  # noqa: ARG002
+        """None: what is kept is kept whole."""
+        return {}
+
     def audited(self, checkpoint: CheckpointNumber) -> AuditedServer:
         return AuditedServer(self._engine, self._tables, self._ledger.publication_of(checkpoint))
 
