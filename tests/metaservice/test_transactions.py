@@ -269,6 +269,18 @@ def test_participant_refuses_rows_that_are_not_staged(service: Service, operatio
     assert service.target.rows() == [1, 2]
 
 
+def test_a_service_without_the_participant_decides_nothing(service: Service) -> None:
+    other = TransactionCoordinator(service.store)
+    with service.client() as client:
+        client.begin("t", participant="toy")
+        client.write("t", service.target.stage("t", "0", [1]))
+        for step in (other.prepare, other.commit):
+            with pytest.raises(MetaError, match="TRANSACTION_PARTICIPANT_UNKNOWN"):
+                step("t", "loader", 1)
+            assert service.state("t") is _S.INITIALIZED
+        assert client.commit("t") is _S.COMMITTED
+
+
 @pytest.mark.parametrize("point", ["before commit", "after commit"])
 def test_failing_participant_is_tried_again(service: Service, point: str) -> None:
     service.fails_at = point

@@ -50,6 +50,10 @@ def _log_event(event: str, /, **fields: Any) -> None:
     _log.log(level, "%s: %s", event, ", ".join(f"{name}={value}" for name, value in fields.items()))
 
 
+def _hint_of(error: Exception) -> str | None:
+    return error.hint if isinstance(error, TautochroneError) else None
+
+
 class TransactionCoordinator:
     """Safe to share between threads. Several services may coordinate the transactions of one store.
 
@@ -89,11 +93,7 @@ class TransactionCoordinator:
             MetaError: `TRANSACTION_PARTICIPANT_UNKNOWN`, nobody is registered under this name.
         """
         if participant != CLIENT and participant not in self._participants:
-            raise MetaError(
-                "TRANSACTION_PARTICIPANT_UNKNOWN",
-                f"No participant is called {participant}",
-                hint="known participants: " + ", ".join((CLIENT, *sorted(self._participants))),
-            )
+            raise self._unknown_participant(participant)
         return self._store.begin(transaction, owner, fence, timeout_ms, participant)
 
     def write(self, transaction: str, owner: str, fence: int, chunk: TransactionChunk) -> TransactionState:
@@ -111,7 +111,8 @@ class TransactionCoordinator:
         """As `Transactions.prepare`, after the participant agreed.
 
         Raises:
-            MetaError: `TRANSACTION_NOT_PREPARED`, the participant cannot commit it.
+            MetaError: `TRANSACTION_NOT_PREPARED`, the participant cannot commit it;
+                `TRANSACTION_PARTICIPANT_UNKNOWN`, this service does not have the participant.
         """
         with self._exclusive(transaction):
             self._ask_participant(transaction, owner, fence)
@@ -121,7 +122,7 @@ class TransactionCoordinator:
         """Decide and, unless the program is the participant, carry out. `COMMITTING`: it is tried again.
 
         Raises:
-            MetaError: `TRANSACTION_NOT_PREPARED`, the participant cannot commit it.
+            MetaError: as `prepare`.
         """
         with self._exclusive(transaction):
             self._ask_participant(transaction, owner, fence)
@@ -219,9 +220,12 @@ class TransactionCoordinator:
         record = self._store.get(transaction)
         if record is None or record.state is not _S.INITIALIZED or record.owner != owner:
             return  # the store refuses or repeats the operation
+        if record.participant == CLIENT:
+            return
         participant = self._participants.get(record.participant)
         if participant is None:
-            return
+            # Another service of this store has it. Without its consent nothing can be decided.
+            raise self._unknown_participant(record.participant)
         try:
             participant.prepare(record, self._store.chunks(transaction))
         except Exception as error:
@@ -229,7 +233,7 @@ class TransactionCoordinator:
                 "TRANSACTION_NOT_PREPARED",
                 f"The participant {record.participant} cannot commit transaction {transaction}: "
                 f"{redacted(str(error))[:_MAX_ERROR]}",
-                hint="Write what is missing and commit again, or roll back.",
+                hint=_hint_of(error) or "Write what is missing and commit again, or roll back.",
                 sqlstate="25000",
             ) from error
 
@@ -258,7 +262,8 @@ class TransactionCoordinator:
         except Exception as error:
             # The outcome is unknown, so the same is tried again.
             text = redacted(str(error)) or type(error).__name__
-            self._record_failure(record, text, retry_ms)
+            hint = _hint_of(error)
+            self._record_failure(record, f"{text}; {hint}" if hint else text, retry_ms)
             return record.state
         return self._store.settle(transaction, TransactionOperation.CONFIRM)
 
@@ -288,6 +293,13 @@ class TransactionCoordinator:
                 failures=failed.failures,
                 hint=f"taut transactions show {failed.id}",
             )
+
+    def _unknown_participant(self, name: str) -> MetaError:
+        return MetaError(
+            "TRANSACTION_PARTICIPANT_UNKNOWN",
+            f"No participant of this service is called {name}",
+            hint="known participants: " + ", ".join((CLIENT, *sorted(self._participants))),
+        )
 
     def _require_client(self, transaction: str) -> None:
         record = self._store.get(transaction)
