@@ -64,4 +64,19 @@ def test_the_published_program_loads_each_file_once(
         expected = [10 * number + row for number in range(1, run + 1) for row in range(3)]
         assert client.rows("SELECT id FROM orders ORDER BY id") == [[number] for number in expected], lost
     assert client.rows("SELECT name FROM system.tables WHERE name LIKE 'staging%'") == []
+    file = tmp_path / "last.json"
+    file.write_text('{"id": 99, "amount": 1}\n')
+
+    def killed(path: Path, _text: str) -> None:
+        path.open("w").close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", killed)
+        patched.setattr(sys, "argv", ["loader.py", "20", *files, str(file)])
+        with pytest.raises(KeyboardInterrupt):
+            exec(program, {"__name__": "__main__"})
+    monkeypatch.setattr(sys, "argv", ["loader.py", "21", *files, str(file)])
+    exec(program, {"__name__": "__main__"})
+    assert client.rows("SELECT count() FROM orders WHERE id = 99") in ([[1]], [["1"]])
     client.close()

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from tautochrone.app.locate import Options, locate
+from tautochrone.app.participants import open_participants, report_participants
 from tautochrone.app.storage import check_storage
 from tautochrone.errors import SettingsError
 from tautochrone.meta import MetaStore, Store
@@ -68,12 +69,13 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
     located = None if meta_url and options.spec is None else _located(options, meta_url)
     settings = None if located is None else located[1]
     access = access_for(address, settings, os.environ)
+    participants = open_participants(settings.participants if settings else {})
     with ExitStack() as exit_stack:
         bound = exit_stack.enter_context(listen(address.host, address.port))
         store = exit_stack.enter_context(MetaStore.open(settings.meta_url if settings else meta_url or ""))
         catalog = None if settings is None else (ReadPoints(store), metadata_source(settings.catalog))
         coordinator = TransactionCoordinator(
-            store, keep_ids_ms=settings.keep_transaction_ids_ms if settings else None
+            store, participants, keep_ids_ms=settings.keep_transaction_ids_ms if settings else None
         )
         exit_stack.enter_context(CoordinatorLoop(coordinator))
         app = create_app(
@@ -86,6 +88,7 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
             coordinator=coordinator,
         )
         _log.info("serving at %s", uri_of(bound))
+        report_participants(participants)
         if catalog is None:
             _log.warning("the Iceberg catalog is not served: the service was started with a store alone")
         if access.anonymous is not None:

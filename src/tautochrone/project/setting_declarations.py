@@ -203,6 +203,18 @@ SETTINGS = (
         variable="TAUTOCHRONE_TRANSACTIONS_KEEP_IDS",
     ),
     Setting(
+        key="transactions.participants.*.format",
+        kind=Text(),
+        meaning="the format of a participant of `taut serve`, `clickhouse` "
+        "([transactions](transactions.md#participants-of-taut-serve))",
+    ),
+    Setting(
+        key="transactions.participants.*.options.*",
+        kind=PropertyValue(),
+        meaning="an option of this participant's format",
+        by_reference=True,
+    ),
+    Setting(
         key="events.openlineage",
         kind=Text(),
         meaning="where refreshes are reported as OpenLineage events: a URL, or a file that gets a line for "

@@ -21,6 +21,7 @@ from tautochrone.model.sources import RecreatedTopic
 from tautochrone.model.table_formats import OtherFormats
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
 from tautochrone.project.maintenance import MaintenanceRules
+from tautochrone.project.participant_settings import ParticipantSettings, participant_settings
 from tautochrone.project.row_settings import may_change_rows
 from tautochrone.project.secret_references import shown
 from tautochrone.project.setting_declarations import LIMITS
@@ -77,7 +78,7 @@ class FlowRecreatedTopic:
 class Settings:
     """Everything that a run needs besides the project itself. It contains secrets: never print it whole.
 
-    Tokens of the service stay references: only `taut serve` reads them.
+    Tokens and participants of the service stay references: only `taut serve` reads them.
     """
 
     storage: str
@@ -112,6 +113,7 @@ class Settings:
     ignored: tuple[IgnoredSetting, ...] = ()
     sinks: Mapping[str, SinkSettings] = field(default_factory=dict)
     keep_transaction_ids_ms: int | None = None
+    participants: Mapping[str, ParticipantSettings] = field(default_factory=dict, repr=False)
 
 
 def effective(
@@ -213,6 +215,7 @@ def load_settings(
         configuration=_evaluation_settings(spec, values, ignored),
         ignored=ignored,
         sinks=sink_settings(values),
+        participants=participant_settings(values),
     )
 
 

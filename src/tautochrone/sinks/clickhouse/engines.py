@@ -140,7 +140,7 @@ class _EmbeddedEngine:
             except Exception as error:
                 if "DB::Exception" not in str(error):
                     raise
-                raise _refused(self._name, str(error)) from error
+                raise _refused(f"Sink {self._name}", str(error)) from error
 
 
 # -- a server -------------------------------------------------------------------------------------
@@ -149,13 +149,14 @@ class _EmbeddedEngine:
 class HttpEngine:
     """A server by `clickhouse-connect`. Used by one thread at a time."""
 
-    def __init__(self, name: str, options: ClickHouseOptions) -> None:
+    def __init__(self, name: str, options: ClickHouseOptions, subject: str | None = None) -> None:
+        """`subject`: who asks, for errors; the sink of this name without it."""
+        self._subject = subject or f"Sink {name}"
         try:
             import clickhouse_connect
             from clickhouse_connect.driver import exceptions
         except ImportError as missing:
             raise _package_missing(name, "clickhouse-connect", "clickhouse") from missing
-        self._name = name
         self._refusal: type[Exception] = exceptions.DatabaseError
         self._no_answer: type[Exception] = exceptions.OperationalError
         # Inserts that the server gathers and answers before they are written could be lost.
@@ -177,7 +178,7 @@ class HttpEngine:
         except exceptions.Error as error:
             raise SinkError(
                 "SINK_NOT_REACHABLE",
-                f"Sink {name}: no connection to ClickHouse at {options.host}:{options.port}: {error}",
+                f"{self._subject}: no connection to ClickHouse at {options.host}:{options.port}: {error}",
                 retryable=True,
             ) from error
 
@@ -204,7 +205,7 @@ class HttpEngine:
         except self._refusal as error:
             if isinstance(error, self._no_answer):
                 raise
-            raise _refused(self._name, str(error)) from error
+            raise _refused(self._subject, str(error)) from error
 
 
 def _arrow_stream(rows: pa.Table) -> bytes:
@@ -222,5 +223,5 @@ def _package_missing(name: str, package: str, extra: str) -> SinkError:
     )
 
 
-def _refused(name: str, answer: str) -> SinkError:
-    return SinkError("CLICKHOUSE_REFUSED", f"Sink {name}: ClickHouse answers: {answer[:1000]}")
+def _refused(subject: str, answer: str) -> SinkError:
+    return SinkError("CLICKHOUSE_REFUSED", f"{subject}: ClickHouse answers: {answer[:1000]}")

@@ -13,13 +13,23 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.sql import text_sql
 from tautochrone.sinks.clickhouse.tables import Tables
 
-__all__ = ["Waits"]
+__all__ = ["Waits", "running_statements"]
 
 _QUIET_S = 60.0
 """How long a statement of which the answer was lost may still run."""
 _MERGES_S = 60.0
 """How long a delivery waits for merges before it counts as failed and is tried again."""
 _REPORT_EVERY_S = 10.0
+
+
+def running_statements(engine: Engine, tables: Sequence[str]) -> int:
+    """How many statements run on the server that name one of these tables."""
+    used = " OR ".join(f"position(query, {text_sql(name)}) > 0" for name in tables)
+    ((count,),) = engine.rows(
+        "SELECT toUInt32(count()) FROM system.processes "
+        f"WHERE query_id != queryID() AND query NOT LIKE '%system.processes%' AND ({used})"
+    )
+    return int(count)
 
 
 class Waits:
@@ -40,17 +50,13 @@ class Waits:
         """
         if not stagings:
             return
-        used = " OR ".join(f"position(query, {text_sql(name)}) > 0" for name in stagings)
         server = self._options.address
 
         def running() -> Reason | None:
-            ((count,),) = self._engine.rows(
-                "SELECT toUInt32(count()) FROM system.processes "
-                f"WHERE query_id != queryID() AND query NOT LIKE '%system.processes%' AND ({used})"
-            )
+            count = running_statements(self._engine, stagings)
             if not count:
                 return None
-            return Reason.of(ReasonCode.SINK_STATEMENTS_RUNNING, statements=int(count), server=server)
+            return Reason.of(ReasonCode.SINK_STATEMENTS_RUNNING, statements=count, server=server)
 
         reason = self._until_none(running, _QUIET_S, 0.05)
         if reason is not None:
