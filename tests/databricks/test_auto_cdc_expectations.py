@@ -121,6 +121,7 @@ dlt.apply_changes_from_snapshot(target="newest", source="customers", keys=["id"]
 
 def test_snapshots_have_no_expectations(project: DialectProject) -> None:
     project.define("snapshots.py", SNAPSHOTS)
+    project.json("customers/1.json", {"id": 1, "name": "Ana"})
     with pytest.raises(DefinitionError, match="newest takes what changes") as refused:
         project.pipeline.run()
     assert refused.value.error_class == "EXPECTATION_NOT_SUPPORTED"
