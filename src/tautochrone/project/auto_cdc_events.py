@@ -129,7 +129,8 @@ def event_table_name(flow: Flow) -> TableName:
 
 def _table_name(flow: Flow, suffix: str) -> TableName:
     target = flow.target
-    own_name = flow.name if flow.name != target.without_catalog else target.table
+    # A flow without a name of its own has that of its target, with a database such as LIVE.
+    own_name = target.table if "." in flow.name else flow.name
     return TableName(target.catalog, target.namespace, f"{own_name}__{suffix}")
 
 
