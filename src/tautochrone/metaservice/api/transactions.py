@@ -153,17 +153,15 @@ def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoo
         """What a new run calls first: older runs are refused, what they had not prepared is rolled back.
 
         The answer is what has not ended: prepared transactions to decide, and decisions to carry out."""
-        coordinator.require_newest(_owner(run), run.serial)
-        records = store.transactions.recover(_owner(run), run.fence)
+        records = store.transactions.recover(_owner(coordinator, run), run.fence)
         return [transaction_model(record) for record in records]
 
     @router.post("/{transaction}/begin")
     def begin(transaction: Id, request: BeginRequest) -> Answer:
         """Open the transaction."""
         checked_text(request.participant, "A participant", 255)
-        coordinator.require_newest(_owner(request), request.serial)
         state = coordinator.begin(
-            transaction, _owner(request), request.fence, request.timeout_ms, request.participant
+            transaction, _owner(coordinator, request), request.fence, request.timeout_ms, request.participant
         )
         return answer(transaction, request, state)
 
@@ -171,39 +169,37 @@ def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoo
     def write(transaction: Id, request: WriteRequest) -> Answer:
         """Register a chunk that was written to the target."""
         chunk = TransactionChunk(**request.chunk.model_dump())
-        coordinator.require_newest(_owner(request), request.serial)
-        state = coordinator.write(transaction, _owner(request), request.fence, chunk)
+        state = coordinator.write(transaction, _owner(coordinator, request), request.fence, chunk)
         return answer(transaction, request, state)
 
     @router.post("/{transaction}/prepare")
     def prepare(transaction: Id, run: Run) -> Answer:
         """All chunks are written and durable. From now on it does not time out."""
-        coordinator.require_newest(_owner(run), run.serial)
-        return answer(transaction, run, coordinator.prepare(transaction, _owner(run), run.fence))
+        return answer(transaction, run, coordinator.prepare(transaction, _owner(coordinator, run), run.fence))
 
     @router.post("/{transaction}/commit")
     def commit(transaction: Id, run: Run) -> Answer:
         """Decide to commit. `committing`: the program, or a retry of the service, has to carry it out."""
-        coordinator.require_newest(_owner(run), run.serial)
-        return answer(transaction, run, coordinator.commit(transaction, _owner(run), run.fence))
+        return answer(transaction, run, coordinator.commit(transaction, _owner(coordinator, run), run.fence))
 
     @router.post("/{transaction}/rollback")
     def rollback(transaction: Id, run: Run) -> Answer:
         """Decide to roll back. `aborting`: the program, or a retry of the service, has to carry it out."""
-        coordinator.require_newest(_owner(run), run.serial)
-        return answer(transaction, run, coordinator.rollback(transaction, _owner(run), run.fence))
+        return answer(
+            transaction, run, coordinator.rollback(transaction, _owner(coordinator, run), run.fence)
+        )
 
     @router.post("/{transaction}/confirm")
     def confirm(transaction: Id, run: Run) -> Answer:
         """The program carried the decision out."""
-        coordinator.require_newest(_owner(run), run.serial)
-        return answer(transaction, run, coordinator.confirm(transaction, _owner(run), run.fence))
+        return answer(transaction, run, coordinator.confirm(transaction, _owner(coordinator, run), run.fence))
 
     @router.post("/{transaction}/fail")
     def fail(transaction: Id, request: FailRequest) -> Transaction:
         """The program could not carry the decision out."""
-        coordinator.require_newest(_owner(request), request.serial)
-        failed = coordinator.fail(transaction, _owner(request), request.fence, request.error, request.attempt)
+        failed = coordinator.fail(
+            transaction, _owner(coordinator, request), request.fence, request.error, request.attempt
+        )
         return transaction_model(failed)
 
 
@@ -216,5 +212,8 @@ def _chunk_model(chunk: TransactionChunk) -> Chunk:
     return Chunk.model_validate(chunk, from_attributes=True)
 
 
-def _owner(run: Run) -> str:
-    return checked_text(run.owner, "An owner", 255)
+def _owner(coordinator: TransactionCoordinator, run: Run) -> str:
+    """The program's name, after a check that the store knows all that the program remembers."""
+    owner = checked_text(run.owner, "An owner", 255)
+    coordinator.require_newest(owner, run.serial)
+    return owner
