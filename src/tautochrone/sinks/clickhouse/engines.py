@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tautochrone.errors import SinkError
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.rows import INSERT_SETTINGS, arrow_stream
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 
 __all__ = ["Engine", "HttpEngine", "open_engine"]
@@ -84,7 +85,7 @@ class _EmbeddedEngine:
             for column, type_sql in zip(rows.column_names, types, strict=True)
         )
         with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
-            file.write(_arrow_stream(rows))
+            file.write(arrow_stream(rows))
             file.flush()
             source = f"file({text_sql(file.name)}, 'ArrowStream', {text_sql(structure)})"
             self.run(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {source}")
@@ -159,8 +160,6 @@ class HttpEngine:
             raise _package_missing(name, "clickhouse-connect", "clickhouse") from missing
         self._refusal: type[Exception] = exceptions.DatabaseError
         self._no_answer: type[Exception] = exceptions.OperationalError
-        # Inserts that the server gathers and answers before they are written could be lost.
-        settings = {"async_insert": 0, "wait_end_of_query": 1}
         try:
             self._client: Any = clickhouse_connect.get_client(
                 host=options.host,
@@ -171,7 +170,7 @@ class HttpEngine:
                 ca_cert=options.tls_ca or None,
                 client_cert=options.tls_certificate or None,
                 client_cert_key=options.tls_key or None,
-                settings=settings,
+                settings=dict(INSERT_SETTINGS),
                 autogenerate_session_id=False,
                 query_retries=0,
             )
@@ -190,7 +189,7 @@ class HttpEngine:
         return [json.loads(line) for line in text.splitlines() if line]
 
     def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:  # noqa: ARG002
-        block = _arrow_stream(rows)
+        block = arrow_stream(rows)
         names = rows.column_names
         self._call(
             lambda: self._client.raw_insert(table, column_names=names, insert_block=block, fmt="ArrowStream")
@@ -206,13 +205,6 @@ class HttpEngine:
             if isinstance(error, self._no_answer):
                 raise
             raise _refused(self._subject, str(error)) from error
-
-
-def _arrow_stream(rows: pa.Table) -> bytes:
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, rows.schema) as writer:
-        writer.write_table(rows)
-    return bytes(buffer.getvalue())
 
 
 def _package_missing(name: str, package: str, extra: str) -> SinkError:

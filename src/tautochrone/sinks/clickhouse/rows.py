@@ -14,13 +14,27 @@ from tautochrone.model.sink import Digest
 from tautochrone.sinks.batches import column_batches
 from tautochrone.sinks.clickhouse.types import Column
 
-__all__ = ["AUDIT_PARTS", "CHUNK", "HIDDEN", "NULLS", "PUBLICATION", "SIGN", "Batch", "batches", "digests"]
+__all__ = [
+    "AUDIT_PARTS",
+    "CHUNK",
+    "HIDDEN",
+    "INSERT_SETTINGS",
+    "NULLS",
+    "PUBLICATION",
+    "SIGN",
+    "Batch",
+    "arrow_stream",
+    "batches",
+    "digests",
+]
 
 PUBLICATION, SIGN, NULLS, CHUNK = "_ck", "_sign", "_nulls", "_chunk"
 HIDDEN = {PUBLICATION: "UInt64", SIGN: "Int8", NULLS: "String", CHUNK: "UInt32"}
 """Columns beside those of the mirrored table, with their types."""
 AUDIT_PARTS = 16
 """Into so many parts, by hash, an audit divides the rows of a table."""
+INSERT_SETTINGS = {"async_insert": 0, "wait_end_of_query": 1}
+"""An insert that the server gathers and answers before it is written could be lost."""
 
 
 class Batch:
@@ -121,6 +135,14 @@ class Batch:
         # Of each hash the first of its two halves; one call for all is several times faster.
         halves = struct.unpack(f"<{2 * len(self.hashes)}q", b"".join(self.hashes))
         return Digest(len(self.hashes), _hash_text(sum(halves[::2]) * sign))
+
+
+def arrow_stream(rows: pa.Table) -> bytes:
+    """Rows in the format `ArrowStream`."""
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(buffer.getvalue())
 
 
 def batches(

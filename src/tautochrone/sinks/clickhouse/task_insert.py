@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
-from tautochrone.sinks.clickhouse.rows import Batch
+from tautochrone.sinks.clickhouse.rows import INSERT_SETTINGS, Batch, arrow_stream
 from tautochrone.sinks.clickhouse.sql import name_sql
 from tautochrone.sinks.clickhouse.types import Column, ColumnType
 
@@ -186,17 +186,13 @@ def _chunk_numbers() -> Iterator[int]:
 
 def _post(target: InsertTarget, rows: pa.Table) -> tuple[int, str, str]:
     """The status, ClickHouse's code of an error, and the text of an answer."""
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, rows.schema) as writer:
-        writer.write_table(rows.combine_chunks())
     names = ", ".join(map(name_sql, rows.column_names))
     query = f"INSERT INTO {target.table} ({names}) FORMAT ArrowStream"
-    # An insert that the server gathers and answers before it is written could be lost.
-    arguments = urlencode({"query": query, "async_insert": 0, "wait_end_of_query": 1})
+    arguments = urlencode({"query": query, **INSERT_SETTINGS})
     connection = _connection(target)
     try:
-        body = buffer.getvalue().to_pybytes()
-        connection.request("POST", f"/?{arguments}", body=body, headers=_identification(target))
+        headers = _identification(target)
+        connection.request("POST", f"/?{arguments}", body=arrow_stream(rows), headers=headers)
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
         return answer.status, answer.getheader("X-ClickHouse-Exception-Code") or "", text
