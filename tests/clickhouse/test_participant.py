@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -145,6 +146,7 @@ def test_the_published_script_loads_a_file_once_without_python(server: Server, t
     "statement",
     [
         "MOVE PARTITION",
+        "TO `{}`.`taut_moving_",
         pytest.param("RENAME TABLE", marks=pytest.mark.slow),
         pytest.param("INSERT INTO `{}`.`taut_committed`", marks=pytest.mark.slow),
         pytest.param("DROP TABLE", marks=pytest.mark.slow),
@@ -160,6 +162,27 @@ def test_rows_are_there_once_when_an_answer_is_lost(server: Server, loader: Load
         assert loader.commit("load-1") is _S.COMMITTING
     assert not server.is_planned()
     assert loader.commit("load-1") is _S.COMMITTED
+    assert loader.shown() == [1, 2, 3, 4]
+    assert loader.left() == []
+
+
+def test_two_services_at_one_commit_show_its_rows_once(server: Server, loader: Loader) -> None:
+    loader.begin("load-1", loader.stage("load-1"))
+    assert loader.coordinator.prepare("load-1", "loader", 1) is _S.PREPARED
+    late = server.folder.with_suffix(".late")
+    late.touch()
+    server.plan("late", "MOVE PARTITION")
+    states: list[TransactionState] = []
+    other = TransactionCoordinator(loader.store, loader.participants)
+    thread = threading.Thread(target=lambda: states.append(other.commit("load-1", "loader", 1)))
+    thread.start()
+    while server.is_planned():
+        thread.join(0.01)
+    assert loader.commit("load-1") is _S.COMMITTED
+    assert loader.shown() == [1, 2, 3, 4]
+    late.unlink()
+    thread.join(30)
+    assert states == [_S.COMMITTED]
     assert loader.shown() == [1, 2, 3, 4]
     assert loader.left() == []
 

@@ -194,6 +194,28 @@ def test_rows_of_lost_attempts_are_not_published(
     assert sink.audit(TABLE, CheckpointNumber(1)) == sink.digest(TABLE, lake(*range(5), *range(10, 13)))
 
 
+@pytest.mark.parametrize("statement", ["CREATE TABLE", "RENAME TABLE", "DELETE WHERE"])
+def test_rows_are_there_once_when_an_answer_to_the_driver_is_lost(
+    servers: list[Server], database: str, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    server, sink = servers[0], opened(servers[:1], database)
+    first = intent(1)
+    sink.begin(first)
+
+    def stage() -> Sequence[Chunk]:
+        attempts = Attempts(sink, first.transaction, monkeypatch)
+        attempts.run(0, 5)  # of a task that died before it answered
+        return attempts.staging.seal(attempts.run(0, 5))
+
+    server.plan("lose", statement)
+    with pytest.raises(Exception, match=r"\w"):
+        stage()
+    assert not server.is_planned()
+    sink.prepare(first.transaction, stage())
+    sink.commit(first.transaction, Fence(1))
+    assert sink.audit(TABLE, CheckpointNumber(1)) == sink.digest(TABLE, lake(*range(5)))
+
+
 @pytest.mark.parametrize("moment", ["open", "sealed", "prepared"])
 def test_tasks_of_an_older_owner_reach_nothing(
     servers: list[Server], database: str, monkeypatch: pytest.MonkeyPatch, moment: str
