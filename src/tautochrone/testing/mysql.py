@@ -6,20 +6,22 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pymysql
+from tautochrone.testing.mysql_protocol import PrivateServer
 
-__all__ = ["PrivateServer", "fresh_schema", "is_installed", "open_connection", "restart_server", "server_url"]
-
-_START_TIMEOUT_S = 120
+__all__ = [
+    "fresh_schema",
+    "is_installed",
+    "open_connection",
+    "private_server",
+    "restart_server",
+    "server_url",
+]
 
 
 @cache
@@ -39,86 +41,27 @@ def is_installed() -> bool:
     return _program() is not None
 
 
-class PrivateServer:
-    """A server of its own, until it is removed.
-
-    Args:
-        networking: it also listens at `port` of this machine.
-    """
-
-    def __init__(self, *, networking: bool = False) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="mysql"))
-        self.port = _free_port() if networking else 0
-        self.schemas = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._arguments = [str(_program()), "--no-defaults", f"--datadir={self.folder}/data", "--user=root"]
-        subprocess.run([*self._arguments, "--initialize-insecure"], check=True, capture_output=True)
-        self.start()
-        with self.connect() as connection:
-            cursor = connection.cursor()
-            cursor.execute("CREATE USER capture@'%' IDENTIFIED BY 'se:cret/1'")
-            cursor.execute("GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO capture@'%'")
-
-    def start(self) -> None:
-        options = [
-            f"--socket={self.socket}",
-            f"--pid-file={self.folder}/pid",
-            *([f"--port={self.port}", "--bind-address=127.0.0.1"] if self.port else ["--skip-networking"]),
-            "--mysqlx=OFF",
-            "--log-bin=bin",
-            "--server-id=8",
-            "--gtid-mode=ON",
-            "--enforce-gtid-consistency=ON",
-            "--innodb-flush-log-at-trx-commit=0",
-            "--innodb-buffer-pool-size=64M",
-            "--performance-schema=OFF",
-        ]
-        log = (self.folder / "log").open("ab")
-        self._process = subprocess.Popen([*self._arguments, *options], stdout=log, stderr=log)
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            try:
-                self.connect().close()
-                return
-            except pymysql.Error:
-                if time.monotonic() > deadline or self._process.poll() is not None:
-                    raise
-                time.sleep(0.05)
-
-    @property
-    def socket(self) -> str:
-        return f"{self.folder}/socket"
-
-    @property
-    def url(self) -> str:
-        """The URL of a user with the rights that a capture needs and no others."""
-        return f"mysql://capture:se%3Acret%2F1@localhost/?unix_socket={self.socket}"
-
-    def connect(self, **arguments: Any) -> Any:
-        """A connection of the administrator in autocommit."""
-        return pymysql.connect(
-            unix_socket=self.socket, user="root", autocommit=True, charset="utf8mb4", **arguments
-        )
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-
-    def remove(self) -> None:
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def private_server(*, networking: bool = False) -> PrivateServer:
+    program = str(_program())
+    options = [
+        "--mysqlx=OFF",
+        "--server-id=8",
+        "--gtid-mode=ON",
+        "--enforce-gtid-consistency=ON",
+        "--performance-schema=OFF",
+    ]
+    return PrivateServer(
+        [program, "--no-defaults", "--initialize-insecure"],
+        [program, "--no-defaults", *options],
+        "REPLICATION SLAVE, REPLICATION CLIENT",
+        networking=networking,
+    )
 
 
 @cache
 def _server() -> PrivateServer:
-    server = PrivateServer()
+    """One server for this process, gone at its end."""
+    server = private_server()
     atexit.register(server.remove)
     return server
 
@@ -130,19 +73,14 @@ def open_connection(**arguments: Any) -> Any:
 
 def restart_server() -> None:
     """Restart it; all connections are cut, and the log goes on in a new file."""
-    _server().stop()
-    _server().start()
+    _server().restart()
 
 
 def server_url() -> str:
+    """The URL of a user with the rights that a capture needs and no others."""
     return _server().url
 
 
 def fresh_schema() -> str:
     """The name of an empty schema."""
-    server = _server()
-    server.schemas += 1
-    name = f"source_{server.schemas}"
-    with open_connection() as connection:
-        connection.cursor().execute(f"CREATE DATABASE {name}")
-    return name
+    return _server().fresh_schema()

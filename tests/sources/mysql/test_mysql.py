@@ -122,7 +122,7 @@ def test_a_server_without_gtids_is_refused(schema: Schema) -> None:
 
 def test_a_password_without_tls_and_socket(schema: Schema) -> None:
     """`caching_sha2_password` encrypts the password by the server's key."""
-    server = mysql.PrivateServer(networking=True)
+    server = mysql.private_server(networking=True)
     try:
         with server.connect() as connection:
             cursor = connection.cursor()
@@ -142,7 +142,7 @@ def test_a_password_without_tls_and_socket(schema: Schema) -> None:
 def test_a_restored_server_is_noticed_though_its_log_has_the_same_length(schema: Schema) -> None:
     """The folder of the server is copied, and put back after more transactions. As many others of the same
     size follow: GTIDs and positions are the same as before."""
-    server = mysql.PrivateServer()
+    server = mysql.private_server()
     try:
         with server.connect() as connection:
             connection.cursor().execute("CREATE DATABASE shop")
