@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.postgresql import copy_again
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
+from tautochrone.sources.postgresql.copy_again import differences
+from tautochrone.sources.postgresql.tables import CapturedTable
 
 from .test_change_log import capture_of
 from .test_schema_changes import Captured
@@ -95,6 +99,22 @@ def test_catalogs_show_what_the_log_does_not(database: psycopg.Connection) -> No
             assert log.read(resumed, 100).copied_again == {}
             is_whole = "ATTACH" not in statements[-1] or len(statements) == 3
             assert len(log.completed_rows(sorted(names), resumed)) == len(names) * (1 + is_whole)
+
+
+def test_change_behind_the_comparison_of_resume(
+    database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begun(database) as (log, position):
+
+        def differences_then_change(position: LogPosition, tables: Sequence[CapturedTable]) -> Any:
+            compared = differences(position, tables)
+            database.execute("ALTER TABLE parts DETACH PARTITION parts_b")
+            return compared
+
+        with monkeypatch.context() as patch:
+            patch.setattr(copy_again, "differences", differences_then_change)
+            resumed = log.resume(position)
+        assert set(log.read(resumed, 100).copied_again) == {"public.parts"}
 
 
 def test_created_partition_that_is_dropped_is_missed(database: psycopg.Connection) -> None:

@@ -56,12 +56,14 @@ def resumed(
         IngestError: `CAPTURED_TABLE_CHANGED`; `CAPTURE_WAITS_FOR_TRANSACTIONS`.
     """
     for _ in range(_TRIES):
-        changes = differences(position, current(False))
+        tables = current(False)
+        changes = differences(position, tables)
         _require_mendable(changes, follows)
         if not changes:
-            return _with_copies(position, current(False), {}, {})
+            # The same reading: a later one may have a change that nothing was compared with.
+            return _with_copies(position, tables, {}, {})
         # Before the copy: what is written from now on is in the log.
-        add_to_publication(connection, publication, current(False))
+        add_to_publication(connection, publication, tables)
         tables = current(True)
         point = durable_log_end(connection)
         transaction = await_running_transactions(connection, server.TRANSACTIONS_WAIT_S)
