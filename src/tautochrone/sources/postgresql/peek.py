@@ -69,6 +69,8 @@ def _publication_missing(publication: str, log_name: str, message: str) -> Inges
 def with_long_xids(connection: psycopg.Connection, rows: pa.Table) -> pa.Table:
     """The log has the lower 32 bits of a transaction's number. The full number is the one that is nearest to
     those of today; rows of the log are less than 2³¹ transactions old, or the server would have stopped."""
+    if not rows.num_rows:
+        return rows
     (newest,) = one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
     short = rows["transaction"].to_numpy()
     distance = ((short - newest + 2**31) & 0xFFFFFFFF) - 2**31
