@@ -234,7 +234,7 @@ def test_a_lost_log_is_an_error(bench: Bench) -> None:
 
 def test_a_position_of_spark_is_refused(bench: Bench) -> None:
     bench.table.positions["bank"] = SparkPosition(query_id="q", batch_id=0, offsets="", commit="")
-    with pytest.raises(IngestError, match="was read by Spark before"):
+    with pytest.raises(IngestError, match="read a stream of Spark before, and reads the change log"):
         bench.run()
 
 

@@ -29,6 +29,7 @@ from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.expectations import counts, stage_expected
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders
+from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.folder_decision import (
     FolderAction,
     FolderDecision,
@@ -48,7 +49,7 @@ from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source_position import LogPosition, SparkPosition
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.jvm.callbacks import start_callback_server
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
@@ -76,21 +77,11 @@ class StreamingFlow(Protocol):
         """Rows of `evaluate` with a column for each expectation: true if the row violates it."""
 
 
-def spark_position(commit_metadata: CommitMetadata | None, flow: str) -> SparkPosition | None:
-    """Where a table says that a flow run by Spark stands; None: it has taken in nothing yet.
-
-    Raises:
-        IngestError: the flow was read by other means before, and its position means nothing to Spark.
-    """
-    position = None if commit_metadata is None else commit_metadata.positions.get(flow)
-    if position is None or isinstance(position, SparkPosition):
-        return position
-    source = f"the change log {position.log}" if isinstance(position, LogPosition) else "snapshots"
-    raise IngestError(
-        "FLOW_POSITIONS_DIVERGED",
-        f"Flow {flow} read {source} before, and reads another source now",
-        hint="start over with --full-refresh",
-    )
+def spark_position(
+    commit_metadata: CommitMetadata | None, flow: str, table: TableName
+) -> SparkPosition | None:
+    """Where a table says that a flow run by Spark stands: see `position_of`."""
+    return position_of(commit_metadata, flow, SparkPosition, "a stream of Spark", str(table))
 
 
 @dataclass(slots=True)
@@ -280,7 +271,7 @@ class FlowQuery:
     def _read_position(self) -> None:
         """From the table: an earlier start of this query may have failed after its commit."""
         commit_metadata = self.committer.table.fork().commit_metadata
-        self.position = spark_position(commit_metadata, self.flow.name)
+        self.position = spark_position(commit_metadata, self.flow.name, self.table)
         if self.expectations and commit_metadata is not None:
             # An earlier start may have died after its commit, before it told.
             known = commit_metadata.violations

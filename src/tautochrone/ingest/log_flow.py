@@ -13,27 +13,20 @@ acknowledged only when the table holds it durably, and only by the owner of the 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame
 
-from tautochrone.errors import IngestError, TautochroneError
 from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.committer import TableCommitter
-from tautochrone.ingest.running_flow import interval_seconds
-from tautochrone.ingest.source_observations import SourceObservations
-from tautochrone.ingest.stream_errors import batch_failure
+from tautochrone.ingest.flow_position import position_of
+from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
 from tautochrone.model.kept_log import RaisesAlarms
 from tautochrone.model.lake import Staged
-from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.source import BulkOnExecutors, ChangeLog, SourceRows
 from tautochrone.model.source_position import LogPosition
@@ -42,119 +35,51 @@ __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
 
 T = TypeVar("T")
 DEFAULT_MAX_EVENTS = 100_000
-_STOP_TIMEOUT_S = 60.0
 _LOCAL_ROWS = 10_000
 """So many rows are written without a Spark job, which would take longer than the write."""
 _ALARMS_INTERVAL_S = 60.0
 
 
-@dataclass(slots=True)
-class LogFlow:
+@dataclass(slots=True, kw_only=True)
+class LogFlow(PolledFlow):
     """A change log bound to the table that takes it.
 
     Args:
-        name: of the flow.
         log: the source.
-        schema: the table's columns.
-        require_fence: raises FencedError when a newer owner of the job exists.
         max_events: a batch ends with the transaction that brings it to this many events.
     """
 
-    name: str
     log: ChangeLog
-    schema: StructType
-    committer: TableCommitter
     effects: Effects
-    emit: Emit
-    require_fence: Callable[[], object] = lambda: None
     max_events: int = DEFAULT_MAX_EVENTS
-    rows: int = 0
     position: LogPosition | None = None
-    observations: SourceObservations = field(default_factory=SourceObservations)
-    _session: SparkSession | None = None
+    """The table's."""
+    _reached: LogPosition = field(init=False, repr=False)
+    """Where the next round begins: the table's position, or that which the next commit gives it."""
     _acknowledged: int | None = None
-    _rounds: int = 0
     _next_alarms: float = 0.0
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    _error: TautochroneError | None = None
 
-    @property
-    def table(self) -> TableName:
-        return self.committer.table.name
-
-    def start(self, session: SparkSession, **trigger: Any) -> None:
-        """See `RunningFlow`.
-
-        Raises:
-            IngestError: the table's position is of another source.
-        """
-        self.committer.settle()
-        self._session = session
-        self._error, self._acknowledged, self._rounds = None, None, 0
-        self.position = self._position_of_table()
-        self._stopping = threading.Event()
-        until_end = "processingTime" not in trigger
-        interval_s = interval_seconds(trigger.get("processingTime"))
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(self._stopping, interval_s, until_end),
-            name=f"log-{self.name}",
-            daemon=True,
+    def _read_position(self) -> None:
+        self.position = position_of(
+            self.committer.table.fork().commit_metadata,
+            self.name,
+            LogPosition,
+            f"the change log {self.log.name}",
+            str(self.table),
         )
-        self._thread.start()
 
-    @property
-    def active(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def progressed(self) -> bool:
-        return self._rounds > 0
-
-    @property
-    def committed_up_to_ms(self) -> int | None:
-        return self.observations.committed_up_to_ms
-
-    def store_time_is(self, store_ms: int) -> None:
-        self.observations.store_time_is(store_ms)
-
-    def inspect(self, *, at_once: bool = False) -> None:
-        """A log leaves nothing out."""
-
-    def failure(self) -> TautochroneError | None:
-        return self._error
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_TIMEOUT_S)
-        self.log.close()
-
-    def _run(self, stopping: threading.Event, interval_s: float, until_end: bool) -> None:
-        try:
-            position = self._begin()
-            while not stopping.is_set():
-                began_ms = time.time_ns() // 1_000_000
-                position, caught_up = self._round(position)
-                self._rounds += 1
-                if caught_up:
-                    self.observations.took_all_since(began_ms)
-                    if until_end:
-                        return
-                    stopping.wait(interval_s)
-        except Exception as error:
-            self._error = batch_failure(error, self.name)
-        finally:
-            self.log.close()
-
-    def _begin(self) -> LogPosition:
+    def _begin(self) -> None:
         """The table's position, acknowledged, with what must be copied again; or where the source begins to
         keep its log."""
+        self._acknowledged = None
         if self.position is None:
-            return self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
-        self._acknowledge(self.position)
-        return self._resume(self.position)
+            self._reached = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
+        else:
+            self._acknowledge(self.position)
+            self._reached = self._resume(self.position)
+
+    def _close(self) -> None:
+        self.log.close()
 
     def _resume(self, position: LogPosition, reasons: Sequence[Reason] = ()) -> LogPosition:
         """With what must be copied again. It counts once the table holds the position.
@@ -185,22 +110,24 @@ class LogFlow:
         named = f"{metadata.store}\n{metadata.pipeline}\n{self.table}"
         return hashlib.sha256(named.encode()).hexdigest()
 
-    def _round(self, position: LogPosition) -> tuple[LogPosition, bool]:
-        """Chunks of the bulk, if any are left, then one batch of the log. Answers the new position,
-        and whether nothing was left to do."""
+    def _round(self) -> bool:
+        """Chunks of the bulk, if any are left, then one batch of the log."""
+        position = self._reached
         if position.bulk.pending:
             position = self._copy(position)
         self._raise_alarms(position)
         batch = self.log.read(position, self.max_events)
         if batch.copied_again:
-            return self._resume(batch.position, list(batch.copied_again.values())), False
+            self._reached = self._resume(batch.position, list(batch.copied_again.values()))
+            return False
         bulk = batch.position.bulk.at(batch.position.point)
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
         reached = replace(batch.position, bulk=bulk, source_ms=source_ms)
         if reached != self.position or batch.rows.num_rows:
             position = self._commit(batch.rows, position, reached, source_ms=batch.source_ms)
         self._acknowledge(position)
-        return position, batch.caught_up and not position.bulk.pending
+        self._reached = position
+        return batch.caught_up and not position.bulk.pending
 
     def _raise_alarms(self, position: LogPosition) -> None:
         """Now and then. Each alarm is repeated as long as its cause lasts."""
@@ -241,7 +168,7 @@ class LogFlow:
             # Without rows the table would get no version that says so.
             marks = self.log.completed_rows(completed, position)
             # In one piece: Spark takes no rows behind an empty chunk.
-            rows = marks if rows is None else pa.concat_tables([rows, marks]).combine_chunks()
+            rows = pa.concat_tables([*([] if rows is None else [rows]), marks]).combine_chunks()
         # Asked before the commit: a source that does not answer then must not hide what was committed.
         lag = dict(self.log.lag(position))
         parts = [*([] if staged is None else [staged]), *([] if rows is None else [self._stage(rows)])]
@@ -268,11 +195,10 @@ class LogFlow:
     def _stage(self, rows: SourceRows) -> Staged:
         table = self.committer.table
         if not rows.num_rows:
-            return Staged(table=table.name, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
+            return self._staged_nothing()
         staged = table.stage_arrow(table.fork(), rows)
         if staged is not None:
             return staged
-        assert self._session is not None
         frame = self._session.createDataFrame(rows, schema=self.log.schema())
         return self._stage_frame(frame, local=rows.num_rows <= _LOCAL_ROWS)
 
@@ -296,19 +222,6 @@ class LogFlow:
             return action()
 
         return self.effects.perform(step, str(self.table), fenced)
-
-    def _position_of_table(self) -> LogPosition | None:
-        """The position in the table. That in memory may be older: an earlier start may have failed after its
-        commit."""
-        metadata = self.committer.table.fork().commit_metadata
-        position = None if metadata is None else metadata.positions.get(self.name)
-        if position is None or isinstance(position, LogPosition):
-            return position
-        raise IngestError(
-            "FLOW_POSITIONS_DIVERGED",
-            f"Flow {self.name} was read by Spark before, and reads the change log {self.log.name} now",
-            hint=f"start over with --full-refresh {self.table}",
-        )
 
 
 def _together(first: Staged, second: Staged) -> Staged:

@@ -1,5 +1,5 @@
-"""What a job does with a flow that reads from outside, whoever reads: Spark (`flow`) or we (`log_flow`,
-`snapshot_flow`)."""
+"""What a job does with a flow that reads from outside, whoever reads: Spark (`flow`) or this
+program (`polled_flow`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import TautochroneError
 from tautochrone.model.names import TableName
 
-__all__ = ["RunningFlow", "interval_seconds"]
-
-_INTERVAL_S = 1.0
+__all__ = ["RunningFlow"]
 
 
 class RunningFlow(Protocol):
@@ -59,15 +57,3 @@ class RunningFlow(Protocol):
 
     def stop(self) -> None:
         """End it after the batch that runs."""
-
-
-def interval_seconds(processing_time: object) -> float:
-    """From Spark's text of a trigger's interval, as far as runs write it.
-
-    >>> interval_seconds("500 milliseconds"), interval_seconds("5 seconds"), interval_seconds(None)
-    (0.5, 5.0, 1.0)
-    """
-    number, _, unit = str(processing_time or "").partition(" ")
-    if not number.replace(".", "", 1).isdigit():
-        return _INTERVAL_S
-    return float(number) / (1000 if unit.startswith("milli") else 1)

@@ -13,10 +13,8 @@ when the function returns other rows when it is asked again.
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -25,16 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from tautochrone.errors import IngestError, TautochroneError
+from tautochrone.errors import IngestError
 from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.committer import TableCommitter
-from tautochrone.ingest.running_flow import interval_seconds
-from tautochrone.ingest.source_observations import SourceObservations
-from tautochrone.ingest.stream_errors import batch_failure
+from tautochrone.ingest.flow_position import position_of
+from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
-from tautochrone.model.events import Emit
 from tautochrone.model.lake import Staged
-from tautochrone.model.names import TableName, quoted
+from tautochrone.model.names import quoted
 from tautochrone.model.number_types import is_wider_number
 from tautochrone.model.snapshot_version import position_of_version, require_later, version_at
 from tautochrone.model.source_position import SnapshotPosition
@@ -48,113 +43,40 @@ __all__ = ["NextSnapshot", "SnapshotFlow"]
 NextSnapshot = Callable[[SparkSession, Any], tuple[DataFrame, Any] | None]
 """From a session and the newest version, or None, to the next snapshot and its version, or None."""
 
-_STOP_TIMEOUT_S = 60.0
 _SPECIAL = (SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
 
 
-@dataclass(slots=True)
-class SnapshotFlow:
+@dataclass(slots=True, kw_only=True)
+class SnapshotFlow(PolledFlow):
     """A function that returns snapshots, bound to the table that takes their differences as events.
 
     Args:
-        name: of the flow.
         next_snapshot: the function.
         keys: columns that identify a row of a snapshot.
         columns: of the snapshots, as they were found when the definitions were analysed.
-        schema: the table's columns.
         base: reads the lake itself.
-        require_fence: raises FencedError when a newer owner of the job exists.
     """
 
-    name: str
     next_snapshot: NextSnapshot
     keys: Sequence[str]
     columns: StructType
-    schema: StructType
-    committer: TableCommitter
     base: SparkSession
-    emit: Emit
-    require_fence: Callable[[], object] = lambda: None
-    rows: int = 0
     position: SnapshotPosition | None = None
-    observations: SourceObservations = field(default_factory=SourceObservations)
-    _rounds: int = 0
     _snapshots: int = 0
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    _error: TautochroneError | None = None
 
-    @property
-    def table(self) -> TableName:
-        return self.committer.table.name
-
-    def start(self, session: SparkSession, **trigger: Any) -> None:
-        """See `RunningFlow`.
-
-        Raises:
-            IngestError: the table's position is of another source.
-        """
-        self.committer.settle()
-        self._error, self._rounds = None, 0
-        self.position = self._position_of_table()
-        self._stopping = threading.Event()
-        until_end = "processingTime" not in trigger
-        interval_s = interval_seconds(trigger.get("processingTime"))
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(session, self._stopping, interval_s, until_end),
-            name=f"snapshots-{self.name}",
-            daemon=True,
+    def _read_position(self) -> None:
+        self.position = position_of(
+            self.committer.table.fork().commit_metadata,
+            self.name,
+            SnapshotPosition,
+            "snapshots of a function",
+            f"{self.table.table} and its target",
         )
-        self._thread.start()
 
-    @property
-    def active(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def progressed(self) -> bool:
-        return self._rounds > 0
-
-    @property
-    def committed_up_to_ms(self) -> int | None:
-        return self.observations.committed_up_to_ms
-
-    def store_time_is(self, store_ms: int) -> None:
-        self.observations.store_time_is(store_ms)
-
-    def inspect(self, *, at_once: bool = False) -> None:
-        """The function decides what there is."""
-
-    def failure(self) -> TautochroneError | None:
-        return self._error
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_TIMEOUT_S)
-
-    def _run(
-        self, session: SparkSession, stopping: threading.Event, interval_s: float, until_end: bool
-    ) -> None:
-        try:
-            while not stopping.is_set():
-                began_ms = time.time_ns() // 1_000_000
-                took = self._round(session)
-                self._rounds += 1
-                if not took:
-                    self.observations.took_all_since(began_ms)
-                    if until_end:
-                        return
-                    stopping.wait(interval_s)
-        except Exception as error:
-            self._error = batch_failure(error, self.name)
-
-    def _round(self, session: SparkSession) -> bool:
-        """Take the next snapshot; whether there was one."""
-        answer = self.next_snapshot(session, version_at(self.position))
+    def _round(self) -> bool:
+        answer = self.next_snapshot(self._session, version_at(self.position))
         if answer is None:
-            return False
+            return True
         snapshot, version = answer
         set_active_session(snapshot.sparkSession)
         position = position_of_version(version, self.name)
@@ -173,7 +95,7 @@ class SnapshotFlow:
             rows=staged.rows,
             snapshot=position.version,
         )
-        return True
+        return False
 
     def _stage(self, snapshot: DataFrame, position: SnapshotPosition) -> Staged:
         """An event for each key whose row is not that of the snapshot before."""
@@ -188,7 +110,7 @@ class SnapshotFlow:
         events, count = materialize(difference, max_rows=sys.maxsize)
         self._require_keys(events)
         if count == 0:
-            return Staged(table=table.name, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
+            return self._staged_nothing()
         return table.stage(fork, align(events.drop(ROWS_OF_KEY), self.schema, self.name))
 
     def _require_keys(self, events: DataFrame) -> None:
@@ -239,17 +161,4 @@ class SnapshotFlow:
             sqlstate="55000",
             hint="run again: columns are taken from the next snapshot when a run starts. A column whose type "
             "changes is cast in the function",
-        )
-
-    def _position_of_table(self) -> SnapshotPosition | None:
-        """The position in the table. That in memory may be older: an earlier start may have failed after its
-        commit."""
-        metadata = self.committer.table.fork().commit_metadata
-        position = None if metadata is None else metadata.positions.get(self.name)
-        if position is None or isinstance(position, SnapshotPosition):
-            return position
-        raise IngestError(
-            "FLOW_POSITIONS_DIVERGED",
-            f"Flow {self.name} was read by other means before, and asks a function for snapshots now",
-            hint=f"start over with --full-refresh {self.table.table} and its target",
         )

@@ -103,7 +103,7 @@ class Streams:
                 require_fence=self._job.journal.require,
                 effects=self._job.effects,
                 emit=self._job.emit,
-                position=spark_position(commit_metadata, name),
+                position=spark_position(commit_metadata, name, table),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
                 expectations=flow.flow.expectations,
                 report_expectations=partial(self._report_expectations, table),

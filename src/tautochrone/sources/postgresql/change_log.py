@@ -400,8 +400,7 @@ class PostgreSQLChangeLog:
         restarting = restart_rows(relations, position)
         if not restarting:
             return completed
-        # Spark takes no rows behind an empty chunk.
-        return pa.concat_tables([pa.Table.from_pylist(restarting, ARROW_SCHEMA), completed]).combine_chunks()
+        return pa.concat_tables([pa.Table.from_pylist(restarting, ARROW_SCHEMA), completed])
 
     def acknowledge(self, position: LogPosition) -> None:
         self._ask(lambda connection: self._acknowledge(connection, position))
