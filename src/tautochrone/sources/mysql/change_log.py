@@ -247,13 +247,14 @@ class MySQLChangeLog:
 
     def _cascades_by_parent(self, connection: Any) -> Mapping[str, Sequence[Cascade]]:
         """They are asked for once: a statement that changes them is in the log, and its table is copied."""
-        if not self._capture.follows_cascades or flavor_of(connection).logs_cascades(connection):
+        if not self._capture.follows_cascades:
             return {}
         if self._cascades is None:
+            logs_cascades = flavor_of(connection).logs_cascades(connection)
             self._cascades = cascades_by_parent(
                 [
                     key
-                    for table in self._tables.values()
+                    for table in ([] if logs_cascades else self._tables.values())
                     for key in unlogged_foreign_keys(connection, table.schema, table.identifier, table.name)
                 ]
             )

@@ -17,7 +17,16 @@ from pymysql.converters import escape_string
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
 from tautochrone.redaction import keep_secret
 
-__all__ = ["Address", "address_of", "connect", "explained", "fetch", "fetch_one", "text_literal"]
+__all__ = [
+    "BINLOG_NOT_READABLE",
+    "Address",
+    "address_of",
+    "connect",
+    "explained",
+    "fetch",
+    "fetch_one",
+    "text_literal",
+]
 
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 600
@@ -39,7 +48,7 @@ _NOT_REACHABLE = (
     ER.NEW_ABORTING_CONNECTION,
     1927,  # ER_CONNECTION_KILLED
 )
-_BINLOG_NOT_READABLE = 1236
+BINLOG_NOT_READABLE = 1236
 """ER_MASTER_FATAL_ERROR_READING_BINLOG: the file is gone, or shorter than the position."""
 _TABLE_CHANGED = 1412
 """ER_TABLE_DEF_CHANGED: the table was changed after the snapshot was taken."""
@@ -168,7 +177,7 @@ def explained(capture: str) -> Iterator[None]:
                 "SELECT on the captured tables: docs/capture.md has the SQL",
                 sqlstate="42501",
             ) from error
-        if code == _BINLOG_NOT_READABLE:
+        if code == BINLOG_NOT_READABLE:
             raise IngestError(
                 "SOURCE_LOG_LOST",
                 f"The server cannot send the binary log to the capture {capture}: {sentence}",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.mysql.binlog import Event, dump, mariadb_gtid
-from tautochrone.sources.mysql.connection import fetch, fetch_one
+from tautochrone.sources.mysql.connection import BINLOG_NOT_READABLE, fetch, fetch_one
 
 __all__ = ["Flavor", "MariaDB", "MySQL", "flavor_of"]
 
@@ -262,16 +262,17 @@ def _version(connection: Any) -> tuple[int, ...]:
 
 
 def _owned_gtids(connection: Any) -> set[str]:
-    """From `uuid:5#12:7#13,uuid:tag:9#14`, where behind `#` is a thread.
-
-    >>> _owned_gtids_of("a:5#12:7#13,\\nb:tag:9#14#15") == {"a:5", "a:7", "b:tag:9"}
-    True
-    """
+    """GTIDs of the transactions that are being committed now."""
     (text,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_owned")
     return _owned_gtids_of(text)
 
 
 def _owned_gtids_of(text: str) -> set[str]:
+    """From `uuid:5#12:7#13,uuid:tag:9#14`, where behind `#` is a thread.
+
+    >>> _owned_gtids_of("a:5#12:7#13,\\nb:tag:9#14#15") == {"a:5", "a:7", "b:tag:9"}
+    True
+    """
     gtids = set()
     for source in "".join(text.split()).split(","):
         parts = source.split(":")
@@ -295,15 +296,12 @@ def _first_hash(connect: Callable[[], Any], file: str, start: int) -> str | None
     try:
         event = next(dump(log, file, start), None)
     except Exception as error:  # the server has no event there
-        if error.args and error.args[0] == _BINLOG_NOT_READABLE:
+        if error.args and error.args[0] == BINLOG_NOT_READABLE:
             return None
         raise
     finally:
         log._force_close()  # noqa: SLF001
     return None if event is None or event.start != start else _hash_of(event.body)
-
-
-_BINLOG_NOT_READABLE = 1236
 
 
 def _other_transactions(file: str, offset: int) -> str:

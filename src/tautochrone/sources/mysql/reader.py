@@ -53,14 +53,14 @@ class LogReader:
         tables: the captured ones by `schema.table`, and from where on the log has their rows.
         file, point: where the log is read from, at the end of a transaction.
         gtid: marks of the last transactions there.
+        ignores_case: upper and lower case of tables' names are the same.
+        cascades: by the table whose rows set them off.
 
     Attributes:
         reached: the end of the last event.
-        changed: tables that the statement behind `point` changes in a way that the log does not show; there
-            it stopped.
+        changed: tables that the transaction behind `point` changes in a way that the log does not show: by a
+            statement, or by foreign keys (`by_cascade`). There it stopped.
         is_at_end: it took all events.
-        changed: tables that the next transaction changes by more than its rows: by a statement, or by foreign
-            keys (`by_cascade`).
         committed_s: when the newest transaction with rows was committed, by the database's clock.
     """
 

@@ -13,7 +13,7 @@ from tautochrone.sources.mysql.tables import CapturedTable
 __all__ = ["check_server", "examine", "ignores_case", "log_end"]
 
 _QUERY = """
-SELECT @@log_bin, @@binlog_format, @@binlog_row_image, @@server_id, @@lower_case_table_names
+SELECT @@log_bin, @@binlog_format, @@binlog_row_image
 """
 
 
@@ -22,7 +22,7 @@ def check_server(connection: Any, capture: str) -> None:
     Raises:
         IngestError: `CAPTURE_SERVER_NOT_USABLE`.
     """
-    log_bin, binlog_format, row_image, _server, _case = fetch_one(connection, _QUERY)
+    log_bin, binlog_format, row_image = fetch_one(connection, _QUERY)
     flavor = flavor_of(connection)
     problem, hint = flavor.problem(connection)
     if problem:
