@@ -237,6 +237,10 @@ def _parser() -> argparse.ArgumentParser:
         reading.add_argument("--meta", metavar="URL", help="use this store or service, without a project")
 
     verify = command("verify", "recompute views with plain Spark and compare", reads=True)
+    verify.epilog = (
+        "Exit status: 0 equal, 1 something differs, 3 nothing differs, but nothing could be compared, or not "
+        "all that is named, or with --sink not all at the checkpoint that is named."
+    )
     verify.add_argument("names", nargs="*", help="views (default: all)")
     verify.add_argument(
         "--checkpoint", type=int, metavar="N", help="verify at this checkpoint (default: the newest)"
@@ -349,7 +353,10 @@ def handler_of(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 1 for a handled failure, 2 for wrong use."""
+    """Run one command and return its exit status: 0, 1 for a handled failure, 2 for wrong use.
+
+    `taut verify` has one more: 3 when nothing could be compared.
+    """
     options = _parser().parse_args(arguments)
     if options.debug:
         show_traces()

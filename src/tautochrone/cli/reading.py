@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,9 +13,12 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import csv_rows, json_line, table
 from tautochrone.cli.stdout import answer
 from tautochrone.errors import SinkError
+from tautochrone.model.names import TableName
 from tautochrone.redaction import redacted
 
 __all__ = ["query", "verify_views"]
+
+_EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
 
 
 def query(arguments: argparse.Namespace) -> int:
@@ -52,23 +56,24 @@ def query(arguments: argparse.Namespace) -> int:
 
 
 def verify_views(arguments: argparse.Namespace) -> int:
-    """Recompute and compare; 1 when a view differs."""
+    """Recompute and compare: 1 when a view differs, 3 when what was asked for could not be compared."""
     if arguments.sink:
         return _verify_sink(arguments)
     from tautochrone.app.open import Project
     from tautochrone.runtime.job.selection import find_all
     from tautochrone.runtime.refresh.verify import verify
 
-    different = False
+    answers: dict[TableName, bool | None] = {}
     with Project(options_of(arguments), _log_event, short_lived=True) as project:
         definitions, graph = project.analysed()
         store = project.store()
-        views = find_all(definitions, arguments.names) or list(graph.order)
+        named = find_all(definitions, arguments.names)
+        views = named or list(graph.order)
         read_points = project.open_read_point_server(store)
         for verdict in verify(
             project.base, store, read_points, definitions, graph, views, arguments.checkpoint
         ):
-            different = different or verdict.equal is False
+            answers[verdict.dataset] = verdict.equal
             if arguments.json:
                 line = {**asdict(verdict), "dataset": str(verdict.dataset)}
                 json_line({key: value for key, value in line.items() if key != "reason" or value})
@@ -76,11 +81,11 @@ def verify_views(arguments: argparse.Namespace) -> int:
                 result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
                 detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
                 answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
-    return 1 if different else 0
+    return _exit_status(answers, named, "it is not a view: nothing recomputes it")
 
 
 def _verify_sink(arguments: argparse.Namespace) -> int:
-    """Compare a sink with the lake; 1 when a table differs."""
+    """Compare a sink with the lake; exit statuses as those of `verify_views`."""
     from tautochrone.app.open import Project
     from tautochrone.model.reason import reason_fields
     from tautochrone.project.sinks import sink_declarations
@@ -88,7 +93,7 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
     from tautochrone.runtime.job.selection import find_all
     from tautochrone.sinks import has_adapter
 
-    different = False
+    answers: dict[TableName, bool | None] = {}
     with Project(options_of(arguments), _log_event, short_lived=True) as project:
         definitions, graph = project.analysed()
         declared = sink_declarations(definitions, graph, project.settings.sinks, has_adapter)
@@ -109,7 +114,9 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
             tables,
             arguments.checkpoint,
         ):
-            different = different or verdict.equal is False
+            is_other = arguments.checkpoint not in (None, verdict.checkpoint)
+            # Equal at another checkpoint than the one that was asked for is no answer about that one.
+            answers[verdict.dataset] = None if is_other and verdict.equal else verdict.equal
             if arguments.json:
                 line = {**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal}
                 del line["reason"]
@@ -125,7 +132,30 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
             for difference in verdict.differences:
                 copies = f"lake {difference.in_lake}, sink {difference.in_sink}"
                 answer().write(f"  {copies}  {difference.row}\n")
-    return 1 if different else 0
+    named = tables or (list(answers) if arguments.checkpoint is not None else [])
+    return _exit_status(answers, named, "the sink does not show it")
+
+
+def _exit_status(
+    answers: Mapping[TableName, bool | None], named: Sequence[TableName], why_absent: str
+) -> int:
+    """The status for a script: 0 only if something was compared, and everything that was named.
+
+    Args:
+        answers: of each dataset whether it is equal; None: it could not be compared.
+        named: the datasets that the command names; none: all.
+        why_absent: why one of them has no answer, for people.
+    """
+    for name in named:
+        if name not in answers:
+            sys.stderr.write(f"{name} was not compared: {why_absent}\n")
+    if False in answers.values():
+        return _EXIT_DIFFERENT
+    if named:
+        return 0 if all(answers.get(name) for name in named) else _EXIT_NOT_COMPARED
+    if not answers:
+        sys.stderr.write("nothing was compared: there is nothing to compare\n")
+    return 0 if any(answers.values()) else _EXIT_NOT_COMPARED
 
 
 def _log_event(_event: str, /, **_fields: Any) -> None:

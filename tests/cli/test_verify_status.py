@@ -1,0 +1,121 @@
+"""The exit status of `taut verify` tells a script whether anything was compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tautochrone.app.open
+import tautochrone.project.sinks
+import tautochrone.runtime.delivery.audit
+import tautochrone.runtime.job.selection
+import tautochrone.runtime.refresh.verify
+from tautochrone.cli.main import main
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.runtime.delivery.audit import SinkVerdict
+from tautochrone.runtime.refresh.verify import Verdict
+
+ORDERS, SALES = (TableName("lake", ("shop",), name) for name in ("orders", "sales"))
+
+
+class OpenProject:
+    """Two datasets, in no lake."""
+
+    base = lake = None
+    settings = SimpleNamespace(sinks=())
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> OpenProject:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def analysed(self) -> tuple[object, object]:
+        return None, SimpleNamespace(order=(ORDERS, SALES))
+
+    def store(self) -> None: ...
+
+    def open_read_point_server(self, _store: object) -> None: ...
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    declared = (SimpleNamespace(name="mirror"),)
+    by_text = {"orders": ORDERS, "sales": SALES}
+    monkeypatch.setattr(tautochrone.app.open, "Project", OpenProject)
+    monkeypatch.setattr(tautochrone.project.sinks, "sink_declarations", lambda *_: declared)
+    monkeypatch.setattr(
+        tautochrone.runtime.job.selection, "find_all", lambda _, names: [by_text[name] for name in names]
+    )
+    return monkeypatch
+
+
+def view(name: TableName, equal: bool | None) -> Verdict:
+    return Verdict(dataset=name, checkpoint=CheckpointNumber(2), equal=equal, missing=0, unexpected=0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "names", "status"),
+    [
+        ({ORDERS: True, SALES: True}, [], 0),
+        ({ORDERS: True, SALES: None}, [], 0),
+        ({ORDERS: None, SALES: False}, [], 1),
+        ({ORDERS: None, SALES: None}, [], 3),
+        ({}, [], 3),
+        ({ORDERS: True, SALES: None}, ["orders", "sales"], 3),
+        ({SALES: True}, ["orders", "sales"], 3),
+        ({SALES: False}, ["orders", "sales"], 1),
+        ({SALES: True}, ["sales"], 0),
+    ],
+)
+def test_views(
+    project: pytest.MonkeyPatch, answers: dict[TableName, bool | None], names: list[str], status: int
+) -> None:
+    verdicts = [view(name, equal) for name, equal in answers.items()]
+    project.setattr(tautochrone.runtime.refresh.verify, "verify", lambda *_: verdicts)
+    assert main(["verify", *names]) == status
+
+
+def in_sink(name: TableName, *, differs: bool = False, unknown: bool = False, checkpoint: int = 2) -> Any:
+    return SinkVerdict(
+        sink="mirror",
+        dataset=name,
+        checkpoint=CheckpointNumber(checkpoint),
+        lake_rows=1,
+        sink_rows=1,
+        parts=("p",) if differs else (),
+        unknown_parts=("q",) if unknown else (),
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "arguments", "status"),
+    [
+        ([in_sink(ORDERS), in_sink(SALES)], [], 0),
+        ([in_sink(ORDERS), in_sink(SALES)], ["--checkpoint", "2"], 0),
+        ([in_sink(ORDERS), in_sink(SALES, differs=True)], ["--checkpoint", "1"], 1),
+        ([in_sink(ORDERS), in_sink(SALES)], ["--checkpoint", "1"], 3),
+        ([in_sink(ORDERS, checkpoint=1), in_sink(SALES)], ["--checkpoint", "1"], 3),
+        ([in_sink(ORDERS, unknown=True), in_sink(SALES, unknown=True)], [], 3),
+        ([in_sink(ORDERS)], ["orders", "sales"], 3),
+        ([], [], 3),
+    ],
+)
+def test_sinks(
+    project: pytest.MonkeyPatch, verdicts: list[SinkVerdict], arguments: list[str], status: int
+) -> None:
+    project.setattr(tautochrone.runtime.delivery.audit, "verify_sink", lambda *_: verdicts)
+    assert main(["verify", *arguments, "--sink", "mirror"]) == status
+
+
+def test_what_was_named_and_not_compared_is_told(
+    project: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    project.chdir(tmp_path)
+    project.setattr(tautochrone.runtime.refresh.verify, "verify", lambda *_: [view(SALES, True)])
+    assert main(["verify", "sales", "orders"]) == 3
+    assert "lake.shop.orders was not compared: it is not a view" in capsys.readouterr().err
