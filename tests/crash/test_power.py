@@ -150,7 +150,7 @@ def test_every_local_file_system_is_taken_to_the_disk_once(tmp_path: Path) -> No
         durable.sync_file_systems([tmp_path / "not" / "yet", tmp_path])
     assert taken == [tmp_path]
     durable.sync_file_systems([tmp_path])
-    assert durable.local_folder("file:///a%20b/c") == Path("/a b/c")
+    assert durable.local_folder("file:///a%20b/c") == Path("/a%20b/c")
     assert durable.local_folder("/a b/c") == Path("/a b/c")
     assert durable.local_folder("s3://bucket/c") is None
 
