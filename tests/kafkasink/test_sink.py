@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -136,6 +136,36 @@ def test_a_zombie_is_fenced_and_a_lost_commit_is_settled(bench: KafkaBench) -> N
         second.begin(Intent(transaction=transaction(3, 2), versions={}))
     deliver(third, 3, 3, [], [(1, "uno")])
     assert rows(bench, ORDERS) == rows(bench, LINES) == {}
+
+
+class LosesItsFatalError:
+    """A producer whose client logs within the callback that raises: its next flush ends as CPython reports that."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def flush(self, timeout_s: float) -> int:
+        raise SystemError("<built-in method flush> returned NULL without setting an exception")
+
+
+def test_a_fatal_error_that_the_client_loses_ends_the_session(bench: KafkaBench) -> None:
+    sink = owner(bench, 1)
+    deliver(sink, 1, 1, [(1, "one")])
+    prepared = prepare(sink, 2, 1, [(1, "two")], [(1, "one")])
+    session = cast("Any", sink)._sink._session
+    session._producer = LosesItsFatalError(session._producer)
+    with pytest.raises(SinkError) as lost_session:
+        sink.commit(prepared, Fence(1))
+    assert lost_session.value.error_class == "SINK_SESSION_LOST"
+    assert lost_session.value.retryable
+    (recovered,) = sink.recover([Intent(transaction=prepared, versions={})], Fence(1))
+    assert recovered.state is TransactionState.ABORTED
+    assert rows(bench, ORDERS) == {1: "one"}
+    deliver(sink, 3, 1, [(1, "two")], [(1, "one")])
+    assert rows(bench, ORDERS) == {1: "two"}
 
 
 def test_topics_of_others_are_refused(bench: KafkaBench) -> None:

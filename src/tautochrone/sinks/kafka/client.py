@@ -53,6 +53,10 @@ def kafka_errors(sink: str) -> Iterator[None]:
     """
     try:
         yield
+    except SystemError as error:
+        # A fatal error is raised within a callback; the client can lose it when it logs right after, and then
+        # returns from its call without a result and without an exception.
+        raise SessionLostError("the client lost its fatal error; the log has it") from error
     except KafkaException as error:
         cause = error.args[0]
         if not isinstance(cause, KafkaError):
