@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import Store
+from tautochrone.metaservice.participant_calls import CALLS_AT_ONCE, ParticipantCalls
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.events import Emit
 from tautochrone.model.sink import TransactionState
@@ -41,6 +42,7 @@ _MAX_ERROR = 1_000
 _FORGETS_EVERY_MS = 60_000
 _CHUNKS_KEPT_MS = 7 * 24 * 3_600_000
 _SWEEP_S = 1.0
+_LOCK_WAIT_S = 5.0
 _S = TransactionState
 _log = logging.getLogger(__name__)
 
@@ -60,9 +62,10 @@ class TransactionCoordinator:
     Args:
         store: where the transactions are recorded.
         participants: who carries decisions out, by name.
-        emit: receives `transaction_needs_attention`, `transaction_failed` and `transaction_expired`; None:
-            they are logged.
+        emit: receives `transaction_needs_attention`, `transaction_failed`, `transaction_expired` and
+            `transaction_participant_slow`; None: they are logged.
         keep_ids_ms: how long ids of ended transactions are kept; None: for ever.
+        slow_s: a participant that takes longer for one transaction is reported.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class TransactionCoordinator:
         emit: Emit | None = None,
         max_failures: int = MAX_FAILURES,
         keep_ids_ms: int | None = None,
+        slow_s: float = 10.0,
     ) -> None:
         self._store = store.transactions
         self._now_ms = store.now_ms
@@ -83,6 +87,7 @@ class TransactionCoordinator:
         self._forgets_at_ms = 0
         self._locks: WeakValueDictionary[str, _TransactionLock] = WeakValueDictionary()
         self._locks_guard = Lock()
+        self._calls = ParticipantCalls(self._emit, slow_s=slow_s)
 
     def begin(
         self, transaction: str, owner: str, fence: int, timeout_ms: int, participant: str = CLIENT
@@ -112,7 +117,8 @@ class TransactionCoordinator:
 
         Raises:
             MetaError: `TRANSACTION_NOT_PREPARED`, the participant cannot commit it;
-                `TRANSACTION_PARTICIPANT_UNKNOWN`, this service does not have the participant.
+                `TRANSACTION_PARTICIPANT_UNKNOWN`, this service does not have the participant;
+                `TRANSACTION_BUSY`, another call of this transaction, or too many of its participant, run.
         """
         with self._exclusive(transaction):
             self._ask_participant(transaction, owner, fence)
@@ -130,7 +136,11 @@ class TransactionCoordinator:
             return self._carry_out(transaction) if state in DECIDED else state
 
     def rollback(self, transaction: str, owner: str, fence: int) -> TransactionState:
-        """Decide and, unless the program is the participant, carry out. `ABORTING`: it is tried again."""
+        """Decide and, unless the program is the participant, carry out. `ABORTING`: it is tried again.
+
+        Raises:
+            MetaError: `TRANSACTION_BUSY`, another call of this transaction runs.
+        """
         with self._exclusive(transaction):
             state = self._store.rollback(transaction, owner, fence)
             return self._carry_out(transaction) if state in DECIDED else state
@@ -158,18 +168,29 @@ class TransactionCoordinator:
         return failed
 
     def sweep(self) -> None:
-        """Roll back what was not prepared in time, and try what is decided and due. Repeatable."""
+        """Roll back what was not prepared in time, and try what is decided and due. Repeatable.
+
+        It waits a second at most for participants; what they have not done by then goes on in their threads.
+        """
         for transaction in self._store.roll_back_expired():
             self._emit("transaction_expired", transaction=transaction)
-        for due in self._store.due():
-            with self._exclusive(due.id):
-                self._carry_out(due.id, overdue=True)
+        due: dict[str, list[str]] = {}
+        for record in self._store.due():
+            if record.participant == CLIENT:
+                self._carry_out_due(record.id)
+            else:
+                due.setdefault(record.participant, []).append(record.id)
+        self._calls.sweep(due, self._carry_out_due)
         now_ms = self._now_ms()
         if now_ms >= self._forgets_at_ms:
             self._forgets_at_ms = now_ms + _FORGETS_EVERY_MS
             self._store.forget_chunks(now_ms - _CHUNKS_KEPT_MS)
             if self._keep_ids_ms is not None:
                 self._store.forget_ended(now_ms - self._keep_ids_ms)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for what participants are carrying out, as long as that at most."""
+        self._calls.join(timeout_s)
 
     def require_newest(self, owner: str, serial: int | None) -> None:
         """Refuse a program that remembers more changes than the store: the store is an older copy.
@@ -226,16 +247,31 @@ class TransactionCoordinator:
         if participant is None:
             # Another service of this store has it. Without its consent nothing can be decided.
             raise self._unknown_participant(record.participant)
-        try:
-            participant.prepare(record, self._store.chunks(transaction))
-        except Exception as error:
-            raise MetaError(
-                "TRANSACTION_NOT_PREPARED",
-                f"The participant {record.participant} cannot commit transaction {transaction}: "
-                f"{redacted(str(error))[:_MAX_ERROR]}",
-                hint=_hint_of(error) or "Write what is missing and commit again, or roll back.",
-                sqlstate="25000",
-            ) from error
+        with self._calls.place(record.participant) as has_place:
+            if not has_place:
+                raise _busy(
+                    f"{CALLS_AT_ONCE} calls already wait for the participant {record.participant} of "
+                    f"transaction {transaction}"
+                )
+            try:
+                participant.prepare(record, self._store.chunks(transaction))
+            except Exception as error:
+                raise MetaError(
+                    "TRANSACTION_NOT_PREPARED",
+                    f"The participant {record.participant} cannot commit transaction {transaction}: "
+                    f"{redacted(str(error))[:_MAX_ERROR]}",
+                    hint=_hint_of(error) or "Write what is missing and commit again, or roll back.",
+                    sqlstate="25000",
+                ) from error
+
+    def _carry_out_due(self, transaction: str) -> None:
+        """For a sweep. A transaction of which a call runs is left to that call."""
+        lock = self._lock_of(transaction)
+        if lock.lock.acquire(blocking=False):
+            try:
+                self._carry_out(transaction, overdue=True)
+            finally:
+                lock.lock.release()
 
     def _carry_out(self, transaction: str, *, overdue: bool = False) -> TransactionState:
         """Let the participant do what is decided; the state afterwards."""
@@ -254,11 +290,15 @@ class TransactionCoordinator:
             self._record_failure(record, unknown, retry_ms)
             return record.state
         chunks = self._store.chunks(transaction)
+        step = participant.commit if record.state is _S.COMMITTING else participant.rollback
         try:
-            if record.state is _S.COMMITTING:
-                participant.commit(record, chunks)
+            if overdue:  # in the participant's own thread
+                step(record, chunks)
             else:
-                participant.rollback(record, chunks)
+                with self._calls.place(record.participant) as has_place:
+                    if not has_place:
+                        return record.state  # the next sweep does it
+                    step(record, chunks)
         except Exception as error:
             # The outcome is unknown, so the same is tried again.
             text = redacted(str(error)) or type(error).__name__
@@ -313,10 +353,28 @@ class TransactionCoordinator:
     @contextmanager
     def _exclusive(self, transaction: str) -> Iterator[None]:
         """Within one service a participant gets the calls of one transaction one after the other."""
-        with self._locks_guard:
-            lock = self._locks.setdefault(transaction, _TransactionLock())
-        with lock.lock:
+        lock = self._lock_of(transaction)
+        # A program that repeats its call must not take all threads of the service.
+        if not lock.lock.acquire(timeout=_LOCK_WAIT_S):
+            raise _busy(f"Another call of transaction {transaction} runs")
+        try:
             yield
+        finally:
+            lock.lock.release()
+
+    def _lock_of(self, transaction: str) -> _TransactionLock:
+        with self._locks_guard:
+            return self._locks.setdefault(transaction, _TransactionLock())
+
+
+def _busy(problem: str) -> MetaError:
+    return MetaError(
+        "TRANSACTION_BUSY",
+        f"{problem}: its participant does not answer, or only slowly",
+        hint="Call again later. `taut transactions list` shows the decided ones that wait, and their errors.",
+        sqlstate="55000",
+        retryable=True,
+    )
 
 
 class _TransactionLock:
@@ -338,6 +396,7 @@ class CoordinatorLoop(Closeable):
     def close(self) -> None:
         self._stopped.set()
         self._thread.join(timeout=5)
+        self._coordinator.join(5)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

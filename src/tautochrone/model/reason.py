@@ -383,6 +383,9 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "a partition of {table} in {server} has {parts} unmerged parts, more than {limit}"
     ),
     ReasonCode.SINK_STATEMENTS_RUNNING: "{statements} statements of an earlier try still run in {server}",
+    ReasonCode.TRANSACTION_PARTICIPANT_SLOW: (
+        "the participant {participant} has not answered for {seconds} s, in transaction {transaction}"
+    ),
     ReasonCode.CHECKPOINT_RETENTION: _retention_text,
     ReasonCode.VERSIONS_NOT_NEEDED: "no checkpoint, pin, tag or refresh needs them",
     ReasonCode.SMALL_FILES: "at least {min_files} small files, or a file of which half is deleted",
