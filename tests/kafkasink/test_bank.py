@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -47,7 +48,8 @@ def accounts():
     return spark.sql("SELECT account, sum(amount) AS balance FROM entries GROUP BY account")
 
 dp.create_sink("columns", "clickhouse", {"url": "clickhouse://embedded/@OUT@", "database": "bank"})
-dp.create_sink("feed", "kafka-transactional", {"kafka.bootstrap.servers": "@BROKER@", "key": "account"})
+feed = {"kafka.bootstrap.servers": "@BROKER@", "key": "account", "topic": "@TOPIC@"}
+dp.create_sink("feed", "kafka-transactional", {**feed, "control_topic": "@TOPIC@.control"})
 dp.create_sink("reports", "postgresql", {"url": "@URL@", "schema": "bank", "key": "account"})
 dp.create_sink("shop", "mariadb", {"url": "@MARIADB@", "password": "@PASSWORD@", "key": "account"})
 """
@@ -60,11 +62,14 @@ class Bank:
         self._folder = folder
         self._broker = broker
         self._url = fresh_database()
+        # The module has one broker, and a topic belongs to one pipeline.
+        self._topic = f"bank-{uuid.uuid4().hex[:8]}"
         self._files = 0
         (folder / "in").mkdir()
         self.pipeline = Pipeline(folder / "project", spark)
         text = DEFINITIONS.replace("@IN@", f"{folder}/in").replace("@OUT@", f"{folder}/clickhouse")
         text = text.replace("@BROKER@", broker.bootstrap).replace("@URL@", self._url)
+        text = text.replace("@TOPIC@", self._topic)
         self._database = f"mirror_bank_{folder.name}"
         text = text.replace("@MARIADB@", sink_url(self._database)).replace("@PASSWORD@", SINK_PASSWORD)
         self.pipeline.write("definitions/bank.py", text)
@@ -98,7 +103,7 @@ class Bank:
         with contextlib.closing(open_sink("columns", "clickhouse", options)) as opened:
             sink: Any = opened
             columns = sink._engine.rows("SELECT account, toString(balance) FROM bank.accounts")
-        feed = newest_values(committed_messages(self._broker.bootstrap, "feed.accounts"))
+        feed = newest_values(committed_messages(self._broker.bootstrap, self._topic))
         with psycopg.connect(self._url) as connection:
             reports = connection.execute("SELECT account, balance FROM bank.accounts").fetchall()
         with open_connection() as server, server.cursor() as cursor:
@@ -163,7 +168,8 @@ def test_the_sum_of_all_balances_is_zero_in_every_system(bank: Bank) -> None:
 def test_every_checkpoint_is_compared_in_every_system(bank: Bank) -> None:
     for _ in range(3):
         bank.transfer()
-        assert bank.pipeline.run().state == "COMPLETED"
+        happened = bank.pipeline.run()
+        assert happened.state == "COMPLETED", happened.of("sink_failed")
         bank.check_same()
         bank.check_verified()
     job = bank.pipeline.job
