@@ -25,6 +25,7 @@ from tautochrone.metaservice.transactions import TransactionClient
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import (
     ANSWERS,
+    LONGEST_TIMEOUT_MS,
     CoordinatedTransaction,
     TransactionChunk,
     TransactionOperation,
@@ -416,12 +417,15 @@ def test_store_that_was_put_back_is_told_from_the_one_before(service: Service, t
 
 
 def test_ids_are_forgotten_when_the_setting_says_so(service: Service) -> None:
-    coordinator = TransactionCoordinator(service.store, emit=service._emit, keep_ids_ms=60_000)
+    coordinator = TransactionCoordinator(service.store, emit=service._emit, keep_ids_ms=LONGEST_TIMEOUT_MS)
     with service.client() as client:
         client.rollback("load-1")
         coordinator.sweep()
         assert client.get("load-1").state is _S.ABORTED
-        service.clock.now_ms += 120_000
+        service.clock.now_ms += LONGEST_TIMEOUT_MS
+        coordinator.sweep()
+        assert client.rollback("load-1") is _S.ABORTED, "a repeat after a day learns what was decided"
+        service.clock.now_ms += 60_000
         service.coordinator.sweep()
         assert client.get("load-1").state is _S.ABORTED, "without the setting ids are kept"
         coordinator.sweep()
@@ -430,3 +434,10 @@ def test_ids_are_forgotten_when_the_setting_says_so(service: Service) -> None:
                 refused("load-1")
         assert client.begin("load-2") is _S.INITIALIZED
     assert service.http.get("/v1/transactions/load-1").status_code == 409
+
+
+def test_ids_are_kept_as_long_as_calls_are_repeated(service: Service) -> None:
+    with pytest.raises(ValueError, match="keep_ids_ms"):
+        TransactionCoordinator(service.store, keep_ids_ms=LONGEST_TIMEOUT_MS - 1)
+    with pytest.raises(ValueError, match="retry_ms"):
+        TransactionClient("http://testserver", owner="loader", fence=1, retry_ms=LONGEST_TIMEOUT_MS + 1)

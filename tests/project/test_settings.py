@@ -73,7 +73,7 @@ def test_the_order_of_layers(
 def test_every_variable_sets_its_setting(tmp_path: Path, setting: Any) -> None:
     texts = {
         "Duration": "7s",
-        "DurationOrNone": "7s",
+        "DurationOrNone": "48h",
         "WholeNumber": "7",
         "Boolean": "false",
         "Choice": "full",
@@ -152,6 +152,7 @@ def test_catalog_from_spark_settings(tmp_path: Path) -> None:
         ('[run]\nparallelism = "4"', "run.parallelism cannot be '4'", "a whole number from 1 on", 2),
         ("[external_tables]\ntag = 1", "external_tables.tag cannot be '1'", "true or false", 2),
         ("[outsiders]\ntag = 1", "external_tables.tag cannot be '1'", "true or false", 2),
+        ('[transactions]\nkeep_ids = "23h"', "keep_ids cannot be '23h'", "a duration of at least 24h", 2),
         ('[run]\ninterval = "soon"', "run.interval cannot be 'soon'", "500ms, 5s, 2m", 2),
         ('[flows.x]\nmax_bytes_per_trigger = "0MB"', "cannot be '0MB'", "a size from one byte on", 2),
         ("[spark.conf]\nx = [1]", "spark.conf.x cannot be '[1]'", "or by reference", 2),

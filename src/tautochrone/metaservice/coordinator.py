@@ -25,6 +25,7 @@ from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import (
     CLIENT,
     DECIDED,
+    LONGEST_TIMEOUT_MS,
     CoordinatedTransaction,
     Participant,
     ShardedParticipant,
@@ -64,7 +65,7 @@ class TransactionCoordinator:
         participants: who carries decisions out, by name.
         emit: receives `transaction_needs_attention`, `transaction_failed`, `transaction_expired` and
             `transaction_participant_slow`; None: they are logged.
-        keep_ids_ms: how long ids of ended transactions are kept; None: for ever.
+        keep_ids_ms: how long ids of ended transactions are kept, a day at least; None: for ever.
         slow_s: a participant that takes longer for one transaction is reported.
     """
 
@@ -83,6 +84,8 @@ class TransactionCoordinator:
         self._participants = participants
         self._emit: Emit = emit or _log_event
         self._max_failures = max_failures
+        if keep_ids_ms is not None and keep_ids_ms < LONGEST_TIMEOUT_MS:
+            raise ValueError(f"keep_ids_ms is {keep_ids_ms}, and programs repeat calls for a day")
         self._keep_ids_ms = keep_ids_ms
         self._forgets_at_ms = 0
         self._locks: WeakValueDictionary[str, _TransactionLock] = WeakValueDictionary()

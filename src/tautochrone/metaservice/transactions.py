@@ -27,7 +27,7 @@ from tautochrone.metaservice.api.transactions import Answer, Transaction, Transa
 from tautochrone.metaservice.http.problems import Problem
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.sink import TransactionState
-from tautochrone.model.transactions import CLIENT, TransactionChunk
+from tautochrone.model.transactions import CLIENT, LONGEST_TIMEOUT_MS, TransactionChunk
 from tautochrone.redaction import keep_secret
 
 __all__ = ["TransactionClient"]
@@ -45,7 +45,8 @@ class TransactionClient(Closeable):
         owner: the program's name.
         fence: higher than that of every earlier run of the program.
         token: a bearer token with the role `operate`.
-        retry_ms: for how long a call is repeated while the service does not answer.
+        retry_ms: for how long a call is repeated while the service does not answer, a day at most: the
+            service may forget what ended longer ago.
         serial: what `serial` was in an earlier run, if the program has kept it: a store of which an older
             copy was put back refuses (`TRANSACTION_STORE_OLDER`).
 
@@ -64,6 +65,8 @@ class TransactionClient(Closeable):
         serial: int | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        if retry_ms > LONGEST_TIMEOUT_MS:
+            raise ValueError(f"retry_ms is {retry_ms}, and at most {LONGEST_TIMEOUT_MS} is possible")
         keep_secret(token or "")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(

@@ -22,6 +22,7 @@ __all__ = [
     "CLIENT",
     "DECIDED",
     "ENDED",
+    "LONGEST_TIMEOUT_MS",
     "CoordinatedTransaction",
     "Participant",
     "ShardedParticipant",
@@ -31,6 +32,11 @@ __all__ = [
 
 CLIENT = "client"
 """The name of the participant that is the program itself."""
+
+
+LONGEST_TIMEOUT_MS = 24 * 3_600_000
+"""Of a transaction, and of a client's repeated call. Ids of ended transactions are kept at least as long: a
+program that repeats a call whose answer was lost must learn what was decided."""
 
 
 class TransactionOperation(StrEnum):

@@ -196,7 +196,8 @@ SETTINGS = (
     ),
     Setting(
         key="transactions.keep_ids",
-        kind=DurationOrNone(),
+        # As long as a program may repeat a call: model.transactions.LONGEST_TIMEOUT_MS.
+        kind=DurationOrNone(Duration(at_least="24h")),
         default="none",
         meaning="how long `taut serve` keeps [transactions](transactions.md#how-long-ids-are-kept) that "
         "ended; `none`: for ever",

@@ -14,12 +14,16 @@ from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.metaservice.http.problems import PROBLEMS
 from tautochrone.metaservice.http.request_names import checked_text
 from tautochrone.model.sink import TransactionState
-from tautochrone.model.transactions import CLIENT, CoordinatedTransaction, TransactionChunk
+from tautochrone.model.transactions import (
+    CLIENT,
+    LONGEST_TIMEOUT_MS,
+    CoordinatedTransaction,
+    TransactionChunk,
+)
 
 __all__ = ["Answer", "Transaction", "TransactionDetails", "add_transactions", "transaction_model"]
 
 _MAX_NUMBER = 2**62
-_DAY_MS = 24 * 3_600_000
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9._:@=+-]{1,200}$", description="chosen by the program")]
 Number = Annotated[int, Field(strict=True, ge=0, le=_MAX_NUMBER)]
 Text = Annotated[str, Field(max_length=1_000)]
@@ -42,7 +46,7 @@ class Run(BaseModel):
 class BeginRequest(Run):
     """The time-out, and who carries the decision out."""
 
-    timeout_ms: Annotated[int, Field(strict=True, ge=1, le=_DAY_MS)] = 600_000
+    timeout_ms: Annotated[int, Field(strict=True, ge=1, le=LONGEST_TIMEOUT_MS)] = 600_000
     participant: Name = CLIENT
 
 
