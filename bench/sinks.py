@@ -1,8 +1,8 @@
 """Deliveries to ClickHouse's embedded engine, against plain inserts of the same encoded rows.
 
-A row is encoded in this process, which costs more than its insert. So encoding is measured by itself, and
-taken from what a transaction costs: what is left is compared with plain inserts. CPU time is that of Python,
-the engine in its process, and the JVM together.
+Rows come as Arrow tables, as Spark gives them. They are encoded and hashed in this process, which costs more
+than their insert. So encoding is measured by itself, and taken from what a transaction costs: what is left is
+compared with plain inserts. CPU time is that of Python, the engine in its process, and the JVM together.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import json
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
@@ -32,7 +33,6 @@ from tautochrone.sinks.clickhouse.rows import batches
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.tables import Tables
 from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.sqlite_sink import ListRows
 
 __all__ = ["measure"]
 
@@ -60,6 +60,23 @@ dp.create_sink("mirror", "clickhouse", {{"url": "clickhouse://embedded/{folder}"
 def events_to_mirror():
     return SparkSession.active().readStream.table("events")
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrowRows:
+    """Rows as Spark gives them to the driver."""
+
+    table: pa.Table
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.table.column_names)
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        return self.table
+
+    def toLocalIterator(self) -> Iterator[Any]:  # noqa: N802
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +115,12 @@ class _Mirror:
         engine.run(f"CREATE TABLE {database}.plain AS {tables.rows(mirrored)}")
         return cls(spark, engine, sink, tables, mirrored)
 
-    def encoded(self, rows: ListRows) -> list[Any]:
+    def encoded(self, rows: _ArrowRows) -> list[Any]:
         """The rows as they are sent, in one batch of Arrow."""
         columns = self.tables.columns(self.mirrored)
         return [
             batch.table(columns, 1, 1, number)
-            for number, batch in enumerate(batches(rows, columns, max(1, len(rows.rows))))
+            for number, batch in enumerate(batches(rows, columns, rows.table.num_rows, rows.table.num_rows))
         ]
 
     def insert(self, encoded: list[Any]) -> None:
@@ -111,7 +128,7 @@ class _Mirror:
         for table in encoded:
             self.tables.insert("plain", table, self.tables.columns(self.mirrored))
 
-    def deliver(self, added: ListRows, removed: ListRows | None = None) -> None:
+    def deliver(self, added: _ArrowRows, removed: _ArrowRows | None = None) -> None:
         """One transaction, as a delivery does it."""
         self.checkpoint += 1
         transaction = TransactionId(
@@ -119,7 +136,7 @@ class _Mirror:
         )
         intent = Intent(transaction=transaction, versions={self.mirrored: Version(str(self.checkpoint))})
         self.sink.begin(intent)
-        change = RowChange(added=added, removed=removed, rows=len(added.rows))
+        change = RowChange(added=added, removed=removed, rows=added.table.num_rows)
         self.sink.prepare(transaction, self.sink.write(transaction, self.mirrored, change))
         self.sink.commit(transaction, _FENCE)
 
@@ -230,11 +247,11 @@ def _intervals(mirror: _Mirror, rate: int, intervals_s: Sequence[int]) -> list[d
         changes = [_generated(first + index * count, count) for index in range(_MINUTE_S // interval_s)]
         first += rate * _MINUTE_S
 
-        def plain(changes: list[ListRows] = changes) -> None:
+        def plain(changes: list[_ArrowRows] = changes) -> None:
             for change in changes:
                 mirror.insert(mirror.encoded(change))
 
-        def transactions(changes: list[ListRows] = changes) -> None:
+        def transactions(changes: list[_ArrowRows] = changes) -> None:
             for change in changes:
                 mirror.deliver(change)
 
@@ -298,12 +315,16 @@ def _put(pipeline: Pipeline, number: int, rows: int) -> None:
     hidden.rename(hidden.with_name(f"{number:06d}.json"))
 
 
-def _generated(first: int, count: int, note: str = "new") -> ListRows:
-    rows = [
-        (number, f"kind {number % 20}", Decimal(number % 10_000) / 100, _CHANGED_AT, f"{note} {number}")
-        for number in range(first, first + count)
+def _generated(first: int, count: int, note: str = "new") -> _ArrowRows:
+    numbers = range(first, first + count)
+    columns = [
+        pa.array(numbers, pa.int64()),
+        pa.array([f"kind {number % 20}" for number in numbers], pa.string()),
+        pa.array([Decimal(number % 10_000) / 100 for number in numbers], pa.decimal128(12, 2)),
+        pa.repeat(pa.scalar(_CHANGED_AT, pa.timestamp("us", tz="UTC")), count),
+        pa.array([f"{note} {number}" for number in numbers], pa.string()),
     ]
-    return ListRows(_SCHEMA.names, rows)
+    return _ArrowRows(pa.table(columns, names=_SCHEMA.names))
 
 
 def _require(mirror: _Mirror, plain: int, mirrored: int) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tautochrone.model.lake import Rows
 
-__all__ = ["column_batches"]
+__all__ = ["array_batches", "column_batches"]
 
 _COLLECTED_ROWS = 100_000
 """So many changed rows at most come to the driver in one piece."""
@@ -18,9 +18,18 @@ _COLLECTED_ROWS = 100_000
 def column_batches(
     rows: Rows, chunk_rows: int, known_rows: int | None = None
 ) -> Iterator[tuple[Sequence[str], Sequence[Sequence[Any]]]]:
+    """`array_batches` with Python's values."""
+    for names, columns in array_batches(rows, chunk_rows, known_rows):
+        yield names, [column.to_pylist() if isinstance(column, pa.Array) else column for column in columns]
+
+
+def array_batches(
+    rows: Rows, chunk_rows: int, known_rows: int | None = None
+) -> Iterator[tuple[Sequence[str], Sequence[Any]]]:
     """Names of columns, and their values column by column. Empty batches are left out.
 
-    Of many rows, or of an unknown number, only a part is in memory at a time.
+    Of many rows, or of an unknown number, only a part is in memory at a time. A column is an Arrow array, or
+    a sequence of Python's values if the rows are not of Spark.
     """
     if not hasattr(rows, "toArrow"):
         # A list of rows without Spark.
@@ -33,7 +42,7 @@ def column_batches(
     for table in tables:
         for batch in table.to_batches(max_chunksize=chunk_rows):
             if batch.num_rows:
-                yield table.column_names, [column.to_pylist() for column in batch.columns]
+                yield table.column_names, batch.columns
 
 
 def _partition_tables(frame: Any) -> Iterator[pa.Table]:

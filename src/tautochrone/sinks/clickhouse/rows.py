@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as compute
 
 from tautochrone.model.lake import Rows
 from tautochrone.model.sink import Digest
-from tautochrone.sinks.batches import column_batches
+from tautochrone.sinks.batches import array_batches
 from tautochrone.sinks.clickhouse.types import Column
+from tautochrone.sinks.clickhouse.vectors import array_of, joined
 
 __all__ = [
     "AUDIT_PARTS",
@@ -37,46 +41,72 @@ INSERT_SETTINGS = {"async_insert": 0, "wait_end_of_query": 1}
 """An insert that the server gathers and answers before it is written could be lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Of a column's values the texts that are hashed.
+
+    Attributes:
+        parts: arrays of `bytes`, and single values: joined row by row they are the texts.
+        is_null: where the value is NULL, also in the place of a composite.
+    """
+
+    parts: Sequence[Any]
+    is_null: pa.Array
+
+
 class Batch:
-    """Some rows as they are sent, with the hash of each and the paths of its NULL composites."""
+    """Some rows as they are sent.
+
+    Attributes:
+        arrays: the columns.
+        nulls: of each row the paths of its NULL composites.
+        hashes: of each row.
+    """
 
     def __init__(
-        self, columns: Sequence[Column], names: Sequence[str], values: Sequence[Sequence[Any]]
+        self,
+        arrays: Sequence[pa.Array],
+        nulls: pa.Array,
+        hashes: Sequence[bytes],
+        texts: Mapping[str, _Texts] = MappingProxyType({}),
     ) -> None:
-        """`values` has the values of the columns `names`, column by column."""
+        self.arrays = arrays
+        self.nulls = nulls
+        self.hashes = hashes
+        self._texts = texts
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], names: Sequence[str], values: Sequence[Any]) -> Batch:
+        """Encode rows.
+
+        Args:
+            columns: of the mirrored table.
+            names: of the columns that the rows have.
+            values: of these, each an Arrow array or a sequence of Python's values.
+        """
         count = len(values[0]) if values else 0
         given = dict(zip(names, values, strict=True))
-        nulls: list[list[str]] = [[] for _ in range(count)]
-        self.arrays: list[pa.Array] = []
-        texts: list[list[bytes]] = []
-        self._names = [column.name for column in columns]
+        paths: list[list[str]] = []
+        if any(column.type.encode_array is None for column in columns):
+            paths = [[] for _ in range(count)]
+        arrays: list[pa.Array] = []
+        texts: dict[str, _Texts] = {}
         for column in columns:
-            encode, name = column.type.encode, column.name
-            pairs = [
-                encode(value, name, paths)
-                for value, paths in zip(given.get(name) or [None] * count, nulls, strict=True)
-            ]
-            self.arrays.append(pa.array([sent for sent, _ in pairs], column.type.arrow))
-            texts.append([text for _, text in pairs])
-        self._texts = list(texts)
-        self._is_null = [
-            [value is None for value in given[name]] if name in given else [True] * count
-            for name in self._names
-        ]
-        self.nulls = [",".join(paths) for paths in nulls]
-        texts.append([b"%d:%b" % (len(paths.encode()), paths.encode()) for paths in self.nulls])
-        self.hashes = [
-            hashlib.md5(b"".join(row), usedforsecurity=False).digest() for row in zip(*texts, strict=True)
-        ]
+            array, texts[column.name] = _encoded(column, given.get(column.name, [None] * count), paths)
+            arrays.append(array)
+        nulls = pa.array(map(",".join, paths), pa.string()) if paths else pa.repeat("", count)
+        parts = [part for column_texts in texts.values() for part in column_texts.parts]
+        hashes = _hashes([*parts, *_with_length(nulls.cast(pa.large_binary()))], count)
+        return cls(arrays, nulls, hashes, texts)
 
     def table(self, columns: Sequence[Column], sign: int, publication: int, chunk: int) -> pa.Table:
         """What is sent, with the hidden columns."""
         count = len(self.nulls)
         hidden = [
-            pa.array([publication] * count, pa.uint64()),
-            pa.array([sign] * count, pa.int8()),
-            pa.array(self.nulls, pa.string()),
-            pa.array([chunk] * count, pa.uint32()),
+            pa.repeat(pa.scalar(publication, pa.uint64()), count),
+            pa.repeat(pa.scalar(sign, pa.int8()), count),
+            self.nulls,
+            pa.repeat(pa.scalar(chunk, pa.uint32()), count),
         ]
         return pa.table([*self.arrays, *hidden], names=[*(column.name for column in columns), *HIDDEN])
 
@@ -85,16 +115,14 @@ class Batch:
 
         NULL counts as if the column did not exist: a row that gets a new column stays where it is.
         """
-        columns = [index for index, name in enumerate(self._names) if not key or name in key]
+        parts: list[pa.Array] = []
+        for name, texts in self._texts.items():
+            if not key or name in key:
+                encoded = name.encode()
+                text = joined([b"%d:%b" % (len(encoded), encoded), *texts.parts])
+                parts.append(compute.if_else(texts.is_null, pa.scalar(b"", text.type), text))
         rows: list[list[int]] = [[] for _ in range(count)]
-        for row in range(len(self.hashes)):
-            text = b"".join(
-                b"%d:%b%b"
-                % (len(self._names[index].encode()), self._names[index].encode(), self._texts[index][row])
-                for index in columns
-                if not self._is_null[index][row]
-            )
-            digest = hashlib.md5(text, usedforsecurity=False).digest()
+        for row, digest in enumerate(_hashes(parts, len(self.hashes))):
             rows[int.from_bytes(digest[:8], "little") % count].append(row)
         return [self._take(part) for part in rows]
 
@@ -108,12 +136,12 @@ class Batch:
         """The rows of several batches, which can be sent but not split any more."""
         if len(batches_of_rows) == 1:
             return batches_of_rows[0]
-        joined = cls((), (), ())
         columns = zip(*(batch.arrays for batch in batches_of_rows), strict=True)
-        joined.arrays = [pa.concat_arrays(arrays) for arrays in columns]
-        joined.nulls = [paths for batch in batches_of_rows for paths in batch.nulls]
-        joined.hashes = [row_hash for batch in batches_of_rows for row_hash in batch.hashes]
-        return joined
+        return cls(
+            [pa.concat_arrays(arrays) for arrays in columns],
+            pa.concat_arrays([batch.nulls for batch in batches_of_rows]),
+            [row_hash for batch in batches_of_rows for row_hash in batch.hashes],
+        )
 
     def pieces(self, max_bytes: int, max_rows: int | None = None) -> list[Batch]:
         """The rows in batches of about so many bytes and so many rows at most."""
@@ -122,14 +150,22 @@ class Batch:
         step = max(1, step if max_rows is None else min(step, max_rows))
         if step >= count:
             return [self]
-        return [self._take(range(start, min(start + step, count))) for start in range(0, count, step)]
+        return [
+            Batch(
+                [array.slice(start, step) for array in self.arrays],
+                self.nulls.slice(start, step),
+                self.hashes[start : start + step],
+            )
+            for start in range(0, count, step)
+        ]
 
     def _take(self, rows: Sequence[int]) -> Batch:
-        part = Batch((), (), ())
-        part.arrays = [array.take(pa.array(rows, pa.int64())) for array in self.arrays]
-        part.nulls = [self.nulls[row] for row in rows]
-        part.hashes = [self.hashes[row] for row in rows]
-        return part
+        indices = pa.array(rows, pa.int64())
+        return Batch(
+            [array.take(indices) for array in self.arrays],
+            self.nulls.take(indices),
+            [self.hashes[row] for row in rows],
+        )
 
     def digest(self, sign: int) -> Digest:
         # Of each hash the first of its two halves; one call for all is several times faster.
@@ -149,8 +185,8 @@ def batches(
     rows: Rows, columns: Sequence[Column], chunk_rows: int, known_rows: int | None = None
 ) -> Iterator[Batch]:
     """The rows in batches. Of many rows, or of an unknown number, only a part is in memory at a time."""
-    for names, values in column_batches(rows, chunk_rows, known_rows):
-        yield Batch(columns, names, values)
+    for names, values in array_batches(rows, chunk_rows, known_rows):
+        yield Batch.of(columns, names, values)
 
 
 def digests(batches_of_rows: Iterator[Batch]) -> Mapping[str, Digest]:
@@ -166,6 +202,38 @@ def digests(batches_of_rows: Iterator[Batch]) -> Mapping[str, Digest]:
         for part, (count, total) in enumerate(zip(counts, totals, strict=True))
         if count
     }
+
+
+def _encoded(column: Column, values: Any, paths: Sequence[list[str]]) -> tuple[pa.Array, _Texts]:
+    """A column as it is sent, and its texts. The paths of NULL composites are added to `paths`, by row."""
+    kind = column.type
+    if kind.encode_array is not None:
+        array, texts = kind.encode_array(array_of(values, kind.arrow))
+        return array, _Texts(_with_length(texts), texts.is_null())
+    listed = values.to_pylist() if isinstance(values, pa.Array) else values
+    pairs = [
+        kind.encode(value, column.name, row_paths) for value, row_paths in zip(listed, paths, strict=True)
+    ]
+    array = pa.array([sent for sent, _ in pairs], kind.arrow)
+    texts = pa.array([text for _, text in pairs], pa.large_binary())
+    return array, _Texts([texts], pa.array([value is None for value in listed], pa.bool_()))
+
+
+def _with_length(texts: pa.Array) -> list[Any]:
+    """The parts of `length:text`, and of `N` for NULL."""
+    lengths = compute.binary_length(texts).cast(pa.large_string()).cast(texts.type)
+    if not texts.null_count:
+        return [lengths, b":", texts]
+    empty = pa.scalar(b"", texts.type)
+    points = compute.if_else(texts.is_null(), empty, pa.scalar(b":", texts.type))
+    return [lengths.fill_null(pa.scalar(b"N", texts.type)), points, texts.fill_null(empty)]
+
+
+def _hashes(parts: Sequence[Any], count: int) -> list[bytes]:
+    """The hash of each row's parts."""
+    if not count:
+        return []
+    return [hashlib.md5(text, usedforsecurity=False).digest() for text in joined(parts).to_pylist()]
 
 
 def _number(row_hash: bytes) -> int:

@@ -16,14 +16,14 @@ import http.client
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 import pyarrow as pa
 
 from tautochrone.sinks.clickhouse.rows import INSERT_SETTINGS, Batch, arrow_stream
 from tautochrone.sinks.clickhouse.sql import name_sql
-from tautochrone.sinks.clickhouse.types import Column, ColumnType
+from tautochrone.sinks.clickhouse.types import Column
 
 __all__ = ["ANSWER_SCHEMA", "FAILED", "InsertTarget", "task_function"]
 
@@ -75,7 +75,7 @@ def task_function(
     sent_columns = [
         Column(
             column.name,
-            ColumnType(column.type.sql, column.type.arrow, column.type.encode, str),
+            replace(column.type, text=str),
             column.spark_type,
         )
         for column in columns
@@ -90,8 +90,7 @@ def task_function(
         for record_batch in record_batches:
             if not record_batch.num_rows:
                 continue
-            values = [column.to_pylist() for column in record_batch.columns]
-            batch = Batch(sent_columns, record_batch.schema.names, values)
+            batch = Batch.of(sent_columns, record_batch.schema.names, record_batch.columns)
             parts = [batch] if len(writers) == 1 else batch.split(len(writers), shard_key)
             for writer, part in zip(writers, parts, strict=True):
                 writer.add(part)

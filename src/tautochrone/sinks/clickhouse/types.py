@@ -1,7 +1,8 @@
 """Types: how a Spark type is stored in ClickHouse, and the text by which both sides hash a value.
 
 The text of a value is written here twice: in Python for what is sent, as an expression in ClickHouse's SQL
-for what arrived. That both have the same text is what `prepare` and an audit compare.
+for what arrived. That both have the same text is what `prepare` and an audit compare. Columns whose values
+are not composite are encoded as whole arrays: see `vectors`.
 
 ClickHouse has no NULL in the place of an array, a map or a struct. It is stored as an empty one, and its path
 is listed in the row's column `_nulls`.
@@ -22,7 +23,9 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
+from tautochrone.sinks.clickhouse import vectors
 from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.vectors import ArrayEncoder
 
 __all__ = ["Column", "ColumnType", "column_type"]
 
@@ -44,12 +47,14 @@ class ColumnType:
         arrow: the type in which values are sent.
         encode: see `Encoder`.
         text: from the SQL of a value to the SQL of its text.
+        encode_array: the same as `encode` for a whole column; None for composites.
     """
 
     sql: str
     arrow: pa.DataType
     encode: Encoder
     text: Callable[[str], str]
+    encode_array: ArrayEncoder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,12 @@ def column_type(sink: str, path: str, spark_type: Any) -> ColumnType:
     if isinstance(spark_type, spark.DecimalType):
         name = f"Decimal({spark_type.precision}, {spark_type.scale})"
         arrow = pa.decimal128(spark_type.precision, spark_type.scale)
-        return _scalar(name, arrow, _decimal, lambda value: f"toString({value})")
+        whole = vectors.decimals(spark_type.precision, spark_type.scale)
+        return _scalar(name, arrow, _decimal, _text, whole)
     if isinstance(spark_type, spark.StringType):
-        return _scalar("String", pa.large_string(), lambda v: (v, v.encode()), lambda value: value)
+        return _scalar(
+            "String", pa.large_string(), lambda v: (v, v.encode()), lambda value: value, vectors.strings
+        )
     simple = _SIMPLE.get(type(spark_type))
     if simple is None:
         raise SinkError(
@@ -101,6 +109,7 @@ def _scalar(
     arrow: pa.DataType,
     value_and_text: Callable[[Any], tuple[Any, bytes]],
     text: Callable[[str], str],
+    encode_array: ArrayEncoder,
 ) -> ColumnType:
     def encode(value: Any, _path: str, _nulls: list[str]) -> tuple[Any, bytes]:
         if value is None:
@@ -112,7 +121,11 @@ def _scalar(
         written = text(value)
         return f"ifNull(concat(toString(length({written})), ':', {written}), 'N')"
 
-    return ColumnType(f"Nullable({sql})", arrow, encode, text_of)
+    return ColumnType(f"Nullable({sql})", arrow, encode, text_of, encode_array)
+
+
+def _whole_number(sql: str, arrow: pa.DataType) -> ColumnType:
+    return _scalar(sql, arrow, _integer, _text, vectors.integers(arrow))
 
 
 def _integer(value: Any) -> tuple[Any, bytes]:
@@ -169,17 +182,21 @@ def _text(value: str) -> str:
     return f"toString({value})"
 
 
-_TIMESTAMP = _scalar("DateTime64(6, 'UTC')", pa.timestamp("us", tz="UTC"), _timestamp, _micros)
+_TIMESTAMP = _scalar(
+    "DateTime64(6, 'UTC')", pa.timestamp("us", tz="UTC"), _timestamp, _micros, vectors.timestamps
+)
 _SIMPLE: dict[type, ColumnType] = {
-    spark.BooleanType: _scalar("Bool", pa.bool_(), _boolean, lambda v: f"toString(toUInt8({v}))"),
-    spark.ByteType: _scalar("Int8", pa.int8(), _integer, _text),
-    spark.ShortType: _scalar("Int16", pa.int16(), _integer, _text),
-    spark.IntegerType: _scalar("Int32", pa.int32(), _integer, _text),
-    spark.LongType: _scalar("Int64", pa.int64(), _integer, _text),
-    spark.FloatType: _scalar("Float32", pa.float32(), _short_float, _bits),
-    spark.DoubleType: _scalar("Float64", pa.float64(), _float, _bits),
-    spark.BinaryType: _scalar("String", pa.large_binary(), _binary, lambda v: v),
-    spark.DateType: _scalar("Date32", pa.date32(), _date, lambda v: f"toString(toInt32({v}))"),
+    spark.BooleanType: _scalar(
+        "Bool", pa.bool_(), _boolean, lambda v: f"toString(toUInt8({v}))", vectors.booleans
+    ),
+    spark.ByteType: _whole_number("Int8", pa.int8()),
+    spark.ShortType: _whole_number("Int16", pa.int16()),
+    spark.IntegerType: _whole_number("Int32", pa.int32()),
+    spark.LongType: _whole_number("Int64", pa.int64()),
+    spark.FloatType: _scalar("Float32", pa.float32(), _short_float, _bits, vectors.floats(pa.float32())),
+    spark.DoubleType: _scalar("Float64", pa.float64(), _float, _bits, vectors.floats(pa.float64())),
+    spark.BinaryType: _scalar("String", pa.large_binary(), _binary, lambda v: v, vectors.binaries),
+    spark.DateType: _scalar("Date32", pa.date32(), _date, lambda v: f"toString(toInt32({v}))", vectors.dates),
     spark.TimestampType: _TIMESTAMP,
     spark.TimestampNTZType: _TIMESTAMP,
 }
