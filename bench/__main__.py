@@ -10,8 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import cdc, checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, sinks, tpch
-from bench.cdc_continuous import measure_idle, measure_tables
+from bench import (
+    auto_cdc,
+    cdc,
+    checkpoint,
+    cluster,
+    fixed,
+    hops,
+    idle,
+    ingest,
+    report,
+    revise,
+    service,
+    sinks,
+    tpch,
+)
+from bench.cdc_continuous import measure_idle, measure_lag, measure_tables
+from bench.cdc_peer import JDBC_DRIVER
+from bench.cdc_state import measure_state
+from tautochrone.errors import EnvironmentProblemError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.spark.session.factory import use_database
@@ -21,8 +38,19 @@ from tautochrone.spark.session.settings import SparkSettings
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 
-_CAPTURES = ("cdc", "cdc_tables", "cdc_idle")
-_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise", *_CAPTURES, "sinks")
+_CAPTURES = ("auto_cdc", "cdc", "cdc_tables", "cdc_idle", "cdc_lag", "cdc_state")
+_IN_ONE_SPARK = (
+    "tpch",
+    "fixed",
+    "ingest",
+    "idle",
+    "checkpoint",
+    "hops",
+    "revise",
+    "auto_cdc",
+    *_CAPTURES,
+    "sinks",
+)
 _CLUSTER = "cluster"
 _SERVICE = "service"
 
@@ -43,6 +71,9 @@ def main() -> None:
     add("--executors", type=int, nargs="+", default=[1, 2, 4], help="of the clusters")
     add("--tables", type=int, default=100, help="that are taken back to a checkpoint, or captured")
     add("--events", type=int, default=500_000, help="changes of a captured database")
+    add("--state-rows", type=int, default=1_000_000, help="of a captured table, and a tenth of another")
+    add("--change-rate", type=int, default=5_000, help="changes a second of ten captured tables")
+    add("--seconds", type=int, default=120, help="of changes that are measured, after a minute of others")
     add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
     parts = (*_IN_ONE_SPARK, _SERVICE, _CLUSTER)
     add("--only", choices=parts, nargs="+", default=parts[:-1], help=f"{_CLUSTER} is only run when named")
@@ -70,8 +101,7 @@ def _in_one_spark(
     named: list[str], options: argparse.Namespace, results: dict[str, Any], folder: Path
 ) -> None:
     conf = {"spark.driver.memory": options.memory}
-    if "cdc" in named:
-        conf["spark.driver.extraClassPath"] = ":".join(map(str, resolve((cdc.JDBC_DRIVER,), find_java())))
+    no_peer = _add_jdbc_driver(conf) if "cdc" in named else None
     spark = start_session(
         SparkSettings(master="local[*]", conf=conf),
         CatalogSettings.default(str(folder / "base")),
@@ -95,13 +125,25 @@ def _in_one_spark(
         "checkpoint": lambda: checkpoint.measure(spark, folder),
         "hops": lambda: hops.measure(spark, folder, options.rate),
         "revise": lambda: revise.measure(spark, folder, options.tables),
-        "cdc": lambda: cdc.measure(spark, folder, options.events),
+        "auto_cdc": lambda: auto_cdc.measure(spark, folder),
+        "cdc": lambda: cdc.measure(spark, folder, options.events, no_peer=no_peer),
         "sinks": lambda: sinks.measure(spark, folder),
         "cdc_tables": lambda: measure_tables(spark, folder, options.tables),
         "cdc_idle": lambda: measure_idle(spark, folder),
+        "cdc_lag": lambda: measure_lag(spark, folder, options.change_rate, seconds=options.seconds),
+        "cdc_state": lambda: measure_state(spark, folder, options.state_rows),
     }
     _run({name: parts[name] for name in named}, results, folder)
     spark.stop()
+
+
+def _add_jdbc_driver(conf: dict[str, str]) -> str | None:
+    """Returns why there is none."""
+    try:
+        conf["spark.driver.extraClassPath"] = ":".join(map(str, resolve((JDBC_DRIVER,), find_java())))
+    except EnvironmentProblemError as problem:
+        return str(problem)
+    return None
 
 
 def _run(parts: Parts, results: dict[str, Any], folder: Path) -> None:

@@ -1,24 +1,24 @@
 """Capture of a PostgreSQL database: its rows are copied, then its log is followed. Beside it Spark's own JDBC
-source appends the same rows to a table."""
+source appends the same rows to a table, and Debezium with plain `MERGE` follows the same log."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from pyspark.sql import SparkSession
 
+from bench.cdc_peer import PlainTable, debezium_jars, listen_on_tcp, run_debezium
 from bench.running import cpu_s, cpu_since
-from tautochrone.spark.session.jars import Artifact
+from tautochrone.errors import EnvironmentProblemError
 from tautochrone.testing.harness import Happened, Pipeline
-from tautochrone.testing.postgresql import fresh_database, restart_server
+from tautochrone.testing.postgresql import fresh_database
 
-__all__ = ["JDBC_DRIVER", "measure"]
-
-JDBC_DRIVER = Artifact("org.postgresql", "postgresql", "42.7.4")
+__all__ = ["measure"]
 
 _TABLE = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(12, 2) NOT NULL,
@@ -42,9 +42,9 @@ postgresql.capture("bank", url="{url}", tables="public.*")
 
 
 def measure(
-    spark: SparkSession, folder: Path, events: int = 500_000, *, with_jdbc: bool = True
+    spark: SparkSession, folder: Path, events: int = 500_000, *, no_peer: str | None = None
 ) -> dict[str, Any]:
-    """Rows and events a second, and CPU seconds of Python and the JVM for a million of them.
+    """Rows and events a second, and CPU seconds of Python and the JVMs for a million of them.
 
     The server runs on the same machine; its CPU time is not counted.
 
@@ -52,8 +52,8 @@ def measure(
         spark: a warm session.
         folder: of the pipeline.
         events: rows that are copied first; then all of them are updated, a hundred in each transaction.
-        with_jdbc: Spark's JDBC source appends the same rows; needs its driver (`JDBC_DRIVER`), and the port
-            5432 for the server.
+        no_peer: why Spark's JDBC source and Debezium with `MERGE` do not do the same. They need the JDBC
+            driver (`bench.cdc_peer.JDBC_DRIVER`), the port 5432 for the server, and Debezium's jars.
     """
     project_folder = folder / "cdc"
     shutil.rmtree(project_folder, ignore_errors=True)
@@ -70,24 +70,44 @@ def measure(
                 (events,),
             )
             database = connection.info.dbname
-        appended = _jdbc_append(spark, database, folder, events) if with_jdbc else None
-        with psycopg.connect(url, autocommit=True) as connection:
+        peer: dict[str, Any] = {} if no_peer is None else {"skipped": no_peer}
+        with ExitStack() as opened:
+            table = debezium = None
+            if no_peer is None:
+                table = PlainTable(spark, folder)
+                address = listen_on_tcp()
+                peer["append"] = table.append(address, database, events)
+                try:
+                    debezium = opened.enter_context(run_debezium(debezium_jars(), address, database, folder))
+                except EnvironmentProblemError as problem:
+                    peer["skipped"] = str(problem)
+            connection = opened.enter_context(psycopg.connect(url, autocommit=True))
             pipeline.write("definitions/bank.py", _CAPTURE.format(url=url))
             copied = _run(pipeline)
             # The first change of a process is slower: Java has not compiled yet what it does.
-            connection.execute("CALL change(0, %s)", (min(events, 10_000),))
+            few = min(events, 10_000) // 100 * 100
+            connection.execute("CALL change(0, %s)", (few,))
             _run(pipeline)
+            if debezium is not None and table is not None:
+                debezium.take(few)
+                table.merge(debezium.changes)
+                debezium.pause()
             without_news = _run(pipeline)
             connection.execute("CALL change(0, %s)", (events,))
+            if debezium is not None and table is not None:
+                peer["log"] = debezium.take(events)
+                peer["merge"] = table.merge(debezium.changes)
             followed = _run(pipeline)
             expected = connection.execute("SELECT count(*), sum(balance) FROM accounts").fetchone()
+            if debezium is not None and table is not None:
+                table.require_equal(pipeline.reader.sql("SELECT * FROM bank_accounts"))
         stored = pipeline.query("SELECT count(*), sum(balance) FROM bank_accounts")
         if stored != [expected]:
             raise RuntimeError(f"the table holds {stored}, the database {expected}")
     finally:
         pipeline.close()
         _drop_slots(url)
-    results = {
+    results: dict[str, Any] = {
         "events": events,
         "copied_per_s": events / copied["wall_s"],
         # A run loads the definitions and opens the lake, whatever there is to do.
@@ -100,40 +120,25 @@ def measure(
         "merge_s": followed["merge_s"],
         "wall_s": followed["wall_s"],
     }
-    if appended is not None:
-        results["jdbc_append_s"] = appended["wall_s"]
-        results["jdbc_append_cpu_s_per_million"] = appended["cpu_s"] / events * 1e6
+    if "append" in peer:
+        results["jdbc_append_s"] = peer["append"]["wall_s"]
+        results["jdbc_append_cpu_s_per_million"] = peer["append"]["cpu_s"] / events * 1e6
+    if "merge" in peer:
+        results["peer"] = _peer(peer["log"], peer["merge"], events)
+    if "skipped" in peer:
+        results["peer_skipped"] = peer["skipped"]
     return results
 
 
-def _jdbc_append(spark: SparkSession, database: str, folder: Path, events: int) -> dict[str, float]:
-    """What Spark alone does: ranges of the key by JDBC, into an Iceberg table."""
-    # Java has no sockets of files.
-    restart_server(tcp=True)
-    catalog = f"{folder.name}_append"
-    options = {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "hadoop",
-        ".warehouse": str(folder / "append"),
+def _peer(log: dict[str, float], merge: dict[str, float], events: int) -> dict[str, float]:
+    """Debezium and `MERGE`, one after the other."""
+    return {
+        "events_per_s": events / (log["wall_s"] + merge["wall_s"]),
+        "log_s": log["wall_s"],
+        "merge_s": merge["wall_s"],
+        "log_cpu_s_per_million": log["cpu_s"] / events * 1e6,
+        "cpu_s_per_million": (log["cpu_s"] + merge["cpu_s"]) / events * 1e6,
     }
-    for key, value in options.items():
-        spark.conf.set(f"spark.sql.catalog.{catalog}{key}", value)
-    ranges = spark.read.jdbc(
-        f"jdbc:postgresql://127.0.0.1:5432/{database}",
-        "accounts",
-        column="id",
-        lowerBound=0,
-        upperBound=events,
-        numPartitions=8,
-        properties={"user": "postgres", "driver": "org.postgresql.Driver", "fetchsize": "10000"},
-    )
-    spark.sql(f"DROP TABLE IF EXISTS {catalog}.bank.accounts")
-    # Java has not compiled yet what the first write does.
-    ranges.where("id < 10000").writeTo(f"{catalog}.bank.accounts").create()
-    before, started = cpu_s(spark), time.monotonic()
-    ranges.writeTo(f"{catalog}.bank.accounts").append()
-    elapsed_s = time.monotonic() - started
-    return {"wall_s": elapsed_s, "cpu_s": sum(cpu_since(spark, before).values())}
 
 
 def _run(pipeline: Pipeline) -> dict[str, float]:

@@ -1,11 +1,14 @@
-"""A captured PostgreSQL database in `run --continuous`: many tables that change at once, and few changes."""
+"""A captured PostgreSQL database in `run --continuous`: many tables that change at once, few changes, and
+many changes all the time."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +17,11 @@ from typing import Any
 import psycopg
 from pyspark.sql import SparkSession
 
-from bench.running import continuous, cpu_s, cpu_since, wait_until
+from bench.running import continuous, cpu_s, cpu_since, record_checkpoints, wait_until
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.postgresql import fresh_database
 
-__all__ = ["measure_idle", "measure_tables"]
+__all__ = ["measure_idle", "measure_lag", "measure_tables"]
 
 _CAPTURE = """
 from tautochrone.sources import postgresql
@@ -26,6 +29,24 @@ from tautochrone.sources import postgresql
 postgresql.capture("shop", url="{url}", tables="public.*")
 """
 _ROWS = 100
+_LAG_ROWS = 10_000
+_TRANSACTIONS_PER_S = 10
+_LAG_LIMIT_S = 120.0
+_WRITER = """
+CREATE SCHEMA writer;
+CREATE TABLE writer.commits (number int PRIMARY KEY, at timestamptz NOT NULL);
+CREATE PROCEDURE writer.write(transactions int, step int, size int) LANGUAGE plpgsql AS $$
+DECLARE started timestamptz := clock_timestamp(); base int;
+BEGIN
+  FOR number IN 1 .. transactions LOOP
+    PERFORM pg_sleep(extract(epoch FROM started - clock_timestamp()) + number::float8 / {per_s});
+    base := number * step % size;
+    {updates}
+    INSERT INTO writer.commits VALUES (number, clock_timestamp());
+    COMMIT;
+  END LOOP;
+END $$
+"""
 
 
 def measure_tables(spark: SparkSession, folder: Path, tables: int = 100, rounds: int = 5) -> dict[str, Any]:
@@ -122,6 +143,96 @@ def measure_idle(
     }
 
 
+def measure_lag(
+    spark: SparkSession,
+    folder: Path,
+    rate: int = 5_000,
+    tables: int = 10,
+    seconds: int = 120,
+    warm_up: int = 60,
+    interval_ms: int = 1_000,
+) -> dict[str, Any]:
+    """Seconds by percentile from a transaction's commit to the checkpoint that shows it in all tables.
+
+    Ten times a second a transaction of the database updates rows of all tables, whatever the pipeline does.
+    A process of the database writes it and says when.
+
+    Args:
+        spark: a warm session.
+        folder: of the pipeline.
+        rate: changes a second, of all tables together.
+        tables: that are captured, of 10,000 rows each.
+        seconds: that are measured, after `warm_up` others.
+        interval_ms: between checkpoints.
+    """
+    changed = rate // _TRANSACTIONS_PER_S // tables
+    transactions = (warm_up + seconds) * _TRANSACTIONS_PER_S
+    shown: dict[int, tuple[int, float]] = {}
+    with _captured(spark, folder / "cdc_lag", tables, _LAG_ROWS) as (pipeline, connection):
+        updates = "\n    ".join(
+            f"UPDATE t{table} SET n = n + 1 WHERE id > base AND id <= base + step;" for table in range(tables)
+        )
+        connection.execute(_WRITER.format(per_s=_TRANSACTIONS_PER_S, updates=updates))
+        problems: list[Exception] = []
+
+        def write() -> None:
+            try:
+                connection.execute(f"CALL writer.write({transactions}, {changed}, {_LAG_ROWS})")
+            except psycopg.Error as problem:
+                problems.append(problem)
+
+        writer = threading.Thread(target=write)
+        with continuous(pipeline, interval_ms) as happened:
+            wait_until(lambda: bool(happened.checkpoints) and not _waiting(happened), "the first copy")
+            record_checkpoints(pipeline, "shop_log", happened.checkpoints, shown)
+            copied = max(rows for rows, _ in shown.values())
+            expected = copied + transactions * changed * tables
+            before, started, load = cpu_s(spark), time.monotonic(), []
+            writer.start()
+            deadline = started + warm_up + seconds + _LAG_LIMIT_S
+            while max(rows for rows, _ in shown.values()) < expected:
+                if problems or time.monotonic() > deadline:
+                    raise RuntimeError(f"{expected} rows of the log are not shown: {problems}")
+                time.sleep(0.2)
+                if len(happened.checkpoints) > len(shown):
+                    record_checkpoints(pipeline, "shop_log", happened.checkpoints, shown)
+                load.append(os.getloadavg()[0])
+            spent, elapsed_s = cpu_since(spark, before), time.monotonic() - started
+            writer.join()
+        committed = connection.execute(
+            "SELECT extract(epoch FROM at)::float8 FROM writer.commits ORDER BY number"
+        ).fetchall()
+        for table in range(tables):
+            sums = connection.execute(f"SELECT count(*), sum(n) FROM t{table}").fetchone()
+            stored = pipeline.query(f"SELECT count(*), sum(n) FROM shop_t{table}")
+            if stored != [sums]:
+                raise RuntimeError(f"table {table} holds {stored}, the database {sums}")
+    if max(rows for rows, _ in shown.values()) != expected:
+        raise RuntimeError(f"the log has other rows than {expected}")
+    newest = sorted(shown.values())
+    rows = [rows for rows, _ in newest]
+    lags = sorted(
+        newest[bisect_left(rows, copied + (number + 1) * changed * tables)][1] - at
+        for number, (at,) in enumerate(committed)
+        if number >= warm_up * _TRANSACTIONS_PER_S
+    )
+    late_s = committed[-1][0] - committed[0][0] - (transactions - 1) / _TRANSACTIONS_PER_S
+    return {
+        "rate": rate,
+        "tables": tables,
+        "seconds": seconds,
+        "transactions": len(lags),
+        "checkpoints": len(shown),
+        "median_s": lags[len(lags) // 2],
+        "p95_s": lags[int(len(lags) * 0.95)],
+        "slowest_s": lags[-1],
+        # The database may not be able to write as fast as it should.
+        "writer_late_s": late_s,
+        "cpu_share": {side: seconds / elapsed_s for side, seconds in spent.items()},
+        "median_load": statistics.median(load),
+    }
+
+
 def _waiting(happened: Happened) -> bool:
     """Whether the newest checkpoint lacks tables."""
     newest = happened.checkpoints[-1]
@@ -130,7 +241,7 @@ def _waiting(happened: Happened) -> bool:
 
 @contextmanager
 def _captured(
-    spark: SparkSession, folder: Path, tables: int
+    spark: SparkSession, folder: Path, tables: int, rows: int = _ROWS
 ) -> Iterator[tuple[Pipeline, psycopg.Connection[Any]]]:
     """A pipeline that captures tables `t0`, `t1` … of a new database, and a connection to it."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -146,7 +257,7 @@ def _captured(
                 )
                 connection.execute(
                     f"INSERT INTO t{table} (id, name, n, price) "
-                    f"SELECT i, 'name ' || i, 0, i FROM generate_series(1, {_ROWS}) i"
+                    f"SELECT i, 'name ' || i, 0, i FROM generate_series(1, {rows}) i"
                 )
             pipeline.write("definitions/shop.py", _CAPTURE.format(url=url))
             yield pipeline, connection

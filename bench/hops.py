@@ -12,9 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from bench.running import continuous, root, wait_until
-from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from bench.running import continuous, record_checkpoints, root, wait_until
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
@@ -54,7 +52,7 @@ def measure(
             started = time.monotonic()
             for number in range(1, warm_up + seconds + 1):
                 appeared_at.append(_put(pipeline, number, rate))
-                _record_checkpoints(pipeline, happened.checkpoints, shown)
+                record_checkpoints(pipeline, "events", happened.checkpoints, shown)
                 time.sleep(max(0.0, started + number - time.monotonic()))
             _wait_for(rate * (len(appeared_at) + 1), pipeline, happened, shown)
         refreshes = [event["mode"] for event in happened.of("refresh") if event["mode"] != "no_data"]
@@ -82,28 +80,10 @@ def _put(pipeline: Pipeline, number: int, rows: int) -> float:
     return time.time()
 
 
-def _record_checkpoints(
-    pipeline: Pipeline, checkpoints: list[int], shown: dict[int, tuple[int, float]]
-) -> None:
-    """Record for new checkpoints how many rows the root has, and when each was published. During the run: old
-    checkpoints and versions expire."""
-    table = TableName(pipeline.settings.catalog.name, ("default",), "events")
-    _, metadata = metadata_source(pipeline.settings.catalog).load(table)
-    rows = {
-        str(snapshot["snapshot-id"]): int(snapshot["summary"]["total-records"])
-        for snapshot in metadata["snapshots"]
-    }
-    for number in set(checkpoints) - shown.keys():
-        checkpoint = pipeline.job.store.checkpoints.get(CheckpointNumber(number))
-        if checkpoint.published_at_ms is None:
-            raise RuntimeError(f"checkpoint {number} is reported and not published")
-        shown[number] = rows[checkpoint.roots[table]], checkpoint.published_at_ms / 1000
-
-
 def _wait_for(rows: int, pipeline: Pipeline, happened: Happened, shown: dict[int, tuple[int, float]]) -> None:
     def all_rows_shown() -> bool:
         time.sleep(0.1)
-        _record_checkpoints(pipeline, happened.checkpoints, shown)
+        record_checkpoints(pipeline, "events", happened.checkpoints, shown)
         return bool(max(count for count, _ in shown.values()) == rows)
 
     wait_until(all_rows_shown, "the last rows")

@@ -39,9 +39,12 @@ def table(results: dict[str, Any]) -> str:
         "checkpoint": _checkpoint,
         "hops": _hops,
         "revise": _revise,
+        "auto_cdc": _auto_cdc,
         "cdc": _cdc,
         "cdc_tables": _cdc_tables,
         "cdc_idle": _cdc_idle,
+        "cdc_lag": _cdc_lag,
+        "cdc_state": _cdc_state,
         "service": _service,
         "sinks": _sinks,
     }
@@ -62,24 +65,51 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def _auto_cdc(part: dict[str, Any]) -> list[str]:
+    return [
+        f"AUTO CDC of {part['keys']:,} keys, of which {part['deleted']:,} are deleted; MB are of 10^6 bytes",
+        *(
+            f"SCD type {name[-1]} after {batch}: state {sizes['state']['bytes'] / 1e6:.1f} MB "
+            f"({sizes['state']['rows']:,} rows), table {sizes['table']['bytes'] / 1e6:.1f} MB "
+            f"({sizes['table']['rows']:,} rows); merged in {sizes['merge_s']:.1f} s"
+            for batch, types in part["after"].items()
+            for name, sizes in types.items()
+        ),
+    ]
+
+
 def _cdc(part: dict[str, Any]) -> list[str]:
-    peer = ""
+    append, follow = "", []
     if "jdbc_append_s" in part:
-        peer = (
+        append = (
             f"; Spark's JDBC source appends the rows to a table in {part['jdbc_append_s']:.1f} s, "
             f"{part['jdbc_append_cpu_s_per_million']:.1f} CPU seconds for a million: "
             f"{part['bulk_s'] / part['jdbc_append_s']:.2f} times as long"
         )
+    if "peer" in part:
+        peer = part["peer"]
+        times = part["events_per_s"] / peer["events_per_s"]
+        cpu = part["events_cpu_s_per_million"] / peer["cpu_s_per_million"]
+        follow = [
+            f"Debezium and one MERGE, of the same changes into an equal table: "
+            f"{peer['events_per_s']:,.0f} events/s, {peer['cpu_s_per_million']:.1f} CPU seconds for a "
+            f"million, {peer['log_cpu_s_per_million']:.1f} of them Debezium's; {peer['log_s']:.1f} s until "
+            f"the changes are in files, then {peer['merge_s']:.1f} s",
+            f"the capture is {times:.2f} times as fast and takes {cpu:.2f} times the CPU",
+        ]
+    if "peer_skipped" in part:
+        follow = [f"Debezium and MERGE are not measured: {part['peer_skipped']}"]
     return [
         f"capture of a PostgreSQL table of {part['events']} rows",
         f"until they are readable, copied: {part['copied_per_s']:,.0f} rows/s, "
         f"{part['copied_cpu_s_per_million']:.1f} CPU seconds for a million",
         f"a run that finds nothing new takes {part['run_without_news_s']:.1f} s and "
         f"{part['run_without_news_cpu_s']:.1f} CPU seconds",
-        f"beyond that the copy comes into the log table in {part['bulk_s']:.1f} s{peer}",
+        f"beyond that the copy comes into the log table in {part['bulk_s']:.1f} s{append}",
         f"until they are readable, all updated, a hundred in each transaction: "
         f"{part['events_per_s']:,.0f} events/s, {part['events_cpu_s_per_million']:.1f} CPU seconds for a "
         f"million; {part['merge_s']:.1f} of {part['wall_s']:.1f} s merge the table",
+        *follow,
     ]
 
 
@@ -99,6 +129,56 @@ def _cdc_idle(part: dict[str, Any]) -> list[str]:
         f"{part['cpu_share_in_all']:.1%} of a CPU ({shares}), {part['jobs_of_a_checkpoint']:.1f} Spark jobs "
         f"a checkpoint"
     ]
+
+
+def _cdc_lag(part: dict[str, Any]) -> list[str]:
+    shares = ", ".join(f"{side} {share:.0%}" for side, share in part["cpu_share"].items())
+    return [
+        f"{part['rate']} changes a second of {part['tables']} captured tables for {part['seconds']} s: "
+        f"readable {part['median_s']:.1f} s after the transaction's commit (median of {part['transactions']} "
+        f"transactions), p95 {part['p95_s']:.1f} s, slowest {part['slowest_s']:.1f} s; {part['checkpoints']} "
+        f"checkpoints with a minute of others before, {shares} of a CPU, load {part['median_load']:.1f}",
+        f"the writer was {part['writer_late_s']:.1f} s late at the end",
+    ]
+
+
+def _cdc_state(part: dict[str, Any]) -> list[str]:
+    million = sum(part["rows"].values()) / 1e6
+    names = {
+        "copied": "after the copy",
+        "merged": f"after checkpoints with {part['changes']} changes each",
+        "deleted": f"after {part['deleted']:,} deletions",
+        "shortened": "after maintenance with log_retention='0s'",
+    }
+    copy, most = part["copy"], part["most"]
+    lines = [
+        f"captured tables of {part['rows']['small']:,} and {part['rows']['large']:,} rows, copied in "
+        f"{copy['wall_s']:.0f} s with {copy['cpu_s']:.0f} CPU seconds; MB below are of 10^6 bytes",
+        f"at most while they are copied: Python {most['python_bytes'] / 1e6:.0f} MB more than before, "
+        f"the database's log {most['slot_bytes'] / 1e6:.1f} MB",
+    ]
+    for name, text in names.items():
+        state = part["states"][name]
+        tables = ", ".join(
+            f"{table.removeprefix('default.')} {entry['bytes'] / 1e6:.1f} MB in {entry['files']} files "
+            f"({entry['rows']:,} rows)"
+            for table, entry in sorted(state["tables"].items())
+        )
+        lines.append(
+            f"{text}: {tables}; JVM {state['jvm_bytes'] / 1e6:.0f} MB, database's log "
+            f"{state['slot_bytes'] / 1e6:.1f} MB"
+        )
+    log = next(t["bytes"] for name, t in part["states"]["copied"]["tables"].items() if name.endswith("_log"))
+    lines.append(f"the log holds {log / million / 1e6:.1f} MB for a million copied rows")
+    for place, entry in part["merges"].items():
+        small, large, times = entry["small"], entry["large"], entry["grows_by"]
+        lines.append(
+            f"{part['changes']} changes of keys {place}: merged in {small['merge_s']:.2f} s into the small "
+            f"table and {large['merge_s']:.2f} s into the large one ({times['merge_s']:.2f}x); checkpoint "
+            f"{small['wall_s']:.2f} s and {large['wall_s']:.2f} s ({times['wall_s']:.2f}x), CPU "
+            f"{small['cpu_s']:.2f} s and {large['cpu_s']:.2f} s ({times['cpu_s']:.2f}x)"
+        )
+    return lines
 
 
 def _sinks(part: dict[str, Any]) -> list[str]:

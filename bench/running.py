@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psutil
 from pyspark.sql import SparkSession
 
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.harness import Happened, Pipeline
 
-__all__ = ["catalog_commits", "continuous", "cpu_s", "cpu_since", "root", "wait_until"]
+__all__ = ["catalog_commits", "continuous", "cpu_s", "cpu_since", "record_checkpoints", "root", "wait_until"]
 
 _LIMIT_S = 300.0
 _ROOT = """
@@ -54,7 +56,7 @@ def continuous(pipeline: Pipeline, interval_ms: int) -> Iterator[Happened]:
         raise RuntimeError("; ".join(event["error"] for event in happened if "error" in event))
 
 
-def wait_until(condition: Callable[[], bool], awaited: str) -> None:
+def wait_until(condition: Callable[[], object], awaited: str) -> None:
     """Wait for a condition, to a millisecond.
 
     Raises:
@@ -65,6 +67,24 @@ def wait_until(condition: Callable[[], bool], awaited: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {_LIMIT_S:g} s for {awaited}")
         time.sleep(0.001)
+
+
+def record_checkpoints(
+    pipeline: Pipeline, root: str, checkpoints: Sequence[int], shown: dict[int, tuple[int, float]]
+) -> None:
+    """Record for new checkpoints how many rows a root has, and when each was published, in seconds of the
+    epoch. During the run: old checkpoints and versions expire."""
+    table = TableName(pipeline.settings.catalog.name, ("default",), root)
+    _, metadata = metadata_source(pipeline.settings.catalog).load(table)
+    rows = {
+        str(snapshot["snapshot-id"]): int(snapshot["summary"]["total-records"])
+        for snapshot in metadata["snapshots"]
+    }
+    for number in set(checkpoints) - shown.keys():
+        checkpoint = pipeline.job.store.checkpoints.get(CheckpointNumber(number))
+        if checkpoint.published_at_ms is None:
+            raise RuntimeError(f"checkpoint {number} is reported and not published")
+        shown[number] = rows[checkpoint.roots[table]], checkpoint.published_at_ms / 1000
 
 
 def catalog_commits(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, int]:

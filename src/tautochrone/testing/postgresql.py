@@ -44,15 +44,15 @@ def _restart(server: Any, mode: str = "fast", *options: str) -> None:
     server.ensure_postgres_running()
 
 
-def restart_server(*, crash: bool = False, tcp: bool = False) -> None:
+def restart_server(*, crash: bool = False, address: str | None = None) -> None:
     """Restart it; all connections are cut. After a crash it recovers from its log.
 
     Args:
-        tcp: it also listens on 127.0.0.1, at port 5432.
+        address: it also listens there, at port 5432.
     """
     server = _server()
     socket_folder = str(server.get_uri()).partition("?host=")[2]
-    options = ("-o", f"-h 127.0.0.1 -k {socket_folder}") if tcp else ()
+    options = ("-o", f"-h {address} -k {socket_folder}") if address else ()
     _restart(server, "immediate" if crash else "fast", *options)
 
 
