@@ -93,8 +93,8 @@ def _sizes(pipeline: Pipeline, happened: Happened, scd_type: int) -> dict[str, A
     sizes: dict[str, Any] = {"merge_s": happened.refresh(name)["duration_ms"] / 1000}
     for role, table in tables.items():
         (row,) = pipeline.session.sql(
-            f"SELECT sum(file_size_in_bytes) AS bytes, sum(record_count) AS rows FROM lake.{table}.files "
-            "WHERE content = 0"
+            "SELECT sum(file_size_in_bytes) AS bytes, "
+            f"sum(IF(content = 0, record_count, -record_count)) AS rows FROM lake.{table}.files"
         ).collect()
         sizes[role] = row.asDict()
     return sizes
