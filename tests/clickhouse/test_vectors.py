@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
@@ -36,6 +36,7 @@ _KINDS: list[tuple[spark.DataType, pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "arrow", "values"), _KINDS, ids=lambda value: str(value)[:20])
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_column_is_encoded_as_its_values_are(
     kind: spark.DataType, arrow: pa.DataType, values: st.SearchStrategy[Any], data: st.DataObject
