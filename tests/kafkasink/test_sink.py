@@ -139,7 +139,7 @@ def test_a_zombie_is_fenced_and_a_lost_commit_is_settled(bench: KafkaBench) -> N
 
 
 class LosesItsFatalError:
-    """A producer whose client logs within the callback that raises: its next flush ends as CPython reports that."""
+    """A producer whose client logs within the callback that raises: its next flush ends as CPython says."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer

@@ -121,11 +121,12 @@ class TransactionCoordinator:
         Raises:
             MetaError: `TRANSACTION_NOT_PREPARED`, the participant cannot commit it;
                 `TRANSACTION_PARTICIPANT_UNKNOWN`, this service does not have the participant;
-                `TRANSACTION_BUSY`, another call of this transaction, or too many of its participant, run.
+                `TRANSACTION_BUSY`, another call of this transaction, or too many of its participant, run;
+                `TRANSACTION_CHUNKS_CHANGED`, chunks were registered after the participant was asked.
         """
         with self._exclusive(transaction):
-            self._ask_participant(transaction, owner, fence)
-            return self._store.prepare(transaction, owner, fence)
+            compared = self._ask_participant(transaction, owner, fence)
+            return self._store.prepare(transaction, owner, fence, compared)
 
     def commit(self, transaction: str, owner: str, fence: int) -> TransactionState:
         """Decide and, unless the program is the participant, carry out. `COMMITTING`: it is tried again.
@@ -134,8 +135,8 @@ class TransactionCoordinator:
             MetaError: as `prepare`.
         """
         with self._exclusive(transaction):
-            self._ask_participant(transaction, owner, fence)
-            state = self._store.commit(transaction, owner, fence)
+            compared = self._ask_participant(transaction, owner, fence)
+            state = self._store.commit(transaction, owner, fence, compared)
             return self._carry_out(transaction) if state in DECIDED else state
 
     def rollback(self, transaction: str, owner: str, fence: int) -> TransactionState:
@@ -238,14 +239,18 @@ class TransactionCoordinator:
                 sqlstate="25000",
             )
 
-    def _ask_participant(self, transaction: str, owner: str, fence: int) -> None:
-        """Before it is prepared for the first time: the participant has to agree."""
+    def _ask_participant(self, transaction: str, owner: str, fence: int) -> int | None:
+        """Before it is prepared for the first time: the participant has to agree.
+
+        Returns:
+            To how many chunks it agreed; None: it was not asked.
+        """
         self._store.fence(owner, fence)
         record = self._store.get(transaction)
         if record is None or record.state is not _S.INITIALIZED or record.owner != owner:
-            return  # the store refuses or repeats the operation
+            return None  # the store refuses or repeats the operation
         if record.participant == CLIENT:
-            return
+            return None
         participant = self._participants.get(record.participant)
         if participant is None:
             # Another service of this store has it. Without its consent nothing can be decided.
@@ -256,8 +261,9 @@ class TransactionCoordinator:
                     f"{CALLS_AT_ONCE} calls already wait for the participant {record.participant} of "
                     f"transaction {transaction}"
                 )
+            chunks = self._store.chunks(transaction)
             try:
-                participant.prepare(record, self._store.chunks(transaction))
+                participant.prepare(record, chunks)
             except Exception as error:
                 raise MetaError(
                     "TRANSACTION_NOT_PREPARED",
@@ -266,6 +272,7 @@ class TransactionCoordinator:
                     hint=_hint_of(error) or "Write what is missing and commit again, or roll back.",
                     sqlstate="25000",
                 ) from error
+            return len(chunks)
 
     def _carry_out_due(self, transaction: str) -> None:
         """For a sweep. A transaction of which a call runs is left to that call."""

@@ -58,12 +58,24 @@ class Transactions(Protocol):
         """
 
     @writes(wire="prepare_transaction")
-    def prepare(self, transaction: str, owner: str, fence: int) -> TransactionState:
-        """All chunks are written: from now on the transaction does not time out."""
+    def prepare(
+        self, transaction: str, owner: str, fence: int, chunks: int | None = None
+    ) -> TransactionState:
+        """All chunks are written: from now on the transaction does not time out.
+
+        Args:
+            chunks: how many the participant has compared; None: nobody has.
+
+        Raises:
+            MetaError: `TRANSACTION_CHUNKS_CHANGED`, meanwhile there are more.
+        """
 
     @writes(wire="commit_transaction")
-    def commit(self, transaction: str, owner: str, fence: int) -> TransactionState:
-        """Decide that it is committed. `COMMITTING` means that the participant has to do it."""
+    def commit(self, transaction: str, owner: str, fence: int, chunks: int | None = None) -> TransactionState:
+        """Decide that it is committed. `COMMITTING` means that the participant has to do it.
+
+        `chunks` as in `prepare`; it counts when the transaction was not prepared.
+        """
 
     @writes(wire="rollback_transaction")
     def rollback(self, transaction: str, owner: str, fence: int) -> TransactionState:

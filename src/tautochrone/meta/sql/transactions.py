@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import tables as t
@@ -83,11 +83,13 @@ class SqlTransactions(Repository):
             self._set(connection, row, state, fence)
             return state
 
-    def prepare(self, transaction: str, owner: str, fence: int) -> TransactionState:
-        return self._step(_Operation.PREPARE, transaction, owner, fence)
+    def prepare(
+        self, transaction: str, owner: str, fence: int, chunks: int | None = None
+    ) -> TransactionState:
+        return self._step(_Operation.PREPARE, transaction, owner, fence, chunks)
 
-    def commit(self, transaction: str, owner: str, fence: int) -> TransactionState:
-        return self._step(_Operation.COMMIT, transaction, owner, fence)
+    def commit(self, transaction: str, owner: str, fence: int, chunks: int | None = None) -> TransactionState:
+        return self._step(_Operation.COMMIT, transaction, owner, fence, chunks)
 
     def rollback(self, transaction: str, owner: str, fence: int) -> TransactionState:
         return self._step(_Operation.ROLLBACK, transaction, owner, fence)
@@ -230,11 +232,18 @@ class SqlTransactions(Repository):
             raise refused
 
     def _step(
-        self, operation: TransactionOperation, transaction: str, owner: str, fence: int
+        self,
+        operation: TransactionOperation,
+        transaction: str,
+        owner: str,
+        fence: int,
+        chunks: int | None = None,
     ) -> TransactionState:
         with self._as_owner(owner, fence) as connection:
             row = _row(connection, transaction, owner)
             state = self._next(operation, transaction, row)
+            if chunks is not None and row is not None and row.state == _S.INITIALIZED:
+                _require_chunks(connection, transaction, chunks)
             if row is None:
                 self._insert(connection, transaction, owner, fence, CLIENT, state, 0)
             else:
@@ -380,6 +389,21 @@ def _row(connection: Connection, transaction: str, owner: str) -> Row[Any] | Non
     elif row.owner != owner:
         raise _conflict("TRANSACTION_DIFFERS", f"Transaction {transaction} is driven by {row.owner}")
     return row
+
+
+def _require_chunks(connection: Connection, transaction: str, compared: int) -> None:
+    """Chunks never change and never go, so their number says whether these are the ones."""
+    query = select(func.count()).select_from(t.transaction_chunks).where(_K.transaction_id == transaction)
+    present = connection.execute(query).scalar_one()
+    if present != compared:
+        raise MetaError(
+            "TRANSACTION_CHUNKS_CHANGED",
+            f"Transaction {transaction} has {present} chunks, and its participant has compared {compared}: "
+            "others were registered meanwhile",
+            hint="Register all chunks before the transaction is prepared or committed, then call again.",
+            sqlstate="25000",
+            retryable=True,
+        )
 
 
 def _chunk_values(transaction: str, chunk: TransactionChunk) -> dict[str, object]:
