@@ -8,10 +8,11 @@ from typing import Protocol, cast
 
 from tautochrone.errors import SettingsError
 from tautochrone.model.transactions import Participant
+from tautochrone.sinks.adapters import ADAPTERS
 
 __all__ = ["ConfiguredParticipant", "open_participant"]
 
-_FORMATS = {"clickhouse": "tautochrone.sinks.clickhouse.participant:open_clickhouse_participant"}
+_FORMATS = {name: own.opens_participant for name, own in ADAPTERS.items() if own.opens_participant}
 
 
 class ConfiguredParticipant(Participant, Protocol):

@@ -2,7 +2,7 @@
 
 An adapter is a function from a sink's name and options to a `model.sink.Sink`. Packages announce theirs as an
 entry point of the group `tautochrone.sinks`; `register_sink` does it in the running process. The
-project's own are listed in `_BUILT_IN`.
+project's own are listed in `adapters.ADAPTERS`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,13 @@ from importlib.metadata import EntryPoint, entry_points
 
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
+from tautochrone.sinks.adapters import ADAPTERS
 
 __all__ = ["SinkFactory", "check_sink", "has_adapter", "known_formats", "open_sink", "register_sink"]
 
 SinkFactory = Callable[[str, Mapping[str, str]], Sink]
 
 _GROUP = "tautochrone.sinks"
-_BUILT_IN = {
-    "clickhouse": "tautochrone.sinks.clickhouse:open_clickhouse_sink",
-    "postgresql": "tautochrone.sinks.postgresql:open_postgresql_sink",
-    "mariadb": "tautochrone.sinks.mariadb:open_mariadb_sink",
-    "starrocks": "tautochrone.sinks.starrocks:open_starrocks_sink",
-    "kafka-transactional": "tautochrone.sinks.kafka:open_kafka_sink",
-}
-_OPTIONS = {
-    "clickhouse": "tautochrone.sinks.clickhouse.options:server_options",
-    "postgresql": "tautochrone.sinks.postgresql.options:postgresql_options",
-    "mariadb": "tautochrone.sinks.mariadb.options:mariadb_options",
-    "starrocks": "tautochrone.sinks.starrocks.options:starrocks_options",
-    "kafka-transactional": "tautochrone.sinks.kafka.options:kafka_options",
-}
-"""What reads the options of our own adapters."""
 _registered: dict[str, SinkFactory] = {}
 _lock = threading.Lock()
 
@@ -71,9 +57,10 @@ def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> None:
     """
     key = format_name.lower()
     with _lock:
-        is_own = key in _OPTIONS and key not in _registered and _installed()[key].value == _BUILT_IN[key]
-    if is_own:
-        EntryPoint(key, _OPTIONS[key], _GROUP).load()(name, options)
+        own = ADAPTERS.get(key)
+        is_own = own is not None and key not in _registered and _installed()[key].value == own.opens
+    if own is not None and is_own:
+        EntryPoint(key, own.reads_options, _GROUP).load()(name, options)
         return
     check = getattr(_factory(name, format_name), "check_options", None)
     if check is not None:
@@ -108,5 +95,5 @@ def _factory(name: str, format_name: str) -> SinkFactory:
 
 @cache
 def _installed() -> Mapping[str, EntryPoint]:
-    built_in = [EntryPoint(name, value, _GROUP) for name, value in _BUILT_IN.items()]
+    built_in = [EntryPoint(name, adapter.opens, _GROUP) for name, adapter in ADAPTERS.items()]
     return {entry.name.lower(): entry for entry in (*built_in, *entry_points(group=_GROUP))}

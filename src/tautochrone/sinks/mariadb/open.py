@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
+from tautochrone.sinks.common.packages import needs_package
 from tautochrone.sinks.mariadb.options import mariadb_options
 
 __all__ = ["open_mariadb_sink"]
@@ -18,12 +18,6 @@ def open_mariadb_sink(name: str, options: Mapping[str, str]) -> Sink:
         SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, or `SINK_NOT_REACHABLE`.
     """
     parsed = mariadb_options(name, options)
-    try:
+    with needs_package(name, "pymysql", "mysql"):
         from tautochrone.sinks.mariadb.sink import MariadbSink
-    except ImportError as error:
-        raise SinkError(
-            "SINK_PACKAGE_MISSING",
-            f"Sink {name}: the Python package pymysql is not installed",
-            hint="pip install 'tautochrone[mysql]'",
-        ) from error
     return MariadbSink(name, parsed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
+from tautochrone.sinks.common.packages import needs_package
 from tautochrone.sinks.postgresql.options import postgresql_options
 
 __all__ = ["open_postgresql_sink"]
@@ -18,12 +18,6 @@ def open_postgresql_sink(name: str, options: Mapping[str, str]) -> Sink:
         SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, or `SINK_NOT_REACHABLE`.
     """
     parsed = postgresql_options(name, options)
-    try:
+    with needs_package(name, "psycopg", "postgres"):
         from tautochrone.sinks.postgresql.sink import PostgresqlSink
-    except ImportError as error:
-        raise SinkError(
-            "SINK_PACKAGE_MISSING",
-            f"Sink {name}: the Python package psycopg is not installed",
-            hint="pip install 'tautochrone[postgres]'",
-        ) from error
     return PostgresqlSink(name, parsed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
+from tautochrone.sinks.common.packages import needs_package
 from tautochrone.sinks.starrocks.options import starrocks_options
 
 __all__ = ["open_starrocks_sink"]
@@ -19,14 +19,8 @@ def open_starrocks_sink(name: str, options: Mapping[str, str]) -> Sink:
             or `SINK_SERVER_TOO_OLD`.
     """
     parsed = starrocks_options(name, options)
-    try:
+    with needs_package(name, "pymysql", "mysql"):
         from tautochrone.sinks.starrocks.database import Database
-    except ImportError as error:
-        raise SinkError(
-            "SINK_PACKAGE_MISSING",
-            f"Sink {name}: the Python package pymysql is not installed",
-            hint="pip install 'tautochrone[mysql]'",
-        ) from error
     from tautochrone.sinks.starrocks.client import TransactionClient
     from tautochrone.sinks.starrocks.sink import StarrocksSink
 

@@ -1,0 +1,59 @@
+"""Every format of the project is complete: what is added in `sinks.adapters` has its page and its tests."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from tests.docs.reference import DOCS
+
+from tautochrone.errors import SinkError
+from tautochrone.sinks import check_sink, known_formats, open_sink
+from tautochrone.sinks.adapters import ADAPTERS
+
+ROOT = DOCS.parent
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_format_is_complete(name: str) -> None:
+    adapter = ADAPTERS[name]
+    assert name in known_formats()
+    for function in (adapter.opens, adapter.reads_options, adapter.opens_participant):
+        if function:
+            module, _, attribute = function.partition(":")
+            assert callable(getattr(import_module(module), attribute))
+    assert (DOCS / adapter.page).exists()
+    assert f"[`{name}`]({adapter.page})" in (DOCS / "sinks.md").read_text("utf-8")
+    assert f'"{adapter.page}"' in (ROOT / "zensical.toml").read_text("utf-8")
+    with pytest.raises(SinkError, match=name):
+        check_sink("mirror", name, {})
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_format_passes_the_suite_of_all_sinks(name: str) -> None:
+    """Its tests run it: a module with the suite imports the adapter's package."""
+    package = ADAPTERS[name].opens.partition(":")[0]
+    suites = [
+        folder
+        for folder in (ROOT / "tests").iterdir()
+        if any("(SinkConformance)" in path.read_text("utf-8") for path in folder.glob("*.py"))
+    ]
+    assert any(re.search(rf"{re.escape(package)}\b", _texts(folder)) for folder in suites)
+
+
+def _texts(folder: Path) -> str:
+    return "\n".join(path.read_text("utf-8") for path in folder.glob("*.py"))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tautochrone.sinks.postgresql.sink", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for module in ("database", "tables"):
+        monkeypatch.delitem(sys.modules, f"tautochrone.sinks.postgresql.{module}", raising=False)
+    with pytest.raises(SinkError) as missing:
+        open_sink("mirror", "postgresql", {"url": "postgresql://reports@db.example/shop"})
+    assert missing.value.error_class == "SINK_PACKAGE_MISSING"
+    assert missing.value.hint == "pip install 'tautochrone[postgres]'"
