@@ -33,6 +33,7 @@ class FaultyEngine:
         self.before: Callable[[str], bool] | None = None
         self.after: Callable[[str], bool] | None = None
         self.loses_row = False
+        self.statements: list[str] = []
 
     def run(self, statement: str) -> None:
         self._break("before", statement)
@@ -40,6 +41,7 @@ class FaultyEngine:
         self._break("after", statement)
 
     def rows(self, query: str) -> list[list[Any]]:
+        self.statements.append(query)
         return self._engine.rows(query)
 
     def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:
@@ -54,6 +56,8 @@ class FaultyEngine:
         self._engine.close()
 
     def _break(self, moment: str, statement: str) -> None:
+        if moment == "before":
+            self.statements.append(statement)
         condition = getattr(self, moment)
         if condition is not None and condition(statement):
             setattr(self, moment, None)

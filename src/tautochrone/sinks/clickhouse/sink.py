@@ -3,7 +3,7 @@
 1. `write` creates a staging table of this transaction, table and owner, checks the fence, and fills it. Many
    rows are inserted by Spark's tasks: see `task_staging`.
 2. `prepare` compares each chunk with what was sent, by content, and records what each partition holds.
-3. `commit` records that it is decided, checks the fence, moves each partition (`MOVE PARTITION`) into the
+3. `commit` checks the fence, records that it is decided, moves each partition (`MOVE PARTITION`) into the
    table of rows, compares what arrived, and writes the pointer last. Readers see no row before.
 4. A new owner raises the fence, then renames the staging tables of older owners and waits for statements that
    use them: whatever an older owner still sends finds no table. Only then it looks at what arrived.
@@ -14,7 +14,9 @@ not moved again. `maintain` folds history: see `folding`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tautochrone.errors import SinkContentError, SinkError
@@ -56,6 +58,22 @@ _MAINTAINED_EVERY = 20
 """After so many commits history is looked at; each look reads two columns of every table."""
 
 
+@dataclass(slots=True)
+class _Begun:
+    """A transaction as far as this object knows it.
+
+    Attributes:
+        stagings: the tables that it opened for it; None for a transaction that another object began.
+    """
+
+    entry: Entry
+    stagings: set[str] | None
+
+    def opened(self, *stagings: str) -> None:
+        if self.stagings is not None:
+            self.stagings.update(stagings)
+
+
 class ClickHouseSink(TransactionSteps):
     """See the module docstring."""
 
@@ -69,7 +87,7 @@ class ClickHouseSink(TransactionSteps):
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._commits_until_maintenance = 1
         self._waits = Waits(name, engine, self._tables, options)
-        self._begun: dict[TransactionId, Entry] = {}
+        self._begun: dict[TransactionId, _Begun] = {}
         self._is_only = position == "1/1"
         self._ledger.require_layout("server", position, unset="1/1")
 
@@ -102,11 +120,14 @@ class ClickHouseSink(TransactionSteps):
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
-        state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        self._begun.clear()
+        standing = self._ledger.standing(transaction)
+        require_fence(self.name, transaction.fence, standing.fence)
+        state = next_state(Operation.BEGIN, standing.state, transaction)
         self._waits.merges(list(intent.versions))
-        publication = self._ledger.next_publication(intent.checkpoint)
+        publication = standing.next_publication(intent.checkpoint)
         self._ledger.record(intent, transaction.fence, state, publication)
-        self._begun = {transaction: Entry(state, publication, intent, {})}
+        self._begun[transaction] = _Begun(Entry(state, publication, intent, {}), set())
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
@@ -117,36 +138,46 @@ class ClickHouseSink(TransactionSteps):
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
-        entry = self._begun_entry(transaction)
-        content = self._compared(entry.intent, chunks, transaction.fence)
-        self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
+        with self._continued(transaction) as begun:
+            entry = begun.entry
+            content = self._compared(entry.intent, chunks, transaction.fence, begun.stagings)
+            self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
+            self._waits.added(len(chunks))
+            begun.entry = replace(entry, state=state, content=content)
 
     def decide(self, transaction: TransactionId, fence: Fence) -> None:
         """From now on the transaction is committed, whatever happens. Repeatable."""
         if self._allowed(Operation.COMMIT, transaction, fence) is _S.PREPARED:
-            entry = self._ledger.entry(transaction)
-            self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
+            with self._continued(transaction) as begun:
+                entry = begun.entry
+                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
+                begun.entry = replace(entry, state=_S.COMMITTING)
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
         state = self._allowed(Operation.COMMIT, transaction, fence)
         if state is _S.COMMITTED:
             return
-        entry = self._ledger.entry(transaction)
-        if state is not _S.COMMITTING:
-            self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
-        else:
-            self._waits.quiet(self._tables.staged(transaction))
-        self._ledger.require(fence)
-        for table in entry.intent.replaced:
-            self._ledger.replaced(str(table), entry.publication)
-        # Who finishes the commit of somebody else compares all of the content, not only the number of rows.
-        self._move(entry, fence, hashed=state is _S.COMMITTING)
-        self._ledger.require(fence)
-        self._ledger.publish(entry, fence)
-        self._ledger.record(entry.intent, fence, _S.COMMITTED, entry.publication)
-        self._drop_staging(transaction)
+        # Rows of a commit that somebody else began, or this object before an error, may have arrived.
+        may_have_moved = state is _S.COMMITTING and transaction not in self._begun
+        with self._continued(transaction) as begun:
+            entry = begun.entry
+            if may_have_moved:
+                self._waits.quiet(self._tables.staged(transaction))
+            elif state is not _S.COMMITTING:
+                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
+            if entry.intent.replaced or may_have_moved:
+                self._ledger.require(fence)
+            for table in entry.intent.replaced:
+                self._ledger.replaced(str(table), entry.publication)
+            # Without a further check: a newer owner renamed the staging tables before it looked at the state,
+            # finishes what is decided, and the pointer of an older one never counts.
+            self._move(entry, fence, hashed=may_have_moved)
+            self._ledger.publish(entry, fence)
+            self._drop_staging(transaction, begun.stagings)
+            begun.entry = replace(entry, state=_S.COMMITTED)
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        self._begun.clear()
         self._next(Operation.ABORT, transaction, fence)
         intent = Intent(transaction=transaction, versions={})
         self._ledger.record(intent, fence, _S.ABORTING, 0)
@@ -168,6 +199,7 @@ class ClickHouseSink(TransactionSteps):
 
     def take_over(self, fence: Fence) -> None:
         """Nothing that older owners still send has an effect afterwards."""
+        self._begun.clear()
         self._ledger.require(fence)
         self._take_over_staging(fence)
 
@@ -302,7 +334,13 @@ class ClickHouseSink(TransactionSteps):
             SinkFencedError: somebody else is the owner.
             SinkError: `SINK_TRANSACTION_STATE`.
         """
-        highest, state = self._ledger.fence_and_state(transaction)
+        begun = self._begun.get(transaction)
+        if begun is None:
+            standing = self._ledger.standing(transaction)
+            highest, state = standing.fence, standing.state
+        else:
+            # Only the owner changes a transaction, and a newer one raises its fence first.
+            highest, state = self._ledger.highest_fence(), begun.entry.state
         require_fence(self.name, fence, highest)
         next_state(operation, state, transaction)
         return state
@@ -310,9 +348,14 @@ class ClickHouseSink(TransactionSteps):
     def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
         return next_state(operation, self._allowed(operation, transaction, fence), transaction)
 
-    def _begun_entry(self, transaction: TransactionId) -> Entry:
-        """A transaction that was begun; only its owner writes what it is about, so it is read once."""
-        return self._begun.get(transaction) or self._ledger.entry(transaction)
+    @contextmanager
+    def _continued(self, transaction: TransactionId) -> Iterator[_Begun]:
+        """The transaction, to go on with it. After an error it is read from the server again."""
+        begun = self._begun.pop(transaction, None) or _Begun(self._ledger.entry(transaction), None)
+        is_own = begun.stagings is not None
+        yield begun
+        if is_own:
+            self._begun[transaction] = begun
 
     def _require(self, fence: Fence) -> None:
         self._ledger.require(fence)
@@ -339,12 +382,13 @@ class ClickHouseSink(TransactionSteps):
     def open_staging(self, transaction: TransactionId, table: TableName) -> Staging:
         """An empty staging table, in the place of the one that the transaction may have."""
         self._next(Operation.WRITE, transaction, transaction.fence)
-        publication = self._begun_entry(transaction).publication
-        staging = self._tables.staging(transaction, table, transaction.fence)
-        self._tables.stage(staging, table)
-        # A newer owner that raised its fence before this check may not have seen the staging table.
-        self._ledger.require(transaction.fence)
-        return Staging(self._tables, staging, table, publication, self._chunk_server)
+        with self._continued(transaction) as begun:
+            staging = self._tables.staging(transaction, table, transaction.fence)
+            self._tables.stage(staging, table)
+            # A newer owner that raised its fence before this check may not have seen the staging table.
+            self._ledger.require(transaction.fence)
+            begun.opened(staging)
+            return Staging(self._tables, staging, table, begun.entry.publication, self._chunk_server)
 
     def is_for_tasks(self, rows: Rows, known_rows: int | None) -> bool:
         """Whether Spark's tasks insert these rows."""
@@ -353,18 +397,21 @@ class ClickHouseSink(TransactionSteps):
     def open_task_staging(self, transaction: TransactionId, table: TableName) -> OpenStaging:
         """A staging table into which tasks insert."""
         self._next(Operation.WRITE, transaction, transaction.fence)
-        staging = OpenStaging(
-            self._tables,
-            self.options,
-            self._tables.staging(transaction, table, transaction.fence),
-            table,
-            self._begun_entry(transaction).publication,
-            self._chunk_server,
-            self._waits.quiet,
-        )
-        staging.create()
-        self._ledger.require(transaction.fence)
-        return staging
+        with self._continued(transaction) as begun:
+            name = self._tables.staging(transaction, table, transaction.fence)
+            staging = OpenStaging(
+                self._tables,
+                self.options,
+                name,
+                table,
+                begun.entry.publication,
+                self._chunk_server,
+                self._waits.quiet,
+            )
+            staging.create()
+            self._ledger.require(transaction.fence)
+            begun.opened(name, staging.open_name)
+            return staging
 
     @property
     def _chunk_server(self) -> str:
@@ -372,19 +419,20 @@ class ClickHouseSink(TransactionSteps):
         return "" if self._is_only else self.address
 
     def _compared(
-        self, intent: Intent, chunks: Sequence[Chunk], highest: Fence
+        self, intent: Intent, chunks: Sequence[Chunk], highest: Fence, opened: Collection[str] | None = None
     ) -> dict[str, dict[str, tuple[int, str]]]:
         """Compare what is staged with what was sent; by table and partition what is staged.
 
         Args:
             highest: the fence of the newest owner, after which it may have renamed staging tables.
+            opened: the staging tables, if they are known.
 
         Raises:
             SinkContentError: they differ.
         """
         arrived: dict[tuple[TableName, int], Digest] = {}
         content: dict[str, dict[str, tuple[int, str]]] = {}
-        stagings = self._tables.staged(intent.transaction)
+        stagings = self._tables.staged(intent.transaction) if opened is None else opened
         for table in dict.fromkeys((*intent.versions, *(chunk.table for chunk in chunks))):
             names = self._names(intent.transaction, table, highest)
             staging = next((name for name in stagings if name in names), None)
@@ -441,8 +489,8 @@ class ClickHouseSink(TransactionSteps):
     def _arrived(self, table: TableName, entry: Entry, *, hashed: bool) -> dict[str, tuple[int, str]]:
         return self._tables.partitions(self._tables.rows(table), table, entry.publication, hashed=hashed)
 
-    def _drop_staging(self, transaction: TransactionId) -> None:
-        for staging in self._tables.staged(transaction):
+    def _drop_staging(self, transaction: TransactionId, opened: Collection[str] | None = None) -> None:
+        for staging in self._tables.staged(transaction) if opened is None else opened:
             self._tables.drop(staging)
 
 

@@ -73,10 +73,10 @@ class OpenStaging:
         self._server = server
         self._await_quiet = await_quiet
         transaction, _, fence = staging.rsplit("__", 2)
-        self._open = f"{transaction}__{uuid.uuid4().hex[:8]}__{fence}"
+        self.open_name = f"{transaction}__{uuid.uuid4().hex[:8]}__{fence}"
 
     def create(self) -> None:
-        self._tables.stage(self._open, self._table)
+        self._tables.stage(self.open_name, self._table)
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -86,7 +86,7 @@ class OpenStaging:
     def target(self) -> InsertTarget:
         options = self._options
         return InsertTarget(
-            table=self._tables.qualified_staging(self._open),
+            table=self._tables.qualified_staging(self.open_name),
             host=options.host,
             port=options.port,
             is_encrypted=options.is_encrypted,
@@ -104,8 +104,8 @@ class OpenStaging:
             digests: by number the chunks that successful tasks named.
         """
         self._tables.drop(self._staging)
-        self._tables.rename(self._open, self._staging)
-        self._await_quiet([self._open])
+        self._tables.rename(self.open_name, self._staging)
+        self._await_quiet([self.open_name])
         unnamed = self._tables.staged_chunks(self._staging) - digests.keys()
         self._tables.delete_chunks(self._staging, sorted(unnamed))
         return [
