@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -94,10 +94,14 @@ class Batch:
         for column in columns:
             array, texts[column.name] = _encoded(column, given.get(column.name, [None] * count), paths)
             arrays.append(array)
-        nulls = pa.array(map(",".join, paths), pa.string()) if paths else pa.repeat("", count)
         parts = [part for column_texts in texts.values() for part in column_texts.parts]
-        hashes = _hashes([*parts, *_with_length(nulls.cast(pa.large_binary()))], count)
-        return cls(arrays, nulls, hashes, texts)
+        if paths:
+            nulls = pa.array(map(",".join, paths), pa.string())
+            parts += _with_length(nulls.cast(pa.large_binary()))
+        else:
+            nulls = pa.repeat("", count)
+            parts.append(b"0:")
+        return cls(arrays, nulls, _hashes(parts, count), texts)
 
     def table(self, columns: Sequence[Column], sign: int, publication: int, chunk: int) -> pa.Table:
         """What is sent, with the hidden columns."""
@@ -168,9 +172,16 @@ class Batch:
         )
 
     def digest(self, sign: int) -> Digest:
-        # Of each hash the first of its two halves; one call for all is several times faster.
-        halves = struct.unpack(f"<{2 * len(self.hashes)}q", b"".join(self.hashes))
-        return Digest(len(self.hashes), _hash_text(sum(halves[::2]) * sign))
+        # Of each hash the first of its two halves. Arrow's sum wraps around at 64 bits.
+        halves = pa.py_buffer(b"".join(self.hashes))
+        numbers = pa.Array.from_buffers(
+            pa.list_(pa.uint64(), 2),
+            len(self.hashes),
+            [None],
+            children=[pa.Array.from_buffers(pa.uint64(), 2 * len(self.hashes), [None, halves])],
+        )
+        total = compute.sum(compute.list_element(numbers, 0)).as_py() or 0
+        return Digest(len(self.hashes), _hash_text(total * sign))
 
 
 def arrow_stream(rows: pa.Table) -> bytes:
@@ -233,7 +244,21 @@ def _hashes(parts: Sequence[Any], count: int) -> list[bytes]:
     """The hash of each row's parts."""
     if not count:
         return []
-    return [hashlib.md5(text, usedforsecurity=False).digest() for text in joined(parts).to_pylist()]
+    md5 = _md5()
+    return [md5(text, usedforsecurity=False).digest() for text in joined(parts).to_pylist()]
+
+
+def _md5() -> Callable[..., Any]:
+    """MD5 of CPython itself: OpenSSL's takes twice as long for a text as short as a row.
+
+    Looked up in each process, because executors may have a Python that was built without it.
+    """
+    try:
+        module = importlib.import_module("_md5")
+    except ImportError:
+        return hashlib.md5
+    found: Callable[..., Any] = module.md5
+    return found
 
 
 def _number(row_hash: bytes) -> int:
