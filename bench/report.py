@@ -183,7 +183,7 @@ def _cdc_state(part: dict[str, Any]) -> list[str]:
 
 def _sinks(part: dict[str, Any]) -> list[str]:
     names = {
-        "encode": "encoding alone",
+        "encode": "encoding alone, with a hash of each row",
         "plain": "plain insert of encoded rows",
         "append": "transaction: encode, insert, compare, move, publish",
         "keyed": "transaction that changes as many rows",
@@ -203,7 +203,7 @@ def _sinks(part: dict[str, Any]) -> list[str]:
         *(f"{text:52}{ratio['wall_s']:8.2f}{ratio['cpu_s']:8.2f}" for text, ratio in ratios.items()),
         f"{part['file_rows']} rows from the published checkpoint to the sink's pointer: "
         f"p50 {part['pointer_p50_ms']:.0f} ms, p95 {part['pointer_p95_ms']:.0f} ms of "
-        f"{len(part['pointer_ms'])}",
+        f"{len(part['pointer_ms'])}; the delivery itself takes {part['delivery_p50_ms']:.0f} ms (median)",
         f"a minute of {part['rate']} rows/s, CPU s (wall s)",
         *(
             f"every {each['interval_s']:>2} s: {each['transactions']:>2} transactions {each['cpu_s']:6.2f} "

@@ -3,6 +3,9 @@
 Rows come as Arrow tables, as Spark gives them. They are encoded and hashed in this process, which costs more
 than their insert. So encoding is measured by itself, and taken from what a transaction costs: what is left is
 compared with plain inserts. CPU time is that of Python, the engine in its process, and the JVM together.
+
+Merges are stopped while ways are compared: both leave as many parts and rows to merge, but the longer one
+would get most of the CPU time of the merges that run in the background.
 """
 
 from __future__ import annotations
@@ -181,7 +184,9 @@ def measure(
     bench_folder.mkdir(parents=True)
     mirror = _Mirror.open(spark, bench_folder / "clickhouse", "bench")
     try:
+        mirror.engine.run("SYSTEM STOP MERGES")
         appended = _append(mirror, rows, rounds)
+        mirror.engine.run("SYSTEM START MERGES")
         intervals = _intervals(mirror, rate, intervals_s)
         tasks = by_tasks(spark, bench_folder, rows, task_counts, chunk_sizes)
         pointer = _pointer(spark, bench_folder, files, file_rows)
@@ -292,7 +297,8 @@ def _pointer(spark: SparkSession, folder: Path, files: int, file_rows: int) -> d
                 )
                 if number >= _WARM:
                     times_ms.append((time.perf_counter() - published) * 1000)
-            delivered_rows = sum(event["rows"] for event in happened.of("sink_delivered"))
+            deliveries = happened.of("sink_delivered")
+            delivered_rows = sum(event["rows"] for event in deliveries)
     finally:
         pipeline.close()
     if delivered_rows != (files + _WARM) * file_rows:
@@ -302,6 +308,7 @@ def _pointer(spark: SparkSession, folder: Path, files: int, file_rows: int) -> d
         "pointer_ms": times_ms,
         "pointer_p50_ms": statistics.median(times_ms),
         "pointer_p95_ms": times_ms[int(len(times_ms) * 0.95)],
+        "delivery_p50_ms": statistics.median(event["duration_ms"] for event in deliveries[_WARM:]),
     }
 
 
