@@ -13,6 +13,8 @@ __all__ = ["array_batches", "column_batches"]
 
 _COLLECTED_ROWS = 100_000
 """So many changed rows at most come to the driver in one piece."""
+_GATHERED_BYTES = 32 * 1024 * 1024
+"""So many bytes are sent in one batch, however few rows they are."""
 
 
 def column_batches(
@@ -39,10 +41,28 @@ def array_batches(
         return
     few = known_rows is not None and known_rows <= _COLLECTED_ROWS
     tables = iter([rows.toArrow()]) if few else _partition_tables(rows)
-    for table in tables:
+    for table in _gathered(tables, chunk_rows):
         for batch in table.to_batches(max_chunksize=chunk_rows):
-            if batch.num_rows:
-                yield table.column_names, batch.columns
+            yield table.column_names, batch.columns
+
+
+def _gathered(tables: Iterator[pa.Table], chunk_rows: int) -> Iterator[pa.Table]:
+    """Tables of at least `chunk_rows` rows, or many bytes, but the last one, each in one piece.
+
+    Spark's Arrow batches have 10,000 rows at most, and each batch would be a request to the sink.
+    """
+    gathered: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        if not table.num_rows:
+            continue
+        gathered.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= chunk_rows or size >= _GATHERED_BYTES:
+            yield pa.concat_tables(gathered).combine_chunks()
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.concat_tables(gathered).combine_chunks()
 
 
 def _partition_tables(frame: Any) -> Iterator[pa.Table]:

@@ -1,0 +1,39 @@
+"""Rows come to a sink in as few batches as its chunks allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tautochrone.sinks import batches
+from tautochrone.sinks.batches import array_batches, column_batches
+
+
+class Frame:
+    """Rows in Arrow batches of three, as Spark gives them in its own size."""
+
+    columns = ("id",)
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        parts = [pa.array(range(first, min(first + 3, 10)), pa.int64()) for first in range(0, 10, 3)]
+        return pa.table({"id": pa.chunked_array([*parts, pa.array([], pa.int64())])})
+
+    def toLocalIterator(self) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("chunk_rows", "sizes"), [(100, [10]), (10, [10]), (4, [4, 4, 2]), (1, [1] * 10)])
+def test_batches_have_the_rows_of_a_chunk(chunk_rows: int, sizes: list[int]) -> None:
+    found = list(array_batches(Frame(), chunk_rows, 10))
+    assert [len(columns[0]) for _, columns in found] == sizes
+    assert [names for names, _ in found] == [["id"]] * len(sizes)
+    values = [value for _, (column,) in column_batches(Frame(), chunk_rows, 10) for value in column]
+    assert values == list(range(10))
+
+
+def test_tables_with_many_bytes_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_GATHERED_BYTES", 40)
+    tables = iter([pa.table({"id": pa.array([number] * 3, pa.int64())}) for number in range(5)])
+    assert [table.num_rows for table in batches._gathered(tables, 1000)] == [6, 6, 3]
