@@ -220,7 +220,7 @@ def _text(node: ast.expr, texts: dict[str, str]) -> str:
         return "".join(_text(part, texts) for part in node.values)
     if isinstance(node, ast.FormattedValue):
         return _text(node.value, texts)
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left, texts) + _text(node.right, texts)
     if isinstance(node, ast.IfExp):
         return " / ".join(filter(None, (_text(node.body, texts), _text(node.orelse, texts))))
@@ -262,6 +262,8 @@ def _name_of_call(node: ast.Call) -> str:
     """A method's object is what the value is about; else the first argument is."""
     if _called(node) == "len":
         return f"number of {_name(node.args[0])}"
+    if _called(node) == "map":
+        return _name(node.args[1])
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     if owner is not None and not isinstance(owner, ast.Constant):
         name = _name(owner)
