@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -371,6 +371,40 @@ def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLC
     assert "MB behind" in log.examine()
 
 
+def test_a_table_that_the_publication_lacks_is_named_with_the_statement(shop: psycopg.Connection) -> None:
+    """Its owner made the publication before there was this table, in a schema that the role may not use."""
+    shop.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE accounts WITH (publish_via_partition_root = true)")
+    shop.execute("CREATE SCHEMA sales")
+    shop.execute("CREATE TABLE sales.orders (id int PRIMARY KEY)")
+    shop.execute("DROP ROLE IF EXISTS guest")
+    shop.execute("CREATE ROLE guest LOGIN REPLICATION")
+    shop.execute("GRANT SELECT ON accounts, sales.orders TO guest")
+    as_guest = url_of(shop).replace("user=postgres", "user=guest")
+    guest = PostgreSQLChangeLog(capture_of(shop, as_guest, "public.accounts", "sales.orders"))
+
+    def missing(step: Callable[[], object]) -> str:
+        with pytest.raises(IngestError) as raised:
+            step()
+        assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
+        return str(raised.value.hint).partition(": ")[2]
+
+    statement = missing(guest.examine)
+    assert statement == 'GRANT USAGE ON SCHEMA "sales" TO "guest"'
+    shop.execute(statement)
+    statement = missing(guest.examine)
+    assert statement == f'ALTER PUBLICATION "{SLOT}" ADD TABLE ONLY "sales"."orders"'
+    assert missing(lambda: guest.begin("reader")) == statement
+    # Who owns publication and tables needs to do nothing.
+    owner = PostgreSQLChangeLog(capture_of(shop, None, "public.accounts", "sales.orders"))
+    assert "extended by the next run" in owner.examine()
+    owner.close()
+    shop.execute(statement)
+    assert f"publication {SLOT};" in guest.examine()
+    guest.begin("reader")
+    guest.close()
+    shop.execute("DROP OWNED BY guest")
+
+
 def test_publication_of_partitions_is_refused(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
     shop.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     shop.execute("CREATE TABLE parts_1 PARTITION OF parts DEFAULT")
@@ -379,6 +413,7 @@ def test_publication_of_partitions_is_refused(shop: psycopg.Connection, log: Pos
     with pytest.raises(IngestError) as raised:
         partitioned.begin("reader")
     assert error_class(raised) == "CAPTURE_PUBLICATION_INCOMPLETE"
+    assert "publish_via_partition_root is false" in str(raised.value)
     assert "publish_via_partition_root = true" in str(raised.value.hint)
     partitioned.close()
 

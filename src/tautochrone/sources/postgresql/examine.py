@@ -7,10 +7,10 @@ from psycopg import sql
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.postgresql.server import (
-    check_publication,
     check_server,
     one_row,
     pattern_of_slots,
+    publication_statement,
 )
 from tautochrone.sources.postgresql.tables import CapturedTable
 
@@ -33,14 +33,8 @@ def examine(
     check_server(connection, capture)
     _check_role(connection, capture, tables)
     names = ", ".join(table.identifier.as_string(connection) for table in tables)
-    exists = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)).fetchone()
-    if exists:
-        check_publication(connection, publication)
-        publication_text = f"publication {publication}"
-    else:
-        _check_may_publish(connection, capture, publication, tables, names)
-        publication_text = f"publication {publication}, made by the first run"
-    return f"{len(tables)} tables ({names}); {publication_text}; {_slots(connection, slot)}"
+    published = _publication(connection, capture, publication, tables)
+    return f"{len(tables)} tables ({names}); {published}; {_slots(connection, slot)}"
 
 
 def _check_role(connection: psycopg.Connection, capture: str, tables: list[CapturedTable]) -> None:
@@ -55,6 +49,11 @@ def _check_role(connection: psycopg.Connection, capture: str, tables: list[Captu
     identifier = sql.Identifier(role).as_string(connection)
     if not may_replicate:
         missing.append(f"ALTER ROLE {identifier} REPLICATION")
+    for schema in sorted({table.schema for table in tables}):
+        (may_use,) = one_row(connection, "SELECT has_schema_privilege(%s, 'USAGE')", (schema,))
+        if not may_use:
+            name = sql.Identifier(schema).as_string(connection)
+            missing.append(f"GRANT USAGE ON SCHEMA {name} TO {identifier}")
     for table in tables:
         (may_read,) = one_row(connection, "SELECT has_table_privilege(%s::oid, 'SELECT')", (table.oid,))
         if not may_read:
@@ -62,24 +61,26 @@ def _check_role(connection: psycopg.Connection, capture: str, tables: list[Captu
     _require_no(missing, capture, f"The role {role} of the capture {capture} lacks rights")
 
 
-def _check_may_publish(
-    connection: psycopg.Connection,
-    capture: str,
-    publication: str,
-    tables: list[CapturedTable],
-    names: str,
-) -> None:
+def _publication(
+    connection: psycopg.Connection, capture: str, publication: str, tables: list[CapturedTable]
+) -> str:
+    """
+    Raises:
+        IngestError: `CAPTURE_PUBLICATION_INCOMPLETE`; `CAPTURE_RIGHTS_MISSING`: it lacks tables, and the role
+            may not add them.
+    """
+    statement = publication_statement(connection, publication, tables)
+    if statement is None:
+        return f"publication {publication}"
+    owner = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
+    existing = connection.execute(owner, (publication,)).fetchone()
     query = "SELECT has_database_privilege(current_database(), 'CREATE')"
-    (may_create,) = one_row(connection, query)
+    (may_publish,) = existing or one_row(connection, query)
     owned = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s"
     owns_all = all(one_row(connection, owned, (table.oid,))[0] for table in tables)
-    missing = []
-    if not may_create or not owns_all:
-        name = sql.Identifier(publication).as_string(connection)
-        missing.append(
-            f"CREATE PUBLICATION {name} FOR TABLE {names} WITH (publish_via_partition_root = true)"
-        )
-    _require_no(missing, capture, f"The capture {capture} has no publication, and its role may not make it")
+    sentence = f"The capture {capture} has no publication of all its tables, and its role may not make it"
+    _require_no([] if may_publish and owns_all else [statement.as_string(connection)], capture, sentence)
+    return f"publication {publication}, {'extended by the next' if existing else 'made by the first'} run"
 
 
 def _require_no(statements: list[str], capture: str, sentence: str) -> None:

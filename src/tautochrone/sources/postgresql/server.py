@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from tautochrone.errors import IngestError
 from tautochrone.model.kept_log import KeptLog
@@ -24,6 +24,7 @@ __all__ = [
     "create_slot",
     "one_row",
     "pattern_of_slots",
+    "publication_statement",
     "server_state",
     "slots_of",
 ]
@@ -232,6 +233,29 @@ def add_to_publication(
     """Create the publication, or add the tables that it lacks.
 
     Raises:
+        IngestError: `CAPTURE_PUBLICATION_INCOMPLETE`; `CAPTURE_RIGHTS_MISSING`, with the statement.
+    """
+    statement = publication_statement(connection, publication, tables)
+    if statement is None:
+        return
+    try:
+        connection.execute(statement)
+    except errors.InsufficientPrivilege as error:
+        raise IngestError(
+            "CAPTURE_RIGHTS_MISSING",
+            f"The role of the capture may not change the publication {publication}: "
+            f"{error.diag.message_primary}",
+            hint=f"by an owner of the database's tables: {statement.as_string(connection)}",
+            sqlstate=error.sqlstate,
+        ) from error
+
+
+def publication_statement(
+    connection: psycopg.Connection, publication: str, tables: Sequence[CapturedTable]
+) -> sql.Composed | None:
+    """What makes the publication have all of these tables; None if it has them.
+
+    Raises:
         IngestError: `CAPTURE_PUBLICATION_INCOMPLETE`.
     """
     name = sql.Identifier(publication)
@@ -240,8 +264,7 @@ def add_to_publication(
     if existing is None:
         names = sql.SQL(", ").join(table.rows_of_its_own for table in tables)
         options = sql.SQL("WITH (publish_via_partition_root = true)")
-        connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE {} {}").format(name, names, options))
-        return
+        return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} {}").format(name, names, options)
     # Without `publish_via_partition_root` it names partitions, and what is added is there already.
     check_publication(connection, publication)
     published = connection.execute(
@@ -249,9 +272,9 @@ def add_to_publication(
     ).fetchall()
     missing = [table.rows_of_its_own for table in tables if (table.schema, table.table) not in published]
     (publishes_all,) = existing
-    if missing and not publishes_all:
-        names = sql.SQL(", ").join(missing)
-        connection.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, names))
+    if publishes_all or not missing:
+        return None
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, sql.SQL(", ").join(missing))
 
 
 def check_publication(connection: psycopg.Connection, publication: str) -> None:
@@ -261,7 +284,9 @@ def check_publication(connection: psycopg.Connection, publication: str) -> None:
         IngestError: `CAPTURE_PUBLICATION_MISSING`; `CAPTURE_PUBLICATION_INCOMPLETE`.
     """
     query = (
-        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, ARRAY("
+        "SELECT array_remove(ARRAY[CASE WHEN NOT pubinsert THEN 'insert' END, "
+        "CASE WHEN NOT pubupdate THEN 'update' END, CASE WHEN NOT pubdelete THEN 'delete' END, "
+        "CASE WHEN NOT pubtruncate THEN 'truncate' END], NULL), pubviaroot, ARRAY("
         "SELECT prrelid::regclass::text FROM pg_publication_rel r WHERE r.prpubid = p.oid "
         # These columns came with PostgreSQL 15.
         "AND (to_jsonb(r) ->> 'prqual' IS NOT NULL OR to_jsonb(r) ->> 'prattrs' IS NOT NULL)), "
@@ -277,21 +302,23 @@ def check_publication(connection: psycopg.Connection, publication: str) -> None:
             hint="changes that are written without it are not in the log; copy the database again with "
             "--full-refresh of the log table, which makes the publication anew",
         )
-    publishes_all_changes, filtered, has_generated_columns = row
+    left_out, is_by_root, filtered, has_generated_columns = row
     if has_generated_columns:
         raise IngestError(
             "CAPTURE_PUBLICATION_INCOMPLETE",
             f"The publication {publication} has generated columns, which a capture leaves out",
             hint=f"ALTER PUBLICATION {publication} SET (publish_generated_columns = none)",
         )
-    if not publishes_all_changes or filtered:
+    problems = [f"it has no {operation}" for operation in left_out]
+    problems += [] if is_by_root else ["publish_via_partition_root is false"]
+    problems += [f"it filters {table}" for table in filtered]
+    if problems:
         raise IngestError(
             "CAPTURE_PUBLICATION_INCOMPLETE",
-            f"The publication {publication} leaves out some changes"
-            + (f": it filters {', '.join(filtered)}" if filtered else ""),
+            f"The publication {publication} leaves out some changes: {', '.join(problems)}",
             hint=f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate', "
-            f"publish_via_partition_root = true), no row filters, no column lists; then copy the database "
-            f"again with --full-refresh of the log table",
+            f"publish_via_partition_root = true), no row filters, no column lists; what was captured before "
+            f"is copied again with --full-refresh of the log table",
         )
 
 
