@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,14 @@ from tautochrone.model.transactions import ENDED, CoordinatedTransaction, Transa
 _S = TransactionState
 TIMEOUT_MS = 10_000
 IDS, CHUNKS = ("a", "b"), ("0", "1")
+
+
+@cache
+def _empty_store() -> Path:
+    """A file to copy: its tables take longer than an example."""
+    path = Path(tempfile.mkdtemp()) / "meta.db"
+    MetaStore.open(f"sqlite:///{path}").close()
+    return path
 
 
 class AwayError(Exception):
@@ -88,6 +98,7 @@ class Machine(RuleBasedStateMachine):
         self._events: list[str] = []
 
     def url(self) -> str:
+        shutil.copy(_empty_store(), f"{self._folder.name}/meta.db")
         return f"sqlite:///{self._folder.name}/meta.db"
 
     @initialize()
@@ -95,6 +106,9 @@ class Machine(RuleBasedStateMachine):
         url = self.url()
         self._stores = [MetaStore.open(url, clock=self._clock) for _ in range(2)]
         self._services = [self._service(number) for number in range(2)]
+        self.call(0, "begin", "a", "0", 1)
+        for chunk in CHUNKS:
+            self.stage("a", chunk)
 
     def _service(self, number: int) -> TransactionCoordinator:
         participants: Any = {"target": self._target}
@@ -122,25 +136,41 @@ class Machine(RuleBasedStateMachine):
         self._target.at[point] = away
 
     @rule(
-        point=st.sampled_from(POINTS),
+        step=st.sampled_from(["prepare", "commit", "rollback"]),
+        when=st.sampled_from(["before", "after"]),
         number=st.integers(0, 1),
-        operation=st.sampled_from(OPERATIONS),
         transaction=st.sampled_from(IDS),
+        asked=st.sampled_from(["the same", "the other"]),
+        between=st.sampled_from(OPERATIONS),
+        of=st.sampled_from(IDS),
         chunk=st.sampled_from(CHUNKS),
         fence=st.integers(1, 2),
     )
-    def something_comes_in_between(
-        self, point: str, number: int, operation: str, transaction: str, chunk: str, fence: int
+    def calls_cross(
+        self,
+        step: str,
+        when: str,
+        number: int,
+        transaction: str,
+        asked: str,
+        between: str,
+        of: str,
+        chunk: str,
+        fence: int,
     ) -> None:
-        """A call at the moment when a participant is at a point. To the same service it is of another
-        transaction: for the same one it waits."""
+        """A call while the participant is at a point of another one. Within one service a decision about the
+        same transaction would wait for the other."""
+        other = number if asked == "the same" else 1 - number
 
-        def call() -> None:
-            lock = self._services[number]._lock_of(transaction)
-            if not lock.lock.locked() and not self._is_swept_by(number):
-                self.call(number, operation, transaction, chunk, fence)
+        def cross() -> None:
+            is_locked = self._services[other]._lock_of(of).lock.locked()
+            waits = is_locked and between in ("prepare", "commit", "rollback", "settle")
+            if not waits and not (between == "sweep" and self._is_swept_by(other)):
+                self.call(other, between, of, chunk, fence)
 
-        self._target.at[point] = call
+        self._target.at[f"{when} {step}"] = cross
+        self.call(number, step if step != "prepare" else "commit", transaction, chunk, fence)
+        self._target.at.clear()
 
     def _is_swept_by(self, number: int) -> bool:
         """Its thread works; a sweep from within it would wait for itself."""
@@ -231,7 +261,7 @@ class LongMachine(Machine):
     """Many more orders."""
 
 
-LongMachine.TestCase.settings = settings(QUICK, max_examples=600, stateful_step_count=60)
+LongMachine.TestCase.settings = settings(QUICK, max_examples=300, stateful_step_count=40)
 TestManyOrders = pytest.mark.slow(LongMachine.TestCase)
 
 
