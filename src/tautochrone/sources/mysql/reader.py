@@ -199,9 +199,10 @@ class LogReader:
             self._end(event, is_committed=is_commit)
             return True
         normal = str.casefold if self.ignores_case else str
+        known = {name: table for name, (table, _since) in self.tables.items()}
         effects = [
             effect
-            for effect in effects_of(query, self.tables.keys(), normal)
+            for effect in effects_of(query, self.tables.keys(), normal, known)
             if event.point > self.tables[effect.relation][1]
         ]
         self.changed = tuple(effect.relation for effect in effects if effect.kind == "change")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from tautochrone.sources.mysql.alterations import Alteration, alteration_of, altered_table
 from tautochrone.sources.mysql.binlog import Query
+from tautochrone.sources.mysql.tables import CapturedTable
 
 __all__ = ["Effect", "begins_group", "effects_of", "ends_group"]
 
@@ -25,15 +27,13 @@ _SETTINGS = re.compile(r"SET\s+STATEMENT\b.*?\bFOR\s+", re.IGNORECASE | re.DOTAL
 """Of MariaDB: settings for the one statement that follows."""
 _ROWS = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
 _HARMLESS = re.compile(
-    r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b"
+    r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b(?!\s+`?PRIMARY\b)"
     r"|(ANALYZE|OPTIMIZE|REPAIR|CHECK|FLUSH|GRANT|REVOKE|SET)\b"
     r"|(CREATE|ALTER|DROP)\s+(OR\s+REPLACE\s+)?(ALGORITHM\b.*?|DEFINER\b.*?|SQL\b.*?|AGGREGATE\s+)*"
     r"(VIEW|TRIGGER|PROCEDURE|FUNCTION|EVENT|USER|ROLE|SEQUENCE)\b"
     r"|(CREATE|DROP)\s+(OR\s+REPLACE\s+)?TEMPORARY\b"
     r"|CREATE\s+(OR\s+REPLACE\s+)?(DATABASE|SCHEMA)\b"
-    r"|CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\b"
-    r"|ALTER\s+(ONLINE\s+)?TABLE\s+\S+\s+(FORCE|(DISABLE|ENABLE)\s+KEYS|ADD\s+(UNIQUE\s+)?(INDEX|KEY)\b[^()]*\([^()]*\)"
-    r"|DROP\s+(INDEX|KEY)\s+\S+|AUTO_INCREMENT\s*=?\s*\d+)\s*;?\s*$",
+    r"|CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\b",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -42,8 +42,8 @@ _HARMLESS = re.compile(
 class Effect:
     """
     Attributes:
-        kind: `truncate`; `change`: of columns, or of rows that the log does not show; `rows`: the statement
-            stands for the rows that it wrote.
+        kind: `truncate`; `change`: of columns, or of rows that the log does not show; `behind`: of columns
+            behind those that are captured; `rows`: the statement stands for the rows that it wrote.
     """
 
     kind: str
@@ -64,12 +64,16 @@ def ends_group(query: Query) -> bool | None:
 
 
 def effects_of(
-    query: Query, relations: Collection[str], normal: Callable[[str], str] = lambda name: name
+    query: Query,
+    relations: Collection[str],
+    normal: Callable[[str], str] = lambda name: name,
+    tables: Mapping[str, CapturedTable] | None = None,
 ) -> list[Effect]:
     """On captured tables, by `schema.table`. What is not understood counts as a change.
 
     Args:
         normal: makes names comparable, on servers to which upper and lower case are the same.
+        tables: the captured ones as they were before the statement, as far as they are known.
 
     >>> effects_of(Query("shop", "TRUNCATE orders"), ["shop.orders"])
     [Effect(kind='truncate', relation='shop.orders')]
@@ -78,7 +82,8 @@ def effects_of(
     """
     text = _PIECE.sub(_without_comment, query.text).strip()
     settings = _SETTINGS.match(text)
-    text = _REFERENCED.sub(" ", text[settings.end() :] if settings else text)
+    whole = text[settings.end() :] if settings else text
+    text = _REFERENCED.sub(" ", whole)
     matches = list(_WORD.finditer(text))
     words = [normal(match[0].strip('`"').replace("``", "`")) for match in matches]
     first = words[0].upper() if words else ""
@@ -99,8 +104,23 @@ def effects_of(
     if first == "CREATE" and not _is_created(named, words, normal):
         # It refers to a captured table only: CREATE TABLE … LIKE, REFERENCES, SELECT.
         return []
+    if first == "ALTER":
+        return _of_alteration(whole, named, tables or {}, normal)
     kind = "truncate" if first == "TRUNCATE" else "change"
     return [Effect(kind, name) for name in named]
+
+
+def _of_alteration(
+    text: str, named: Sequence[str], tables: Mapping[str, CapturedTable], normal: Callable[[str], str]
+) -> list[Effect]:
+    effects = []
+    table_name = normal(altered_table(text)[-1:][0]) if altered_table(text) else ""
+    for name in named:
+        is_altered = normal(name.partition(".")[2]).upper() == table_name.upper()
+        alteration = alteration_of(text, tables.get(name) if is_altered else None)
+        if alteration is not Alteration.NONE:
+            effects.append(Effect("behind" if alteration is Alteration.BEHIND else "change", name))
+    return effects
 
 
 def _without_comment(piece: re.Match[str]) -> str:

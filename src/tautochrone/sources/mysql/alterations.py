@@ -1,0 +1,264 @@
+"""What ALTER TABLE does to rows and to their images in the log, as far as its text proves it.
+
+Each part of the statement must be one of those below as a whole; everything else counts as a change. The
+statement comes without comments, with empty texts (`''`), as `statements` prepares it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from enum import Enum
+
+from tautochrone.sources.mysql.tables import CapturedTable, Column
+
+__all__ = ["Alteration", "alteration_of", "altered_table"]
+
+
+class Alteration(Enum):
+    """
+    Attributes:
+        NONE: rows and images stay as they are.
+        BEHIND: columns come, change or go behind those that are captured, which stay as they are.
+        CHANGE: anything else, or not proven.
+    """
+
+    NONE = 0
+    BEHIND = 1
+    CHANGE = 2
+
+
+_TOKEN = re.compile(r"`(?:[^`]|``)*`|\"[^\"]*\"|'[^']*'|[\w$\u0080-\uffff]+|\S")
+_NAME = r"(?:[\w$\u0080-\uffff]+|`[^` ]+`)"
+_VALUE = r"(?:[-+] )?(?:[BX] )?(?:[\w$]+|'')(?: \. \d+)?(?: \( (?:\d+ )?\))?"
+_LIST = rf"\( {_NAME}(?: \( \d+ \))?(?: ASC| DESC)?(?: , {_NAME}(?: \( \d+ \))?(?: ASC| DESC)?)* \)"
+_NOT_PRIMARY = r"(?!`?PRIMARY`?(?: |$))"
+_INDEX_OPTION = (
+    r"(?: USING (?:BTREE|HASH)| COMMENT ''| KEY_BLOCK_SIZE(?: =)? \d+| VISIBLE| INVISIBLE"
+    rf"|(?: NOT)? IGNORED| WITH PARSER {_NAME})"
+)
+_OPTION = (
+    r"(?:(?:AUTO_INCREMENT|AVG_ROW_LENGTH|CHECKSUM|TABLE_CHECKSUM|PAGE_CHECKSUM|KEY_BLOCK_SIZE|MAX_ROWS|MIN_ROWS"
+    r"|PACK_KEYS|STATS_AUTO_RECALC|STATS_PERSISTENT|STATS_SAMPLE_PAGES|DELAY_KEY_WRITE|ROW_FORMAT|ALGORITHM|LOCK"
+    r"|PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|ENCRYPTED|ENCRYPTION_KEY_ID)(?: =)? (?:[\w$]+|'')"
+    r"|(?:COMMENT|COMPRESSION|ENCRYPTION)(?: =)? ''"
+    r"|ENGINE(?: =)? `?INNODB`?"
+    r"|(?:DEFAULT )?(?:CHARACTER SET|CHARSET|COLLATE)(?: =)? (?:[\w$]+|''))"
+)
+_HARMLESS = re.compile(
+    rf"{_OPTION}(?: {_OPTION})*"
+    r"|FORCE|(?:DISABLE|ENABLE) KEYS"
+    r"|ADD (?:(?:CONSTRAINT (?:" + _NAME + r" )?)?UNIQUE(?: INDEX| KEY)?|(?:FULLTEXT |SPATIAL )?(?:INDEX|KEY)"
+    rf"|FULLTEXT|SPATIAL)(?: IF NOT EXISTS)?(?: (?!USING ){_NAME})?(?: USING (?:BTREE|HASH))? {_LIST}"
+    rf"{_INDEX_OPTION}*"
+    rf"|DROP (?:INDEX|KEY) (?:IF EXISTS )?{_NOT_PRIMARY}{_NAME}"
+    rf"|RENAME (?:INDEX|KEY) {_NAME} TO {_NAME}"
+    rf"|ALTER (?:INDEX|KEY) (?:IF EXISTS )?{_NAME} (?:VISIBLE|INVISIBLE|(?:NOT )?IGNORED)"
+    rf"|ALTER (?:COLUMN )?(?:IF EXISTS )?{_NAME} (?:DROP DEFAULT|SET (?:VISIBLE|INVISIBLE|DEFAULT "
+    rf"(?:{_VALUE}|\(.*\))))"
+    rf"|ADD (?:CONSTRAINT (?:{_NAME} )?)?CHECK \(.*\)(?: (?:NOT )?ENFORCED)?"
+    rf"|(?:DROP|ALTER) CHECK {_NAME}(?: (?:NOT )?ENFORCED)?",
+    re.DOTALL,
+)
+_PARTITIONS = re.compile(
+    r"ADD PARTITION (?:IF NOT EXISTS )?(?:\(.*\)|PARTITIONS \d+)"
+    rf"|REORGANIZE PARTITION {_NAME}(?: , {_NAME})* INTO \(.*\)"
+    rf"|(?:ANALYZE|CHECK|OPTIMIZE|REBUILD) PARTITION {_NAME}(?: , {_NAME})*"
+    r"|COALESCE PARTITION \d+|REMOVE PARTITIONING",
+    re.DOTALL,
+)
+"""They stand alone. A row that fits no new partition fails the statement."""
+_START = re.compile(
+    rf"ALTER (?:ONLINE )?TABLE (?:IF EXISTS )?(?P<table>{_NAME}(?: \. {_NAME})?)(?: WAIT \d+| NOWAIT)?(?: |$)"
+)
+_DEFINITION = re.compile(
+    rf"(?:MODIFY (?:COLUMN )?(?:IF EXISTS )?(?P<column>{_NAME})|CHANGE (?:COLUMN )?(?:IF EXISTS )?"
+    rf"(?P<old>{_NAME}) (?P<new>{_NAME}))"
+    r" (?P<type>[A-Z]+)(?: \( (?P<size>\d+(?: , \d+)?) \))?(?P<unsigned> UNSIGNED| SIGNED)?"
+    r"(?: (?:CHARACTER SET|CHARSET) (?P<charset>[\w$]+))?(?: COLLATE [\w$]+)?"
+    rf"(?P<attributes>(?: NOT NULL| NULL| DEFAULT {_VALUE}| COMMENT '')*)"
+)
+"""One that may say again what the column is, with another comment or default."""
+_ADDED = re.compile(rf"ADD (?:COLUMN )?(?:IF NOT EXISTS )?{_NAME} (?P<type>[A-Z]+)\b.*", re.DOTALL)
+_SEVERAL_ADDED = re.compile(r"ADD (?:COLUMN )?\( (?P<columns>.*) \)", re.DOTALL)
+_OF_COLUMN = re.compile(
+    rf"(?:DROP (?:COLUMN )?(?:IF EXISTS )?(?P<dropped>{_NAME})(?: RESTRICT| CASCADE)?"
+    rf"|RENAME COLUMN (?:IF EXISTS )?(?P<renamed>{_NAME}) TO {_NAME}"
+    rf"|(?:MODIFY (?:COLUMN )?(?:IF EXISTS )?(?P<changed>{_NAME})"
+    rf"|CHANGE (?:COLUMN )?(?:IF EXISTS )?(?P<old>{_NAME}) {_NAME}) (?P<type>[A-Z]+)\b.*)",
+    re.DOTALL,
+)
+_NOT_BEHIND = re.compile(
+    r"\b(?:FIRST|AFTER|PRIMARY|REFERENCES|PERIOD|SYSTEM|VERSIONING|CONSTRAINT|COMPRESSED)\b"
+)
+"""Columns are moved, or may be part of the key, changed by foreign keys, or written in another form."""
+_TYPES = frozenset(
+    [
+        "TINYINT",
+        "SMALLINT",
+        "MEDIUMINT",
+        "INT",
+        "INTEGER",
+        "BIGINT",
+        "FLOAT",
+        "DOUBLE",
+        "REAL",
+        "DECIMAL",
+        "DEC",
+        "NUMERIC",
+        "FIXED",
+        "BIT",
+        "BOOL",
+        "BOOLEAN",
+        "DATE",
+        "TIME",
+        "DATETIME",
+        "TIMESTAMP",
+        "YEAR",
+        "CHAR",
+        "VARCHAR",
+        "BINARY",
+        "VARBINARY",
+        "TINYTEXT",
+        "TEXT",
+        "MEDIUMTEXT",
+        "LONGTEXT",
+        "TINYBLOB",
+        "BLOB",
+        "MEDIUMBLOB",
+        "LONGBLOB",
+        "ENUM",
+        "SET",
+        "JSON",
+    ]
+)
+"""Those whose values the reader of the log can pass over."""
+_INTEGERS = {"INTEGER": "int", "INT": "int", "TINYINT": "tinyint", "SMALLINT": "smallint"} | {
+    "MEDIUMINT": "mediumint",
+    "BIGINT": "bigint",
+}
+_SIZED = {"DATETIME": 0, "TIME": 0, "VARBINARY": None, "BINARY": 1, "VARCHAR": None, "CHAR": 1}
+"""Types with a number, and what it is without one."""
+_PLAIN = {"DATE", "DOUBLE", "FLOAT", "JSON"} | {
+    f"{size}{kind}" for size in ("", "TINY", "MEDIUM", "LONG") for kind in ("BLOB", "TEXT")
+}
+
+
+def alteration_of(text: str, table: CapturedTable | None) -> Alteration:
+    """
+    Args:
+        text: of an ALTER TABLE.
+        table: the captured table that it alters, as it was before; None: not known.
+
+    >>> alteration_of("ALTER TABLE orders COMMENT '', ADD INDEX (a)", None)
+    <Alteration.NONE: 0>
+    """
+    tokens = [_normal(token) for token in _TOKEN.findall(text)]
+    while tokens and tokens[-1] == ";":
+        tokens.pop()
+    start = _START.match(" ".join(tokens))
+    # Whether a backslash ends a text or not depends on the session.
+    if start is None or "\\" in text:
+        return Alteration.CHANGE
+    rest = " ".join(tokens)[start.end() :]
+    if not rest or _PARTITIONS.fullmatch(rest):
+        return Alteration.NONE
+    return max(
+        (_of_part(part, table) for part in _parts(rest.split(" "))), key=lambda alteration: alteration.value
+    )
+
+
+def altered_table(text: str) -> tuple[str, ...]:
+    """Its name, with the schema if the text has one."""
+    start = _START.match(" ".join(_normal(token) for token in _TOKEN.findall(text)))
+    return () if start is None else tuple(name.strip("`") for name in start["table"].split(" . "))
+
+
+def _normal(token: str) -> str:
+    """Words in capitals; quoted names without spaces; all texts alike."""
+    if token[0] == "`":
+        return re.sub(r"\s", "_", f"`{token[1:-1].replace('``', '_')}`")
+    return "''" if token[0] in "'\"" else token.upper()
+
+
+def _parts(tokens: list[str]) -> list[str]:
+    """What stands between commas outside of parentheses."""
+    parts: list[list[str]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += (token == "(") - (token == ")")
+        if token == "," and not depth:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [" ".join(part) for part in parts]
+
+
+def _of_part(part: str, table: CapturedTable | None) -> Alteration:
+    if _HARMLESS.fullmatch(part):
+        return Alteration.NONE
+    if table is None:
+        return Alteration.CHANGE
+    definition = _DEFINITION.fullmatch(part)
+    if definition is not None and _repeats(definition, table):
+        return Alteration.NONE
+    return Alteration.BEHIND if _is_behind(part, table) else Alteration.CHANGE
+
+
+def _is_behind(part: str, table: CapturedTable) -> bool:
+    """Whether it is about columns behind the captured ones."""
+    if _NOT_BEHIND.search(part):
+        return False
+    several = _SEVERAL_ADDED.fullmatch(part)
+    if several is not None:
+        return all(_is_added(f"ADD {column}") for column in _parts(several["columns"].split(" ")))
+    other = _OF_COLUMN.fullmatch(part)
+    if other is None:
+        return _is_added(part)
+    name = other["dropped"] or other["renamed"] or other["changed"] or other["old"]
+    return (other["type"] is None or other["type"] in _TYPES) and _column(name, table.logged) is None
+
+
+def _is_added(part: str) -> bool:
+    added = _ADDED.fullmatch(part)
+    return added is not None and added["type"] in _TYPES
+
+
+def _column(name: str, columns: Collection[Column]) -> Column | None:
+    """By its name in a statement."""
+    plain = name.strip("`").casefold()
+    return next(
+        (
+            column
+            for column in columns
+            if _normal(f"`{column.name.replace('`', '``')}`").strip("`").casefold() == plain
+        ),
+        None,
+    )
+
+
+def _repeats(definition: re.Match[str], table: CapturedTable) -> bool:
+    """Whether a column gets the type that it has. NOT NULL replaces NULL in some modes, except in keys."""
+    old, new = definition["column"] or definition["old"], definition["column"] or definition["new"]
+    column = _column(old, table.logged)
+    if column is None or old.strip("`").casefold() != new.strip("`").casefold() or column.is_generated:
+        return False
+    if " NOT NULL" in definition["attributes"] and column.name not in table.keys:
+        return False
+    if column.charset is not None and (definition["charset"] or "").casefold() != column.charset.casefold():
+        return False
+    word, size = definition["type"], definition["size"]
+    if word in _INTEGERS:
+        is_unsigned = definition["unsigned"] == " UNSIGNED"
+        is_same = column.data_type == _INTEGERS[word] and column.is_unsigned == is_unsigned
+        return is_same and "zerofill" not in column.column_type
+    if definition["unsigned"]:
+        return False
+    if word in ("DECIMAL", "NUMERIC"):
+        precision, _, scale = (size or "10").partition(" , ")
+        written = f"decimal({precision},{scale or 0})"
+        return column.column_type == written
+    if word in _SIZED:
+        count = _SIZED[word] if size is None else int(size)
+        return column.column_type in (f"{word.lower()}({count})", word.lower() if count == 0 else "")
+    return word in _PLAIN and size is None and column.column_type == word.lower()

@@ -1,0 +1,142 @@
+"""Statements in the log: what they do to captured tables, and which leave rows as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tautochrone.model.source_position import BulkProgress
+from tautochrone.sources.mysql.statements import Effect, Query, effects_of
+from tautochrone.sources.mysql.tables import CapturedTable, Column
+
+from .conftest import Schema
+from .test_change_log import events
+
+
+def test_statements_that_leave_rows_as_they_are_copy_nothing(schema: Schema) -> None:
+    schema.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(20), n INT, d DECIMAL(9, 2), at DATETIME(3)) "
+        "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100))",
+        "INSERT INTO t VALUES (1, 'a', 1, 1.5, '2026-01-02 03:04:05')",
+    )
+    log = schema.change_log()
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    hidden = "IGNORED" if not schema.is_mysql else "INVISIBLE"
+    statements = (
+        "ALTER TABLE t COMMENT = 'it''s, DROP COLUMN a'",
+        "ALTER TABLE `t` AUTO_INCREMENT=70, ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1",
+        "ALTER TABLE t ENGINE=InnoDB",
+        "ALTER TABLE t FORCE, ALGORITHM=INPLACE, LOCK=NONE",
+        "ALTER TABLE t ADD INDEX i (a(3), n DESC) COMMENT 'x', ADD KEY (n), DISABLE KEYS",
+        f"ALTER TABLE t ALTER INDEX i {hidden}",
+        "ALTER TABLE t RENAME INDEX i TO j",
+        "ALTER TABLE t DROP INDEX j, DROP KEY n",
+        "ALTER TABLE t ALTER COLUMN a SET DEFAULT 'x', ALTER n SET DEFAULT -1",
+        "ALTER TABLE t ALTER COLUMN a DROP DEFAULT",
+        "ALTER TABLE t MODIFY n INT NULL DEFAULT 5 COMMENT 'a number, (of what)'",
+        "ALTER TABLE t CHANGE COLUMN d d DECIMAL(9, 2) COMMENT 'money', MODIFY at DATETIME(3) COMMENT ''",
+        "ALTER TABLE t MODIFY id INT NOT NULL COMMENT 'key'",
+        "ALTER TABLE t ADD CONSTRAINT small CHECK (n < 100 AND (n > -100))",
+        "ALTER TABLE t ADD PARTITION (PARTITION p1 VALUES LESS THAN (200), "
+        "PARTITION p2 VALUES LESS THAN (300))",
+        "ALTER TABLE t REORGANIZE PARTITION p1, p2 INTO (PARTITION p3 VALUES LESS THAN (400))",
+        "ALTER TABLE t DEFAULT CHARACTER SET latin1",
+        "CREATE INDEX k ON t (n)",
+        "DROP INDEX k ON t",
+        "ALTER TABLE t REMOVE PARTITIONING",
+    )
+    for number, statement in enumerate(statements, start=2):
+        # Before and behind it rows have the same images.
+        row = "'b', 2, 2.5, '2026-01-02 03:04:05'"
+        schema.run(
+            f"INSERT INTO t VALUES ({number}, {row})", statement, f"UPDATE t SET n = 3 WHERE id = {number}"
+        )
+        batch = log.read(position, 100)
+        assert not batch.position.bulk.waiting, statement
+        assert [event[0] for event in events(batch.rows)] == ["insert", "update"], statement
+        stored = dict(batch.rows.to_pylist()[1]["columns"])
+        assert stored == {"id": str(number), "a": "b", "n": "3", "d": "2.50", "at": "2026-01-02 03:04:05.000"}
+        position = batch.position
+    log.close()
+    log = schema.change_log()
+    assert log.resume(position) == position, "the next run copies nothing either"
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("/* by hand */ TRUNCATE `shop`.`orders`", ["truncate"]),
+        ("ALTER TABLE orders DROP PARTITION p1", ["change"]),
+        ("ALTER TABLE orders ADD INDEX (a)", []),
+        ("/*!40000 ALTER TABLE `orders` DISABLE KEYS */", []),
+        ("/*!50100 ALTER TABLE `orders` DROP COLUMN a */", ["change"]),
+        ("CREATE TABLE other (a TEXT COMMENT '/* of orders')", []),
+        ("/* don't */ TRUNCATE orders -- it's", ["truncate"]),
+        ("DROP TABLE `#old`, orders", ["change"]),
+        ("ALTER TABLE other COMMENT 'a -- ', RENAME TO orders", ["change"]),
+        ("ALTER TABLE orders ADD INDEX (a), DROP COLUMN a", ["change"]),
+        ("ALTER TABLE orders COMMENT 'x', AUTO_INCREMENT = 7, ENGINE InnoDB", []),
+        ("ALTER TABLE orders COMMENT 'x\\\\', DROP COLUMN a, COMMENT ''", ["change"]),
+        ("ALTER TABLE orders ENGINE = MyISAM", ["change"]),
+        ("ALTER TABLE orders ADD INDEX (a) PARTITION BY HASH (id)", ["change"]),
+        ("ALTER IGNORE TABLE orders ADD UNIQUE (a)", ["change"]),
+        ("ALTER TABLE orders DROP INDEX `PRIMARY`", ["change"]),
+        ("DROP INDEX `PRIMARY` ON orders", ["change"]),
+        ("ALTER TABLE orders DROP FOREIGN KEY f", ["change"]),
+        ("ALTER TABLE orders CONVERT TO CHARACTER SET latin1", ["change"]),
+        ("ALTER TABLE orders MODIFY n INT DEFAULT 7 COMMENT 'x'", []),
+        (
+            "ALTER TABLE orders MODIFY n INT DEFAULT -1, ALTER a SET DEFAULT b'1', "
+            "ALTER n SET DEFAULT (now())",
+            [],
+        ),
+        ("ALTER TABLE orders MODIFY n INT DEFAULT 1.5, ALTER a SET DEFAULT CURRENT_TIMESTAMP()", []),
+        ("ALTER TABLE other MODIFY n INT, ADD INDEX (orders)", ["change"]),
+        ("ALTER TABLE orders MODIFY n INT NOT NULL", ["change"]),
+        ("ALTER TABLE orders MODIFY n INT AUTO_INCREMENT", ["change"]),
+        ("ALTER TABLE orders MODIFY n INT FIRST", ["change"]),
+        ("ALTER TABLE orders MODIFY n BIGINT", ["change"]),
+        ("ALTER TABLE orders MODIFY n INT UNSIGNED", ["change"]),
+        ("ALTER TABLE orders CHANGE n m INT", ["change"]),
+        ("ALTER TABLE orders MODIFY a VARCHAR(9) COMMENT 'x'", ["change"]),
+        ("ALTER TABLE orders MODIFY a VARCHAR(9) CHARACTER SET utf8mb4 COMMENT 'x'", []),
+        ("ALTER TABLE orders MODIFY a VARCHAR(10) CHARACTER SET utf8mb4", ["change"]),
+        ("ALTER TABLE orders ADD COLUMN b INT, ADD (c INT, `d e` TEXT DEFAULT ('a, b'))", ["behind"]),
+        ("ALTER TABLE orders ADD b INT AFTER n", ["change"]),
+        ("ALTER TABLE orders ADD b INT REFERENCES other (id) ON DELETE CASCADE", ["change"]),
+        ("ALTER TABLE orders DROP b, MODIFY c BIGINT, RENAME COLUMN e TO f", ["behind"]),
+        ("ALTER TABLE orders DROP b, DROP PRIMARY KEY", ["change"]),
+        ("ALTER TABLE orders DROP `a`", ["change"]),
+        ("CREATE TABLE other (id INT, FOREIGN KEY (id) REFERENCES orders (id))", []),
+        ("CREATE TABLE orders (id INT)", ["change"]),
+        ("ALTER TABLE other ADD FOREIGN KEY (id) REFERENCES `shop`.`orders` (id)", []),
+        ("ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES orders (id)", ["change"]),
+        ("DROP TABLE other, orders", ["change"]),
+        ("DROP TABLE elsewhere.orders2", []),
+        ("DROP DATABASE shop", ["change"]),
+        ("DROP DATABASE elsewhere", []),
+        ("COMMENT ON x IS 'orders'", []),
+        ("CREATE DEFINER=`root`@`%` TRIGGER x BEFORE INSERT ON orders FOR EACH ROW SET @a = 1", []),
+        ("INSERT INTO elsewhere.log SELECT 1", ["rows"]),
+        ("TRUNCATE TABLE elsewhere.orders", []),
+        ("TRUNCATE orders.elsewhere", []),
+        ("TRUNCATE TABLE elsewhere . `orders`", []),
+        ("TRUNCATE TABLE `shop` .orders", ["truncate"]),
+        ("DROP TABLE elsewhere.orders, orders", ["change"]),
+        ("SET STATEMENT max_statement_time = 1, sql_mode = 'A FOR B' FOR TRUNCATE orders", ["truncate"]),
+        ("set statement lock_wait_timeout=1 for ALTER TABLE orders DROP COLUMN a", ["change"]),
+        ("SET STATEMENT lock_wait_timeout = 1 FOR ALTER TABLE orders ADD INDEX (a)", []),
+        ("SET STATEMENT lock_wait_timeout = 1 FOR INSERT INTO orders SELECT 1", ["rows"]),
+    ],
+)
+def test_effects_of_statements(text: str, kinds: list[str]) -> None:
+    columns = (
+        Column("id", "int", "int(11)"),
+        Column("n", "int", "int"),
+        Column("a", "varchar", "varchar(9)", "utf8mb4"),
+    )
+    tables = {"shop.orders": CapturedTable("shop", "orders", columns, ("id",))}
+    expected = [Effect(kind, "shop.orders") for kind in kinds]
+    assert effects_of(Query("shop", text), ["shop.orders"], tables=tables) == expected
