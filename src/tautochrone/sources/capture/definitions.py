@@ -18,7 +18,7 @@ from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 
-__all__ = ["check_name", "define_log", "define_table", "matches_any", "patterns_of"]
+__all__ = ["check_datasets", "check_name", "define_log", "define_table", "matches_any", "patterns_of"]
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _PREFIX = "__taut_"
@@ -47,6 +47,28 @@ def check_name(name: str) -> None:
             hint="use up to 41 lower-case letters, digits and _: it names tables, and PostgreSQL's "
             "replication slot",
         )
+
+
+def check_datasets(capture: str, datasets: Sequence[tuple[str, str]]) -> None:
+    """
+    Args:
+        datasets: each with the table of the database that it is for.
+
+    Raises:
+        DefinitionError: `CAPTURED_TABLE_NAME_TAKEN`: two would have one name.
+
+    >>> check_datasets("shop", [("shop_orders", "public.orders"), ("shop_eu_orders", "eu.orders")])
+    """
+    users = {f"{capture}_log": "the capture's own log"}
+    for dataset, relation in datasets:
+        other = users.setdefault(dataset.lower(), relation)
+        if other != relation:
+            raise DefinitionError(
+                "CAPTURED_TABLE_NAME_TAKEN",
+                f"The table {relation} of the capture {capture} would be {dataset} in the lake, which is "
+                f"{other}",
+                hint=f"leave it out with exclude=[{relation!r}], or rename it in the database",
+            )
 
 
 def patterns_of(patterns: str | Sequence[str]) -> Sequence[str]:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
+    check_datasets,
     check_name,
     define_log,
     define_table,
@@ -77,7 +78,7 @@ def capture(
 
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
-            `INVALID_LOG_RETENTION`; `CAPTURED_TABLE_WITHOUT_KEY`.
+            `INVALID_LOG_RETENTION`; `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NAME_TAKEN`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the database does not answer, or refuses.
     """
@@ -105,6 +106,7 @@ def capture(
         existing = read_tables(connection, publication)
         chosen = captured_tables(existing, patterns_of(tables), patterns_of(exclude), name)
         columns = [with_built_in_types(connection, table.columns) for table in chosen]
+    check_datasets(name, [(_dataset(name, table), table.name) for table in chosen])
     _captures[name] = Capture(
         name, url, chosen, slot, publication, schema_changes == "evolve", max(0, copy_tasks)
     )
@@ -116,10 +118,14 @@ def capture(
         _define_table(name, table, columns_of_table, texts, invalid_values)
 
 
+def _dataset(capture: str, table: CapturedTable) -> str:
+    prefix = "" if table.schema == "public" else f"{table.schema}_"
+    return f"{capture}_{prefix}{table.table}"
+
+
 def _define_table(
     name: str, table: CapturedTable, columns_of_table: Sequence[Column], texts: Sequence[str], policy: str
 ) -> None:
-    prefix = "" if table.schema == "public" else f"{table.schema}_"
     columns = []
     invalid_values = []
     for column in columns_of_table:
@@ -131,7 +137,7 @@ def _define_table(
         if invalid_value is not None:
             invalid_values.append(invalid_value)
     define_table(
-        f"{name}_{prefix}{table.table}",
+        _dataset(name, table),
         log_table=f"{name}_log",
         relation=table.name,
         keys=table.identity,
