@@ -41,11 +41,11 @@ def is_installed() -> bool:
     return _program() is not None
 
 
-def private_server(*, networking: bool = False) -> PrivateServer:
+def private_server(*, networking: bool = False, server_id: int = 8) -> PrivateServer:
     program = str(_program())
     options = [
         "--mysqlx=OFF",
-        "--server-id=8",
+        f"--server-id={server_id}",
         "--gtid-mode=ON",
         "--enforce-gtid-consistency=ON",
         "--performance-schema=OFF",

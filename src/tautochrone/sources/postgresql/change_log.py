@@ -82,6 +82,7 @@ IDLE_BYTES = 16 * 1024 * 1024
 such move is a commit of the log table."""
 _READER_LENGTH = 8
 """Digits of a reader in the name of its slot, which may have 63 characters."""
+_OWN_SLOT = "a slot of its own, capture(…, slot=…), and copy the database again there only"
 _OTHER_HISTORY = (
     "the server's log has other transactions than the log table took: it was restored, or copied,"
 )
@@ -258,11 +259,14 @@ class PostgreSQLChangeLog:
         except SlotNotContinuousError as error:
             raise self._lost(position, str(error)) from error
 
-    def _lost(self, position: LogPosition, reason: str) -> IngestError:
+    def _lost(self, position: LogPosition, reason: str, *, may_be_shared: bool = False) -> IngestError:
+        hint = f"if the url leads to the wrong server, mend it; otherwise {COPY_AGAIN}"
+        if may_be_shared:
+            hint += f"; if a copy of this lake runs too, first give one of them {_OWN_SLOT}"
         return IngestError(
             "SOURCE_LOG_LOST",
             f"{self.name} cannot go on from {lsn_text(position.point)}: {reason}",
-            hint=f"if the url leads to the wrong server, mend it; otherwise {COPY_AGAIN}",
+            hint=hint,
         )
 
     def _copied_again(self, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
@@ -301,7 +305,8 @@ class PostgreSQLChangeLog:
         # Somebody else may have moved the slot, or made it anew, since it was looked at.
         begun_at = server_state(connection, state.slot).confirmed
         if begun_at is None or begun_at > after.point:
-            raise self._lost(after, f"somebody else reads the replication slot {state.slot}, or made it anew")
+            reason = f"somebody else reads the replication slot {state.slot}, or made it anew"
+            raise self._lost(after, reason, may_be_shared=True)
         self._require_taken(state, after, batch)
         taken = taken_point(after)
         new = batch.rows.filter(pc.greater(batch.rows["point"], after.point if taken is None else taken))
@@ -346,7 +351,7 @@ class PostgreSQLChangeLog:
         """
         loss = state.loss(after.log, after.point)
         if loss is not None:
-            raise self._lost(after, loss)
+            raise self._lost(after, loss, may_be_shared=(state.confirmed or 0) > after.point)
         check_publication(connection, self._capture.publication)
         return self._unchanged_tables(connection)
 
