@@ -282,6 +282,38 @@ def test_a_service_without_the_participant_decides_nothing(service: Service) -> 
         assert client.commit("t") is _S.COMMITTED
 
 
+def test_a_service_without_the_participant_counts_no_failures(service: Service) -> None:
+    other = TransactionCoordinator(service.store, emit=service._emit, max_failures=3)
+    service.fails_at = "before commit"
+    with service.client() as client:
+        client.begin("t", participant="toy")
+        client.write("t", service.target.stage("t", "0", [1]))
+        assert client.commit("t") is _S.COMMITTING
+        for _ in range(20):
+            service.clock.now_ms += 1_000
+            other.sweep()
+        shown = client.get("t")
+        assert (shown.failures, shown.needs_attention) == (1, False)
+        service.fails_at = None
+        service.coordinator.sweep()
+        assert client.get("t").state is _S.COMMITTED
+    assert service.target.rows() == [1]
+
+
+def test_a_participant_that_no_service_has_needs_attention(service: Service) -> None:
+    other = TransactionCoordinator(service.store, emit=service._emit, max_failures=3)
+    with service.client() as client:
+        client.begin("t", participant="toy")
+        client.prepare("t")
+        assert other.commit("t", "loader", 1) is _S.COMMITTING
+        for _ in range(4):
+            service.clock.now_ms += 120_000
+            other.sweep()
+        shown = client.get("t")
+        assert (shown.failures, shown.needs_attention) == (3, True)
+        assert "no participant of this one is called toy" in str(shown.error)
+
+
 @pytest.mark.parametrize("point", ["before commit", "after commit"])
 def test_failing_participant_is_tried_again(service: Service, point: str) -> None:
     service.fails_at = point

@@ -44,6 +44,7 @@ _FORGETS_EVERY_MS = 60_000
 _CHUNKS_KEPT_MS = 7 * 24 * 3_600_000
 _SWEEP_S = 1.0
 _LOCK_WAIT_S = 5.0
+_OTHERS_TURN_MS = 60_000
 _S = TransactionState
 _log = logging.getLogger(__name__)
 
@@ -296,8 +297,10 @@ class TransactionCoordinator:
         participant = self._participants.get(record.participant)
         retry_ms = min(_LONGEST_RETRY_MS, _FIRST_RETRY_MS << min(record.failures, 10))
         if participant is None:
-            unknown = f"no participant is called {record.participant}"
-            self._record_failure(record, unknown, retry_ms)
+            # Another service has it, and its turns and its failures are not ours to count.
+            if self._now_ms() - record.due_at_ms >= _OTHERS_TURN_MS:
+                unknown = f"no service did it, and no participant of this one is called {record.participant}"
+                self._record_failure(record, unknown, retry_ms)
             return record.state
         chunks = self._store.chunks(transaction)
         step = participant.commit if record.state is _S.COMMITTING else participant.rollback
