@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,12 @@ from typing import Any, TypeVar
 import pytest
 
 from tautochrone.errors import FencedError, IngestError
+from tautochrone.ingest import log_flow
 from tautochrone.ingest.log_flow import LogFlow
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition, SparkPosition
 from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, ToyDatabase, _table
@@ -134,6 +137,37 @@ def test_bulk_then_tail(bench: Bench) -> None:
     assert bench.run().failure() is None
     assert [row["operation"] for row in bench.table.staged[-1]] == ["update", "update"]
     assert bench.database.points_acknowledged_by_reader[-1] == bench.table.commits[-1][1].point == point
+
+
+class _Waiting(ToyChangeLog):
+    """It begins when an event has said what it waits for."""
+
+    events: list[tuple[str, dict[str, Any]]]
+
+    def begin(self, reader: str) -> LogPosition:
+        deadline = time.monotonic() + 30
+        while not self.events:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return super().begin(reader)
+
+    def open_transactions(self) -> list[Reason]:
+        params = {"transaction": "transaction 7", "session": "process 12", "seconds": 90}
+        return [Reason.of(ReasonCode.COPY_WAITS_FOR_TRANSACTION, **params)]
+
+
+def test_events_say_what_a_copy_waits_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_flow, "WAIT_S", 0.01)
+    bench.flow.log = waiting = _Waiting(bench.database)
+    waiting.events = bench.events
+    bench.flow.start(SimpleNamespace(), availableNow=True)  # type: ignore[arg-type]
+    assert bench.flow._thread is not None
+    bench.flow._thread.join(30)
+    assert bench.flow.failure() is None
+    event, fields = bench.events[0]
+    assert event == "copy_waits"
+    assert fields["reason"].params["session"] == "process 12"
+    assert "open for 90 s" in str(fields["reason"])
 
 
 def test_relations_wait_until_the_log_has_passed_their_bulk() -> None:

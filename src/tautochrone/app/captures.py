@@ -10,10 +10,11 @@ from pathlib import Path
 
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
-from tautochrone.model.kept_log import KeepsLogs, KeptLog
+from tautochrone.model.kept_log import AwaitsTransactions, KeepsLogs, KeptLog
 from tautochrone.model.lake import TableVersion
 from tautochrone.model.log_retention import LOG_RETENTION
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason
 from tautochrone.model.source import ChangeLog
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.streams.change_logs import change_log_of
@@ -52,6 +53,7 @@ class CaptureStatus:
             the newest transaction that it has. None: not known.
         log_rows: rows of the log table; None where its metadata does not tell.
         log_retention: how long it keeps them, as the capture says; None: all.
+        waits_for: transactions of the database that the copy waits for, before it has begun.
         error: why the database did not answer; what it keeps is unknown then.
     """
 
@@ -68,6 +70,7 @@ class CaptureStatus:
     kept: Sequence[KeptLog] = ()
     log_rows: int | None = None
     log_retention: str | None = None
+    waits_for: Sequence[Reason] = ()
     error: TautochroneError | None = None
 
 
@@ -143,8 +146,11 @@ def _status(
         phase = "copying" if position.bulk.pending else "passing" if waits else "following"
     lag: Mapping[str, int] = {}
     kept: Sequence[KeptLog] = ()
+    waits_for: Sequence[Reason] = ()
     error = None
     try:
+        if position is None and isinstance(log, AwaitsTransactions):
+            waits_for = log.open_transactions()
         kept = log.kept_logs(position) if isinstance(log, KeepsLogs) else ()
         lag = {} if position is None else log.lag(position)
     except TautochroneError as failed:
@@ -161,6 +167,7 @@ def _status(
         lag_ms=None if position is None or error is not None else _lag_ms(position, lag),
         rates=rates,
         kept=kept,
+        waits_for=waits_for,
         error=error,
     )
 

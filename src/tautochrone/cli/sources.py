@@ -44,6 +44,9 @@ def show_sources(lines: Sequence[dict[str, Any]]) -> None:
     answer().write("\n")
     progress = ("source", "chunks", "rows_per_s", "events_per_s", "lag_s", "last_commit")
     table(progress, [[_progress_cell(line, column) for column in progress] for line in lines])
+    for line in lines:
+        for reason in line["waits_for"]:
+            answer().write(f"\n{line['source']}: {reason['reason']}\n")
     kept = [{"source": line["source"], **entry} for line in lines for entry in line["kept"]]
     if kept:
         answer().write("\n")
@@ -75,6 +78,10 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
         "lag_s": None if status.lag_ms is None else _rounded(status.lag_ms / 1000),
         "log_rows": status.log_rows,
         "log_retention": status.log_retention,
+        "waits_for": [
+            {"reason": str(reason), "reason_code": reason.code, "reason_params": dict(reason.params)}
+            for reason in status.waits_for
+        ],
         "kept": [asdict(entry) for entry in status.kept],
         "error": None if status.error is None else f"[{status.error.error_class}] {status.error.message}",
         "hint": None if status.error is None else status.error.hint,

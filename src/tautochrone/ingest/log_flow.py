@@ -13,19 +13,22 @@ acknowledged only when the table holds it durably, and only by the owner of the 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tautochrone.errors import TautochroneError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.kept_log import RaisesAlarms
+from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms
 from tautochrone.model.lake import Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.source import BulkOnExecutors, ChangeLog, SourceRows
@@ -38,6 +41,8 @@ DEFAULT_MAX_EVENTS = 100_000
 _LOCAL_ROWS = 10_000
 """So many rows are written without a Spark job, which would take longer than the write."""
 _ALARMS_INTERVAL_S = 60.0
+WAIT_S = 2.0
+"""So long a source may take to begin before it is said what it waits for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +78,8 @@ class LogFlow(PolledFlow):
         keep its log."""
         self._acknowledged = None
         if self.position is None:
-            self._reached = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
+            with self._telling_waits():
+                self._reached = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
         else:
             self._acknowledge(self.position)
             self._reached = self._resume(self.position)
@@ -103,6 +109,35 @@ class LogFlow(PolledFlow):
                 reason=several([*reasons, reason]),
             )
         return resumed
+
+    @contextmanager
+    def _telling_waits(self) -> Iterator[None]:
+        """While the source waits for transactions that are open there, events say for which."""
+        log = self.log
+        if not isinstance(log, AwaitsTransactions):
+            yield
+            return
+        ended = threading.Event()
+
+        def tell() -> None:
+            pause_s = WAIT_S
+            while not ended.wait(pause_s):
+                pause_s = _ALARMS_INTERVAL_S
+                try:
+                    reasons = log.open_transactions()
+                except TautochroneError as error:
+                    # What waits has the same server, and fails by itself if it is gone.
+                    reasons = [Reason.of(ReasonCode.UNKNOWN, text=f"{error.error_class}: {error.message}")]
+                if reasons and not ended.is_set():
+                    self.emit("copy_waits", flow=self.name, dataset=str(self.table), reason=several(reasons))
+
+        thread = threading.Thread(target=tell, name=f"waits-{self.name}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def _reader(self) -> str:
         """Identifies the table: another lake's table of the same name is another reader."""

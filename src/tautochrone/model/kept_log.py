@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import LogPosition
 
-__all__ = ["KeepsLogs", "KeptLog", "RaisesAlarms"]
+__all__ = ["AwaitsTransactions", "KeepsLogs", "KeptLog", "RaisesAlarms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +49,12 @@ class RaisesAlarms(Protocol):
 
     def alarms(self, position: LogPosition) -> Sequence[Reason]:
         """What somebody should look at; empty: nothing."""
+
+
+@runtime_checkable
+class AwaitsTransactions(Protocol):
+    """A change log that can begin, or copy tables, only when transactions that are open have ended."""
+
+    def open_transactions(self) -> Sequence[Reason]:
+        """Those that a copy which begins now waits for, the oldest first. By a connection of its own, so it
+        can be asked while another thread waits."""

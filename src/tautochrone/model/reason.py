@@ -199,6 +199,15 @@ def _kept_log_text(params: Mapping[str, Any]) -> str:
     )
 
 
+def _awaited_text(params: Mapping[str, Any]) -> str:
+    seconds = params["seconds"]
+    age = "" if seconds is None else f", open for {seconds} s"
+    return (
+        f"tables are copied when the transactions that write have ended: {params['transaction']} of "
+        f"{params['session']}{age}"
+    )
+
+
 _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNKNOWN: "{text}",
     ReasonCode.SEVERAL: _several_text,
@@ -268,6 +277,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "transaction {transaction} of the database is open for {seconds} s: the server keeps {kept_mb} MB of "
         "its log, and reads it again in each round"
     ),
+    ReasonCode.COPY_WAITS_FOR_TRANSACTION: _awaited_text,
     ReasonCode.UPSTREAM_HAS_NO_VERSION: "job {job} has no version of it",
     ReasonCode.LEFT_TO_BE_REBUILT: "{cause}",
     ReasonCode.NO_VERSION_AT_CHECKPOINT: "{table} has no version for this checkpoint",
@@ -412,6 +422,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
 _COMPUTED_FROM: Mapping[ReasonCode, frozenset[str]] = {
     ReasonCode.SEVERAL: frozenset({"reasons"}),
     ReasonCode.TABLES_COPIED_AGAIN: frozenset({"relations"}),
+    ReasonCode.COPY_WAITS_FOR_TRANSACTION: frozenset({"transaction", "session", "seconds"}),
     ReasonCode.LOG_KEPT_AT_SOURCE: frozenset({"slot", "kept_mb", "bound_mb"}),
     ReasonCode.UNVERSIONED_SOURCE: frozenset({"sources"}),
     ReasonCode.ESTIMATED_COSTS: frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -177,3 +178,20 @@ def test_a_restored_server_is_noticed_though_its_log_has_the_same_length(schema:
         log.close()
     finally:
         server.remove()
+
+
+def test_what_a_copy_waits_for(schema: Schema) -> None:
+    schema.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    log = schema.change_log()
+    with schema.server.open_connection(database=schema.name) as other:
+        gtid = f"{uuid.uuid4()}:1"
+        cursor = other.cursor()
+        cursor.execute(f"SET gtid_next = '{gtid}'")
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO t VALUES (1)")
+        (reason,) = [reason for reason in log.open_transactions() if gtid in str(reason)]
+        assert reason.code == "COPY_WAITS_FOR_TRANSACTION"
+        assert reason.params["session"] == f"thread {other.thread_id()}"
+        cursor.execute("COMMIT")
+    assert gtid not in str(log.open_transactions())
+    log.close()

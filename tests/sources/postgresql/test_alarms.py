@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -43,3 +46,24 @@ def test_slots_and_open_transactions(database: psycopg.Connection, monkeypatch: 
     assert {reason.code for reason in log.alarms(position)} == {ReasonCode.LOG_KEPT_AT_SOURCE}
     log.close()
     database.execute("DROP OWNED BY watcher")
+
+
+def test_what_a_copy_waits_for(database: psycopg.Connection) -> None:
+    database.execute("CREATE TABLE accounts (id int PRIMARY KEY)")
+    log = PostgreSQLChangeLog(capture_of(database))
+    with psycopg.connect(url_of(database)) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("INSERT INTO accounts VALUES (1)")
+        session = f"process {other.info.backend_pid}"
+        (number,) = other.execute("SELECT pg_current_xact_id()::text").fetchone() or ()
+        begun = pool.submit(log.begin, "reader")
+        time.sleep(1)
+        reasons = {reason.params["session"]: reason for reason in log.open_transactions()}
+        reason = reasons[session]
+        assert reason.params["transaction"] == f"transaction {number}"
+        assert reason.params["seconds"] >= 1
+        assert f"{number} of {session}, open for" in str(reason)
+        assert not begun.done()
+        other.rollback()
+        begun.result(30)
+    assert session not in str(log.open_transactions())
+    log.close()

@@ -16,15 +16,26 @@ import pyarrow as pa
 
 from tautochrone.errors import IngestError
 
-__all__ = ["Event", "Kind", "Query", "RowsBody", "TableMap", "dump", "mariadb_gtid", "point_of", "rows_body"]
+__all__ = [
+    "OFFSET_BITS",
+    "Event",
+    "Kind",
+    "Query",
+    "RowsBody",
+    "TableMap",
+    "dump",
+    "mariadb_gtid",
+    "point_of",
+    "rows_body",
+]
 
 _COM_BINLOG_DUMP = 0x12
 _NON_BLOCKING = 1
 _HEADER = struct.Struct("<IBIIIH")
 _ARTIFICIAL = 1 << 5
 """Flag of events that are not in the file: the server made them for this reader."""
-_OFFSET_BITS = 32
-_MAX_OFFSET = (1 << _OFFSET_BITS) - 1
+OFFSET_BITS = 32
+_MAX_OFFSET = (1 << OFFSET_BITS) - 1
 _PAYLOAD_HEADER_END, _PAYLOAD_COMPRESSION, _PAYLOAD_UNCOMPRESSED_SIZE = 0, 2, 3
 _ZSTD = 0
 
@@ -74,7 +85,7 @@ def point_of(file: str, offset: int) -> int:
     >>> point_of("mysql-bin.000002", 4) == (2 << 32) + 4
     True
     """
-    return (int(file.rpartition(".")[2]) << _OFFSET_BITS) | offset
+    return (int(file.rpartition(".")[2]) << OFFSET_BITS) | offset
 
 
 def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.chunks import chunks_for_tasks
@@ -41,6 +42,7 @@ from tautochrone.sources.mysql.server import (
     examine,
     ignores_case,
     log_end,
+    thread_ages,
 )
 from tautochrone.sources.mysql.tables import CapturedTable, read_tables, require_logged
 
@@ -351,6 +353,24 @@ class MySQLChangeLog:
 
     def acknowledge(self, position: LogPosition) -> None:
         """The server forgets by age, not by what was read."""
+
+    def open_transactions(self) -> Sequence[Reason]:
+        with explained(self._capture.name):
+            connection = connect(self._capture.address)
+            try:
+                owned = flavor_of(connection).owned_transactions(connection)
+                ages = thread_ages(connection) if owned else {}
+            finally:
+                connection.close()
+        return [
+            Reason.of(
+                ReasonCode.COPY_WAITS_FOR_TRANSACTION,
+                transaction=gtid,
+                session=f"thread {thread}",
+                seconds=ages.get(thread),
+            )
+            for gtid, thread in owned
+        ]
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
         return self._ask(lambda connection: {"bytes": _behind(connection, position)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from tautochrone.errors import IngestError
@@ -53,6 +53,9 @@ class Flavor(Protocol):
         """Begin a transaction that sees one state, and a position of the log of which it sees everything
         before."""
 
+    def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:
+        """Those that a snapshot waits for, each with its thread."""
+
     def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
         """None: the log does not have the position."""
 
@@ -96,6 +99,10 @@ class MariaDB:
         connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         status = dict(fetch(connection, "SHOW STATUS LIKE 'Binlog_snapshot_%'"))
         return status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
+
+    def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:  # noqa: ARG002
+        """A snapshot has a position by itself."""
+        return ()
 
     def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
         (text,) = fetch_one(connection, f"SELECT BINLOG_GTID_POS(%s, {offset})", [file])
@@ -172,15 +179,18 @@ class MySQL:
         connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         return file, offset
 
+    def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:
+        return sorted(_owned_gtids(connection).items())
+
     def _wait_for_visibility(self, connection: Any) -> None:
         """
         Raises:
             IngestError: `CAPTURE_SNAPSHOT_NOT_REACHED`.
         """
-        owned = _owned_gtids(connection)
+        owned = set(_owned_gtids(connection))
         deadline = time.monotonic() + _OWNED_GTIDS_TIMEOUT_S
         while owned:
-            owned &= _owned_gtids(connection)
+            owned &= _owned_gtids(connection).keys()
             if owned and time.monotonic() > deadline:
                 raise IngestError(
                     "CAPTURE_SNAPSHOT_NOT_REACHED",
@@ -261,23 +271,24 @@ def _version(connection: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def _owned_gtids(connection: Any) -> set[str]:
-    """GTIDs of the transactions that are being committed now."""
+def _owned_gtids(connection: Any) -> dict[str, int]:
+    """GTIDs of the transactions that are being committed now, and the threads that do it."""
     (text,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_owned")
     return _owned_gtids_of(text)
 
 
-def _owned_gtids_of(text: str) -> set[str]:
+def _owned_gtids_of(text: str) -> dict[str, int]:
     """From `uuid:5#12:7#13,uuid:tag:9#14`, where behind `#` is a thread.
 
-    >>> _owned_gtids_of("a:5#12:7#13,\\nb:tag:9#14#15") == {"a:5", "a:7", "b:tag:9"}
-    True
+    >>> _owned_gtids_of("a:5#12:7#13,\\nb:tag:9#14#15")
+    {'a:5': 12, 'a:7': 13, 'b:tag:9': 14}
     """
-    gtids = set()
+    gtids: dict[str, int] = {}
     for source in "".join(text.split()).split(","):
         parts = source.split(":")
         prefix = ":".join(part for part in parts if "#" not in part)
-        gtids |= {f"{prefix}:{part.split('#')[0]}" for part in parts if "#" in part}
+        numbers = [part.split("#") for part in parts if "#" in part]
+        gtids |= {f"{prefix}:{number}": int(thread) for number, thread, *_others in numbers}
     return gtids
 
 

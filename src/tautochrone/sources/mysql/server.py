@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from tautochrone.errors import IngestError
+from tautochrone.sources.mysql.binlog import OFFSET_BITS, point_of
 from tautochrone.sources.mysql.connection import fetch, fetch_one
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.tables import CapturedTable
 
-__all__ = ["check_server", "examine", "ignores_case", "log_end"]
+__all__ = [
+    "bytes_behind",
+    "check_server",
+    "examine",
+    "ignores_case",
+    "log_end",
+    "log_sizes",
+    "thread_ages",
+]
 
 _QUERY = """
 SELECT @@log_bin, @@binlog_format, @@binlog_row_image
@@ -59,6 +68,24 @@ def log_end(connection: Any) -> tuple[str, int]:
     """The file that is written to, and its length."""
     file, offset, _has_filters = flavor_of(connection).log_status(connection)
     return file, offset
+
+
+def log_sizes(connection: Any) -> dict[int, int]:
+    """Bytes of the log's files by their number."""
+    return {point_of(row[0], 0) >> OFFSET_BITS: int(row[1]) for row in fetch(connection, "SHOW BINARY LOGS")}
+
+
+def bytes_behind(connection: Any, point: int) -> int:
+    """How much of the log is behind a point."""
+    number = point >> OFFSET_BITS
+    read = point - (number << OFFSET_BITS)
+    return sum(size for file, size in log_sizes(connection).items() if file >= number) - read
+
+
+def thread_ages(connection: Any) -> dict[int, int]:
+    """For how many seconds threads do what they do now; without PROCESS only the user's own are seen."""
+    rows = fetch(connection, "SELECT ID, IFNULL(TIME, 0) FROM information_schema.PROCESSLIST")
+    return {int(thread): int(seconds) for thread, seconds in rows}
 
 
 def examine(connection: Any, capture: str, tables: Sequence[CapturedTable]) -> str:

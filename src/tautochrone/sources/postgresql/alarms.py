@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psycopg
 
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sources.postgresql.server import one_row, pattern_of_slots
 
-__all__ = ["Alarms"]
+__all__ = ["Alarms", "open_transactions"]
 
 LOG_BYTES = 4_000_000_000
 """So much log may a slot keep that has no bound. With a bound, `max_slot_wal_keep_size`, half of it."""
@@ -73,3 +73,23 @@ def _slots(connection: psycopg.Connection, prefix: str) -> Iterator[Reason]:
                 kept_mb=int((kept or 0) // 1_000_000),
                 bound_mb=int(bound // 1_000_000) if bound > 0 else None,
             )
+
+
+def open_transactions(connection: psycopg.Connection) -> Sequence[Reason]:
+    """Those that write, of all databases of the server: it waits for each of them before a slot begins."""
+    query = (
+        "SELECT backend_xid::text, 'process ' || pid, extract(epoch FROM now() - xact_start)::bigint "
+        "FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() "
+        "UNION ALL SELECT transaction::text, 'the prepared transaction ' || gid, "
+        "extract(epoch FROM now() - prepared)::bigint FROM pg_prepared_xacts "
+        "ORDER BY 3 DESC NULLS LAST LIMIT 5"
+    )
+    return [
+        Reason.of(
+            ReasonCode.COPY_WAITS_FOR_TRANSACTION,
+            transaction=f"transaction {transaction}",
+            session=session,
+            seconds=seconds,
+        )
+        for transaction, session, seconds in connection.execute(query).fetchall()
+    ]

@@ -35,7 +35,7 @@ from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.sources.postgresql.alarms import Alarms
+from tautochrone.sources.postgresql.alarms import Alarms, open_transactions
 from tautochrone.sources.postgresql.bulk import (
     CHUNK_BYTES,
     ChunkReader,
@@ -447,6 +447,10 @@ class PostgreSQLChangeLog:
         return self._ask(
             lambda connection: self._alarms.look(connection, self._capture.slot, slot_of(position))
         )
+
+    def open_transactions(self) -> Sequence[Reason]:
+        with explained(self._capture.name), connect(self._capture.url) as connection:
+            return open_transactions(connection)
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
         return self._ask(
