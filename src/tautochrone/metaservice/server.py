@@ -5,7 +5,9 @@ FastAPI and uvicorn are imported when a server starts, so that commands without 
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import socket
 import time
 from threading import Thread
@@ -32,6 +34,13 @@ _EMBEDDED_IN_JOB = (
     "This is the service of a running job, which only shows; `taut serve` in the project does this"
 )
 
+_HINTS = {
+    errno.EADDRINUSE: "another program listens there, such as another taut serve: choose another port with "
+    "--port; 0 takes a free one",
+    errno.EACCES: "ports below 1024 are for root: choose another with --port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: --host 127.0.0.1, or 0.0.0.0 for all",
+}
+
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Open it first, so that the port is known and taken before the server starts.
@@ -49,9 +58,17 @@ def listen(host: str, port: int) -> socket.socket:
         # waits 40 ms for the client's delayed acknowledgement of the head. Connections inherit it.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
-    except OSError as error:
+    except OverflowError as error:
         raise EnvironmentProblemError(
-            "SERVER_NOT_STARTED", f"Port {port} of {host} cannot be opened: {error}"
+            "SERVER_NOT_STARTED", f"{port} is no port", hint="ports are 0 to 65535; 0 takes a free one"
+        ) from error
+    except OSError as error:
+        # Python adds the address once more to the system's text.
+        why = os.strerror(error.errno) if error.errno in _HINTS else str(error)
+        raise EnvironmentProblemError(
+            "SERVER_NOT_STARTED",
+            f"Port {port} of {host} cannot be opened: {why}",
+            hint=_HINTS.get(error.errno or 0),
         ) from error
 
 
