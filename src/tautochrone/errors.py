@@ -212,6 +212,12 @@ class StateLostError(IngestError):
     default_sqlstate = "55000"
 
 
+class DefinitionsOutdatedError(IngestError):
+    """The source changed since definitions were made from it. They fit again once they are loaded anew."""
+
+    default_sqlstate = "55000"
+
+
 class SourceUnreachableError(IngestError):
     """The source does not answer; nothing is known of it until it does."""
 

@@ -95,19 +95,19 @@ def test_without_spark_there_is_no_jvm_failure(gateway: Any) -> None:
 
 
 def test_waits_between_restarts_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("_TAUT_SPARK_DEATHS", raising=False)
+    monkeypatch.delenv("_TAUT_RESTARTS", raising=False)
     restarts = Restarts()
-    assert [restarts.died() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    monkeypatch.setenv("_TAUT_SPARK_DEATHS", "3")
+    assert [restarts.count() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    monkeypatch.setenv("_TAUT_RESTARTS", "3")
     following = Restarts()
-    assert following.died() == 8
+    assert following.count() == 8
     assert following.folder == os.getcwd()
-    long_ago = Restarts(deaths=5, _since=-1e9)
-    assert long_ago.died() == 1
+    long_ago = Restarts(in_a_row=5, _since=-1e9)
+    assert long_ago.count() == 1
 
 
 def test_restart_knows_the_full_refreshes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("_TAUT_SPARK_DEATHS", "_TAUT_FULL_REFRESHES_LEFT"):
+    for variable in ("_TAUT_RESTARTS", "_TAUT_FULL_REFRESHES_LEFT"):
         monkeypatch.setenv(variable, "")
     monkeypatch.setattr(os, "execv", lambda *_: None)
     restarts = Restarts()

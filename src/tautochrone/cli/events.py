@@ -216,6 +216,10 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "invariant_broken": _invariant_broken,
     "spark_died": _spark_died,
     "spark_restarting": lambda _e, f: f"a new Spark is started in {f['in_s']:g} s (attempt {f['attempt']})",
+    "definitions_reloading": lambda _e, f: (
+        f"{f['error']}\ndefinitions are loaded anew in {f['in_s']:g} s, by a new start of this run"
+    ),
+    "definitions_not_reloaded": lambda _e, f: f"definitions cannot be loaded anew: {f['error']}",
     "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
     "flow_recovered": lambda _e, f: f"  flow {f['flow']} has recovered",
     "checkpoint": _checkpoint,

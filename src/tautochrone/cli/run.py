@@ -14,10 +14,11 @@ from tautochrone.cli.listen import listening, plain_listener
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.restart import Restarts
 from tautochrone.cli.running_job import check_not_running, ownership_of
-from tautochrone.errors import EnvironmentProblemError, SettingsError
+from tautochrone.errors import EnvironmentProblemError, SettingsError, TautochroneError
 
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
+    from tautochrone.app.open import Project
     from tautochrone.model.events import Emit
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     plain_listener(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
     restarts = Restarts()
     ownership = ownership_of(arguments)
-    if restarts.deaths:
+    if restarts.in_a_row:
         # A restart must not fence off a process that took the job over since the first start.
         ownership = replace(ownership, takeover=False)
     check_not_running(located[1], ownership, plain_listener(arguments))
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             state, restart = _execute(arguments, options, located, selected, restarts, ownership, events)
         except EnvironmentProblemError as error:
-            if not (restarts.deaths and error.error_class in _NOT_STARTED):
+            if not (restarts.in_a_row and error.error_class in _NOT_STARTED):
                 raise
             # The cause of the last failure may still be there.
             time.sleep(_announce_restart(restarts, events, error))
@@ -83,7 +84,8 @@ def _execute(
     ownership: Ownership,
     events: Emit,
 ) -> tuple[int, bool]:
-    """The exit status, and whether the process must be restarted because its Spark died."""
+    """The exit status, and whether the process must be restarted: its Spark died, or definitions must be
+    loaded anew."""
     from tautochrone.app.open import Project
     from tautochrone.runtime.job.selection import select
     from tautochrone.runtime.loop.run import Run, RunState
@@ -96,9 +98,15 @@ def _execute(
         job.ownership = ownership
         selection = select(job.topology, *selected, everything=arguments.full_refresh_all)
         if restarts.full_refreshes_left is not None:
-            # What was rebuilt before Spark died is not rebuilt again.
+            # What was rebuilt before the restart is not rebuilt again.
             selection = selection.with_full_refreshes(restarts.full_refreshes_left)
-        execution, stopping = Run(job, selection), threading.Event()
+        may_restart = arguments.continuous and not arguments.embedded
+
+        def definitions_load() -> bool:
+            return _definitions_load(options, project, located, events)
+
+        execution = Run(job, selection, definitions_load if may_restart else None)
+        stopping = threading.Event()
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             # A second Ctrl-C ends the process at once.
@@ -118,12 +126,33 @@ def _execute(
         restarts.full_refreshes_left = sorted(map(str, execution.full_refreshes_left))
         if arguments.continuous and execution.died is not None:
             restart = not stopping.wait(_announce_restart(restarts, events, execution.died))
+        elif execution.outdated is not None:
+            wait_s = restarts.count()
+            events("definitions_reloading", in_s=wait_s, error=str(execution.outdated))
+            restart = not stopping.wait(wait_s)
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], restart
+
+
+def _definitions_load(
+    options: Options, project: Project, located: tuple[PipelineSpec, Settings], events: Emit
+) -> bool:
+    """Whether a run that is started now could load its definitions. Those of this run stay as they are."""
+    from tautochrone.app.open import Project
+
+    def quiet(event: str, /, **fields: object) -> None:
+        """The new run reports what it loads."""
+
+    try:
+        Project(options, quiet, base=project.base, located=located).analysed()
+    except TautochroneError as error:
+        events("definitions_not_reloaded", error=str(error), hint=error.hint)
+        return False
+    return True
 
 
 def _announce_restart(restarts: Restarts, events: Emit, died: EnvironmentProblemError) -> float:
     """Announce that a new Spark will be started; seconds until then, more after each death."""
-    wait_s = restarts.died()
+    wait_s = restarts.count()
     reason = f"[{died.error_class}] {died.message}"
-    events("spark_restarting", attempt=restarts.deaths, in_s=wait_s, reason=reason)
+    events("spark_restarting", attempt=restarts.in_a_row, in_s=wait_s, reason=reason)
     return wait_s

@@ -16,7 +16,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import SparkDiedError
+from tautochrone.errors import DefinitionsOutdatedError, SparkDiedError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST, job_read_point
@@ -48,12 +48,21 @@ class RunState(StrEnum):
 class Run:
     """One execution of a job: call `once` or `continuously`.
 
+    Args:
+        definitions_load: whether the definitions can be loaded as their sources are now. A continuous run
+            then ends when a source changed, so that the next run loads them; without it the run goes on, and
+            the flow of that source fails.
+
     Attributes:
         died: why Spark is gone, if it died during the run.
+        outdated: why the run ended so that definitions are loaded anew.
     """
 
-    def __init__(self, job: Job, selection: Selection | None = None) -> None:
+    def __init__(
+        self, job: Job, selection: Selection | None = None, definitions_load: Callable[[], bool] | None = None
+    ) -> None:
         self._job = job
+        self._definitions_load = definitions_load
         self._selection = selection or Selection()
         self._stopping = threading.Event()
         self._streams = Streams(job, self._selection.full | self._selection.full_sinks)
@@ -73,6 +82,7 @@ class Run:
         self._cleared: set[TableName] = set()
         self._maintenance = Maintenance(job, exclusive=self._streams.exclusive)
         self.died: SparkDiedError | None = None
+        self.outdated: DefinitionsOutdatedError | None = None
         job.read_points.show(job_read_point("published", job.name), self._published_version)
 
     def stop(self) -> None:
@@ -128,6 +138,10 @@ class Run:
                 while not self._stopping.is_set():
                     started = time.monotonic()
                     self._ingestion.watch()
+                    outdated = self._ingestion.take_outdated()
+                    if outdated and self._definitions_load is not None and self._definitions_load():
+                        self.outdated = outdated
+                        break
                     self._deliveries.require_alive()
                     waits_for_jobs = self._checkpoints.advance()
                     self._publication.report_outcome()
@@ -177,6 +191,7 @@ class Run:
         return self._job.store.checkpoints.versions_at(latest.number).get(table, NEWEST)
 
     def _finish(self, state: RunState = RunState.COMPLETED) -> RunState:
-        state = RunState.FAILED if self.problems else state
+        # The flow that ended the run fails no longer once definitions are loaded.
+        state = RunState.FAILED if self.problems and self.outdated is None else state
         self._job.emit("run", state=str(state), problems=sorted(self.problems))
         return state

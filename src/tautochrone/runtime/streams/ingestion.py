@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import FencedError, TautochroneError
+from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
@@ -58,6 +58,12 @@ class Ingestion:
         self._clock = clock
         self._flows: list[_Flow] = []
         self._trigger: dict[str, object] = {}
+        self._outdated: DefinitionsOutdatedError | None = None
+
+    def take_outdated(self) -> DefinitionsOutdatedError | None:
+        """The last failure that would not be if definitions were loaded anew. Each is returned once."""
+        outdated, self._outdated = self._outdated, None
+        return outdated
 
     @property
     def problems(self) -> dict[str, str]:
@@ -152,6 +158,8 @@ class Ingestion:
         if isinstance(error, FencedError):
             raise error
         require_live_jvm()
+        if isinstance(error, DefinitionsOutdatedError):
+            self._outdated = error
         # After progress this failure is the first of a new series.
         flow.failures = 1 if flow.query.progressed else flow.failures + 1
         again = "processingTime" in self._trigger

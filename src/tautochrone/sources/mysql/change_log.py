@@ -143,7 +143,8 @@ class MySQLChangeLog:
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is None or now.fingerprint != table.fingerprint:
-                raise table_changed(name, "dropped" if now is None else "changed")
+                change = "dropped" if now is None else "changed"
+                raise table_changed(name, change, mended_by_definitions=self._capture.follows_changes)
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition) -> LogPosition:

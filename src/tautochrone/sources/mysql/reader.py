@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from tautochrone.errors import IngestError
+from tautochrone.errors import DefinitionsOutdatedError, IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
 from tautochrone.sources.mysql.flavors import Flavor
@@ -25,8 +25,13 @@ _AGAIN = "copy the database again: --full-refresh of the log table and of the ca
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
 
 
-def table_changed(name: str, change: str) -> IngestError:
-    return IngestError(
+def table_changed(name: str, change: str, *, mended_by_definitions: bool = False) -> IngestError:
+    """
+    Args:
+        mended_by_definitions: the table as it is now is captured once definitions are loaded anew.
+    """
+    error = DefinitionsOutdatedError if mended_by_definitions else IngestError
+    return error(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} was {change} since it is captured",
         hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",

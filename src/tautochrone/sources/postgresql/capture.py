@@ -108,7 +108,15 @@ def capture(
         columns = [with_built_in_types(connection, table.columns) for table in chosen]
     check_datasets(name, [(_dataset(name, table), table.name) for table in chosen])
     _captures[name] = Capture(
-        name, url, chosen, slot, publication, schema_changes == "evolve", max(0, copy_tasks)
+        name=name,
+        url=url,
+        tables=chosen,
+        slot=slot,
+        publication=publication,
+        follows_columns=schema_changes == "evolve",
+        copy_tasks=max(0, copy_tasks),
+        patterns=patterns_of(tables),
+        exclude=patterns_of(exclude),
     )
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}", log_retention)

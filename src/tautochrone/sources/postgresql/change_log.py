@@ -71,6 +71,7 @@ from tautochrone.sources.postgresql.server import (
 )
 from tautochrone.sources.postgresql.tables import (
     CapturedTable,
+    matching_tables,
     read_tables,
 )
 
@@ -98,6 +99,7 @@ class Capture:
         publication: name of the publication.
         follows_columns: a table that gets other columns, or a new table, is copied; otherwise refused.
         copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
+        patterns, exclude: what the names of its tables match.
     """
 
     name: str
@@ -107,6 +109,8 @@ class Capture:
     publication: str
     follows_columns: bool = True
     copy_tasks: int = 8
+    patterns: Sequence[str] = ()
+    exclude: Sequence[str] = ()
 
 
 class PostgreSQLChangeLog:
@@ -176,10 +180,16 @@ class PostgreSQLChangeLog:
             IngestError: `CAPTURED_TABLE_CHANGED`.
         """
         existing = read_tables(connection, self._capture.publication, with_sizes=with_sizes)
+        if self._capture.follows_columns:
+            matching = matching_tables(existing, self._capture.patterns, self._capture.exclude)
+            for table in matching:
+                if table.name not in self._tables and table.has_identity:
+                    raise table_changed(table.name, "came", mended_by_definitions=True)
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is None or now.columns != table.columns or now.oid != table.oid:
-                raise table_changed(name, "was dropped or renamed" if now is None else "was changed")
+                change = "was dropped or renamed" if now is None else "was changed"
+                raise table_changed(name, change, mended_by_definitions=self._capture.follows_columns)
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition) -> LogPosition:

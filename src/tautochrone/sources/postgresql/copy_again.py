@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import psycopg
 
-from tautochrone.errors import IngestError
+from tautochrone.errors import DefinitionsOutdatedError, IngestError
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql import server
@@ -137,8 +137,13 @@ def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[s
     ]
 
 
-def table_changed(name: str, change: str) -> IngestError:
-    return IngestError(
+def table_changed(name: str, change: str, *, mended_by_definitions: bool = False) -> IngestError:
+    """
+    Args:
+        mended_by_definitions: the table as it is now is captured once definitions are loaded anew.
+    """
+    error = DefinitionsOutdatedError if mended_by_definitions else IngestError
+    return error(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} {change} since it is captured",
         hint=f"run again: the table is copied; if it is refused again, {COPY_AGAIN}",

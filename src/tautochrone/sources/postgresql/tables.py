@@ -14,7 +14,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.sources.postgresql.messages import Column, Relation
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
-__all__ = ["CapturedTable", "captured_tables", "read_tables"]
+__all__ = ["CapturedTable", "captured_tables", "matching_tables", "read_tables"]
 
 _QUERY = """
 SELECT n.nspname, c.relname, c.oid,
@@ -118,6 +118,11 @@ class CapturedTable:
         return self.keys or tuple(column.name for column in self.columns)
 
     @property
+    def has_identity(self) -> bool:
+        """Whether the log says which row an update or delete means."""
+        return bool(self.keys) or (self.has_full_identity and bool(self.columns))
+
+    @property
     def fingerprint(self) -> str:
         """Differs when rows in the log before and behind mean different things, or some may be missing.
 
@@ -194,10 +199,22 @@ def read_tables(
     return tables
 
 
+def matching_tables(
+    tables: Mapping[str, CapturedTable], patterns: Sequence[str], exclude: Sequence[str]
+) -> tuple[CapturedTable, ...]:
+    """The tables that a pattern matches, such as `public.*` or `*.orders`."""
+    return tuple(
+        table
+        for name, table in tables.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        and not any(fnmatchcase(name, pattern) for pattern in exclude)
+    )
+
+
 def captured_tables(
     tables: Mapping[str, CapturedTable], patterns: Sequence[str], exclude: Sequence[str], capture: str
 ) -> tuple[CapturedTable, ...]:
-    """The tables that a pattern matches, such as `public.*` or `*.orders`.
+    """The tables that are captured: see `matching_tables`.
 
     Raises:
         DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`.
@@ -209,15 +226,8 @@ def captured_tables(
                 f"The capture {capture} names {pattern}, and the database has no such table",
                 hint="a pattern is schema.table, with * for any characters; the role must see the schema",
             )
-    matching = tuple(
-        table
-        for name, table in tables.items()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-        and not any(fnmatchcase(name, pattern) for pattern in exclude)
-    )
-    without_key = [
-        table.name for table in matching if not table.keys and not (table.has_full_identity and table.columns)
-    ]
+    matching = matching_tables(tables, patterns, exclude)
+    without_key = [table.name for table in matching if not table.has_identity]
     if without_key:
         raise DefinitionError(
             "CAPTURED_TABLE_WITHOUT_KEY",

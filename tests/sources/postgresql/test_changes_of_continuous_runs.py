@@ -1,0 +1,90 @@
+"""Columns and tables that come while a continuous run captures the database: it goes on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tautochrone.testing.crash import Running, Taut
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+
+_SPEC = """
+name: shop
+catalog: lake
+database: default
+libraries:
+  - glob: {include: "transformations/**"}
+"""
+_DEFINITION = """
+from tautochrone.sources import postgresql
+
+postgresql.capture("shop", url={url!r}, tables="public.*", exclude="public.hidden_*")
+"""
+_DDL = """
+CREATE TABLE orders (id int PRIMARY KEY, product text);
+INSERT INTO orders SELECT i, 'p' || i FROM generate_series(1, 50) i
+"""
+
+
+def test_the_run_loads_definitions_anew(database: psycopg.Connection, tmp_path: Path) -> None:
+    folder, logs = tmp_path / "shop", tmp_path / "logs"
+    (folder / "transformations").mkdir(parents=True)
+    logs.mkdir()
+    info = database.info
+    url = f"host={info.host} dbname={info.dbname} user=postgres"
+    (folder / "spark-pipeline.yml").write_text(_SPEC)
+    (folder / "transformations" / "shop.py").write_text(_DEFINITION.format(url=url))
+    database.execute(_DDL)
+    with Taut(folder, logs).start("--continuous", "--interval", "200ms") as running:
+        wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+        # A table without a key cannot be captured, so definitions that name it would not load.
+        database.execute("CREATE TABLE notes (note text)")
+        database.execute("UPDATE orders SET product = 'q' WHERE id = 1")
+        wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+        database.execute("ALTER TABLE orders ADD COLUMN amount int")
+        running.wait_for("definitions_not_reloaded")
+        assert running.count("definitions_reloading") == 0
+        database.execute("DROP TABLE notes")
+        database.execute("CREATE TABLE hidden_notes (note text)")
+        database.execute("UPDATE orders SET amount = 7, product = 'r' WHERE id = 2")
+        running.wait_for("definitions_reloading")
+        wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+        database.execute("CREATE TABLE cards (number int PRIMARY KEY)")
+        database.execute("INSERT INTO cards VALUES (5), (6)")
+        wait_until(running, lambda: lake_rows(folder, "shop_cards") == rows_of(database, "cards"))
+        assert running.count("definitions_reloading") == 2
+        running.terminate()
+        running.wait().require_ok()
+
+
+def rows_of(database: psycopg.Connection, table: str) -> list[tuple[Any, ...]]:
+    return sorted(database.execute(f"SELECT * FROM {table}").fetchall(), key=repr)  # type: ignore[arg-type]
+
+
+def lake_rows(folder: Path, table: str) -> list[tuple[Any, ...]] | None:
+    """None: there is no such table."""
+    storage = folder / "storage"
+    if not (storage / "catalog.db").exists():
+        return None
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
+    try:
+        if not catalog.table_exists(f"default.{table}"):
+            return None
+        rows = catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()
+    finally:
+        catalog.close()
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+def wait_until(running: Running, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 180
+    while not is_so():
+        assert running.lives_for(0.2), running.wait().describe()
+        assert time.monotonic() < deadline
