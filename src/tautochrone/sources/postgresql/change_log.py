@@ -49,13 +49,20 @@ from tautochrone.sources.postgresql.connection import connect, explained, lsn_te
 from tautochrone.sources.postgresql.continuity import (
     SlotNotContinuousError,
     beginning,
+    fewest_columns,
     followed,
     has_taken,
     restarts,
     taken_point,
     with_batch,
 )
-from tautochrone.sources.postgresql.copy_again import differences, restart_rows, resumed, table_changed
+from tautochrone.sources.postgresql.copy_again import (
+    differences,
+    require_no_new_tables,
+    restart_rows,
+    resumed,
+    table_changed,
+)
 from tautochrone.sources.postgresql.examine import examine
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.peek import COPY_AGAIN, peeked_messages, with_long_xids
@@ -69,11 +76,7 @@ from tautochrone.sources.postgresql.server import (
     server_state,
     slots_of,
 )
-from tautochrone.sources.postgresql.tables import (
-    CapturedTable,
-    matching_tables,
-    read_tables,
-)
+from tautochrone.sources.postgresql.tables import CapturedTable, read_tables
 
 __all__ = ["Capture", "PostgreSQLChangeLog", "slot_of"]
 
@@ -180,16 +183,14 @@ class PostgreSQLChangeLog:
             IngestError: `CAPTURED_TABLE_CHANGED`.
         """
         existing = read_tables(connection, self._capture.publication, with_sizes=with_sizes)
-        if self._capture.follows_columns:
-            matching = matching_tables(existing, self._capture.patterns, self._capture.exclude)
-            for table in matching:
-                if table.name not in self._tables and table.has_identity:
-                    raise table_changed(table.name, "came", mended_by_definitions=True)
+        follows = self._capture.follows_columns
+        if follows:
+            require_no_new_tables(existing, self._tables, self._capture.patterns, self._capture.exclude)
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is None or now.columns != table.columns or now.oid != table.oid:
                 change = "was dropped or renamed" if now is None else "was changed"
-                raise table_changed(name, change, mended_by_definitions=self._capture.follows_columns)
+                raise table_changed(name, change, mended_by_definitions=follows)
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition) -> LogPosition:
@@ -344,10 +345,13 @@ class PostgreSQLChangeLog:
     def _unlike(self, batch: DecodedBatch, after: LogPosition) -> set[str]:
         """Relations with rows that the log does not have as the table has them."""
         unlike = set(batch.unidentified)
+        fewest = fewest_columns(after.marker)
         for relation in batch.relations:
             table = self._tables.get(relation.name)
             # Rows from before a change of columns are followed by a copy of the table, which saw them.
-            if table is not None and not table.matches(relation) and table.name not in after.bulk.waiting:
+            if table is None or table.name in after.bulk.waiting:
+                continue
+            if not table.matches(relation, fewest.get(table.name)):
                 unlike.add(table.name)
         return unlike
 

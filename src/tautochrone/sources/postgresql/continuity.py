@@ -9,6 +9,7 @@ position has more than the slot and a number, in its marker under names that no 
 .copied       the end of the log behind the last copied rows of which the table may show something
 .anew.<name>  of a relation that is copied again: behind which point of the log its rows begin anew, and a
               transaction that all its copied rows have seen
+.fewest.<name>  of a relation that got columns: so many columns its rows in the log have at least
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = [
     "Restart",
     "SlotNotContinuousError",
     "beginning",
+    "fewest_columns",
+    "fewest_columns_entries",
     "followed",
     "has_taken",
     "of_server",
@@ -38,7 +41,7 @@ __all__ = [
     "with_batch",
 ]
 
-_TIMELINE, _TAKEN, _COPIED, _ANEW = ".timeline", ".taken", ".copied", ".anew."
+_TIMELINE, _TAKEN, _COPIED, _ANEW, _FEWEST = ".timeline", ".taken", ".copied", ".anew.", ".fewest."
 
 
 class SlotNotContinuousError(Exception):
@@ -88,6 +91,18 @@ def restarts(marker: Mapping[str, str]) -> dict[str, Restart]:
 def restart_entries(restarting: Mapping[str, Restart]) -> dict[str, str]:
     """As entries of a marker."""
     return {f"{_ANEW}{name}": str(restart) for name, restart in restarting.items()}
+
+
+def fewest_columns(marker: Mapping[str, str]) -> dict[str, int]:
+    """Of relations that got columns: how many their rows in the log have at least."""
+    return {
+        name.removeprefix(_FEWEST): int(text) for name, text in marker.items() if name.startswith(_FEWEST)
+    }
+
+
+def fewest_columns_entries(fewest: Mapping[str, int]) -> dict[str, str]:
+    """As entries of a marker."""
+    return {f"{_FEWEST}{name}": str(count) for name, count in fewest.items()}
 
 
 def taken_point(position: LogPosition) -> int | None:

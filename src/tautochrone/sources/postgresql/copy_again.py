@@ -9,7 +9,7 @@ the log and earlier copies had, and not for the copied rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import psycopg
@@ -19,13 +19,20 @@ from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql import server
 from tautochrone.sources.postgresql.bulk import chunks_of, chunks_of_partition, durable_log_end
-from tautochrone.sources.postgresql.continuity import Restart, of_server, restart_entries, restarts
+from tautochrone.sources.postgresql.continuity import (
+    Restart,
+    fewest_columns,
+    fewest_columns_entries,
+    of_server,
+    restart_entries,
+    restarts,
+)
 from tautochrone.sources.postgresql.fingerprints import Difference, difference
 from tautochrone.sources.postgresql.peek import COPY_AGAIN
 from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
-from tautochrone.sources.postgresql.tables import CapturedTable
+from tautochrone.sources.postgresql.tables import CapturedTable, matching_tables
 
-__all__ = ["differences", "restart_rows", "resumed", "table_changed"]
+__all__ = ["differences", "require_no_new_tables", "restart_rows", "resumed", "table_changed"]
 
 _TRIES = 10
 
@@ -92,6 +99,22 @@ def resumed(
     raise table_changed(next(iter(changes)), "changed again and again")
 
 
+def require_no_new_tables(
+    existing: Mapping[str, CapturedTable],
+    captured: Collection[str],
+    patterns: Sequence[str],
+    exclude: Sequence[str],
+) -> None:
+    """Those without a key do not count: definitions that name them do not load.
+
+    Raises:
+        DefinitionsOutdatedError: `CAPTURED_TABLE_CHANGED`.
+    """
+    for table in matching_tables(existing, patterns, exclude):
+        if table.name not in captured and table.has_identity:
+            raise table_changed(table.name, "came", mended_by_definitions=True)
+
+
 def _require_mendable(changes: Mapping[str, Difference], follows: bool) -> None:
     for name, change in changes.items():
         if change.has_other_key or not follows:
@@ -114,9 +137,23 @@ def _with_copies(
     marker = {
         **of_server(position.marker, with_taken=all(table.name in position.marker for table in tables)),
         **restart_entries(still | dict(restarting)),
+        **fewest_columns_entries(
+            _fewest_columns(position, [table for table in tables if table.name in kept])
+        ),
         **{table.name: table.fingerprint for table in tables},
     }
     return replace(position, marker=marker, bulk=bulk)
+
+
+def _fewest_columns(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, int]:
+    """Of tables that got columns and are not copied: the log may have older rows behind the position."""
+    fewest = fewest_columns(position.marker)
+    for table in tables:
+        before = difference(position.marker.get(table.name), table).columns_before
+        if before is not None:
+            fewest[table.name] = min(before, fewest.get(table.name, before))
+    names = {table.name for table in tables}
+    return {name: count for name, count in fewest.items() if name in names}
 
 
 def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[str, object]]:

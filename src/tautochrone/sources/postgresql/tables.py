@@ -43,6 +43,10 @@ SELECT n.nspname, c.relname, c.oid,
        -- Differs after ALTER PUBLICATION … SET, also when it was taken back.
        (SELECT concat(p.oid, ' ', p.xmin, {schema_membership}) FROM pg_publication p
         WHERE p.pubname = %(publication)s),
+       c.relnatts,
+       -- Numbers of columns that were dropped, or that rows have which were written before the column came.
+       (SELECT json_agg(a.attnum) FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND (a.attisdropped OR a.atthasmissing)),
        c.relkind = 'p',
        CASE WHEN c.relkind = 'p' THEN {partitions} END
 FROM pg_class c
@@ -76,6 +80,9 @@ class CapturedTable:
         files: names the files of its rows, which are others when the table was written anew.
         attributes: differs after each ALTER TABLE of a column, also where no column is another one then.
         publication: differs when the publication is another one, or has other options or schemas.
+        last_number: the highest number that a column ever had.
+        filled_numbers: numbers of columns that were dropped, or that came with a value for the rows that were
+            there already.
         partitions: of a partitioned table, below each other too; None: it is no such table.
     """
 
@@ -91,6 +98,8 @@ class CapturedTable:
     files: str = ""
     attributes: str = ""
     publication: str = ""
+    last_number: int = 0
+    filled_numbers: tuple[int, ...] = ()
     partitions: tuple[Partition, ...] | None = None
 
     @property
@@ -127,28 +136,44 @@ class CapturedTable:
         """Differs when rows in the log before and behind mean different things, or some may be missing.
 
         `fingerprints.difference` compares its parts: identity, columns, files, attributes, key, publication,
-        partitions.
+        partitions, the highest number of a column.
         """
         identity = (self.oid, self.membership, self.keys)
         parts = (
-            identity,
-            (self.columns, self.numbers),
-            self.files,
-            self.attributes,
-            self.keys,
-            (self.publication, self.oid, self.membership),
+            _digest(identity),
+            self.digest_of_columns(self.last_number),
+            _digest(self.files),
+            _digest(self.attributes),
+            _digest(self.keys),
+            _digest((self.publication, self.oid, self.membership)),
+            encoded(self.partitions),
+            str(self.last_number),
         )
-        digests = [hashlib.sha256(repr(part).encode()).hexdigest()[:16] for part in parts]
-        return "/".join([*digests, encoded(self.partitions)])
+        return "/".join(parts)
 
-    def matches(self, relation: Relation) -> bool:
-        """Whether a relation of the log has these columns. Its flags say more than the key with REPLICA
-        IDENTITY FULL."""
+    def digest_of_columns(self, up_to_number: int) -> str:
+        """Of the columns with numbers up to this one."""
+        count = self.count_of_columns(up_to_number)
+        return _digest((self.columns[:count], self.numbers[:count]))
+
+    def count_of_columns(self, up_to_number: int) -> int:
+        return sum(number <= up_to_number for number in self.numbers)
+
+    def matches(self, relation: Relation, fewest: int | None = None) -> bool:
+        """Whether a relation of the log has these columns, or at least the first `fewest` of them. Its flags
+        say more than the key with REPLICA IDENTITY FULL."""
         logged = [(column.name, column.type_id, column.modifier) for column in relation.columns]
         if not self.keys and not all(column.is_key for column in relation.columns):
             # For a while it had another REPLICA IDENTITY.
             return False
-        return logged == [(column.name, column.type_id, column.modifier) for column in self.columns]
+        columns = [(column.name, column.type_id, column.modifier) for column in self.columns]
+        return logged == columns or (
+            fewest is not None and fewest <= len(logged) and columns[: len(logged)] == logged
+        )
+
+
+def _digest(part: object) -> str:
+    return hashlib.sha256(repr(part).encode()).hexdigest()[:16]
 
 
 def read_tables(
@@ -172,6 +197,8 @@ def read_tables(
         attributes,
         columns,
         published,
+        last_number,
+        filled_numbers,
         is_partitioned,
         partitions,
     ) in rows:
@@ -191,6 +218,8 @@ def read_tables(
             files=files,
             attributes=attributes,
             publication=published or "",
+            last_number=last_number,
+            filled_numbers=tuple(filled_numbers or ()),
             partitions=tuple(Partition(*partition) for partition in partitions or ())
             if is_partitioned
             else None,
