@@ -19,6 +19,7 @@ _SPEC = """
 name: shop
 catalog: lake
 database: default
+storage: storage
 libraries:
   - glob: {include: "transformations/**"}
 """
