@@ -49,7 +49,6 @@ from tautochrone.sources.postgresql.connection import connect, explained, lsn_te
 from tautochrone.sources.postgresql.continuity import (
     SlotNotContinuousError,
     beginning,
-    fewest_columns,
     followed,
     has_taken,
     restarts,
@@ -58,6 +57,7 @@ from tautochrone.sources.postgresql.continuity import (
 )
 from tautochrone.sources.postgresql.copy_again import (
     differences,
+    relations_unlike_tables,
     require_no_new_tables,
     restart_rows,
     resumed,
@@ -240,7 +240,7 @@ class PostgreSQLChangeLog:
         if batch.rows.num_rows and tables != self._unchanged_tables(connection):
             # Looked at once more: what changed them may be in the log before others see it.
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=False)
-        unlike = self._unlike(batch, after)
+        unlike = relations_unlike_tables(batch, self._tables, after)
         if unlike:
             marker = {**after.marker, **dict.fromkeys(unlike, "")}
             change = "had other columns, or another REPLICA IDENTITY, for a while"
@@ -341,19 +341,6 @@ class PostgreSQLChangeLog:
         return peeked_messages(
             connection, slot, end, max_messages, publication=self._capture.publication, log_name=self.name
         )
-
-    def _unlike(self, batch: DecodedBatch, after: LogPosition) -> set[str]:
-        """Relations with rows that the log does not have as the table has them."""
-        unlike = set(batch.unidentified)
-        fewest = fewest_columns(after.marker)
-        for relation in batch.relations:
-            table = self._tables.get(relation.name)
-            # Rows from before a change of columns are followed by a copy of the table, which saw them.
-            if table is None or table.name in after.bulk.waiting:
-                continue
-            if not table.matches(relation, fewest.get(table.name)):
-                unlike.add(table.name)
-        return unlike
 
     def _check(
         self, connection: psycopg.Connection, state: ServerState, after: LogPosition

@@ -28,11 +28,19 @@ from tautochrone.sources.postgresql.continuity import (
     restarts,
 )
 from tautochrone.sources.postgresql.fingerprints import Difference, difference
+from tautochrone.sources.postgresql.messages import DecodedBatch
 from tautochrone.sources.postgresql.peek import COPY_AGAIN
 from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
 from tautochrone.sources.postgresql.tables import CapturedTable, matching_tables
 
-__all__ = ["differences", "require_no_new_tables", "restart_rows", "resumed", "table_changed"]
+__all__ = [
+    "differences",
+    "relations_unlike_tables",
+    "require_no_new_tables",
+    "restart_rows",
+    "resumed",
+    "table_changed",
+]
 
 _TRIES = 10
 
@@ -113,6 +121,22 @@ def require_no_new_tables(
     for table in matching_tables(existing, patterns, exclude):
         if table.name not in captured and table.has_identity:
             raise table_changed(table.name, "came", mended_by_definitions=True)
+
+
+def relations_unlike_tables(
+    batch: DecodedBatch, tables: Mapping[str, CapturedTable], after: LogPosition
+) -> set[str]:
+    """Relations with rows that the log does not have as the table has them."""
+    unlike = set(batch.unidentified)
+    fewest = fewest_columns(after.marker)
+    for relation in batch.relations:
+        table = tables.get(relation.name)
+        # Rows from before a change of columns are followed by a copy of the table, which saw them.
+        if table is None or table.name in after.bulk.waiting:
+            continue
+        if not table.matches(relation, fewest.get(table.name)):
+            unlike.add(table.name)
+    return unlike
 
 
 def _require_mendable(changes: Mapping[str, Difference], follows: bool) -> None:
