@@ -200,32 +200,30 @@ def test_other_changes_with_added_columns_copy_the_table(captured: Captured, cha
 def test_random_changes_of_columns(captured: Captured, seed: int) -> None:
     """Columns come, go and get other names, between writes and runs; the lake has the database's rows."""
     pick, database = random.Random(seed), captured.database
-    names, columns = [f"c{number}" for number in range(4)], {"owner": "text", "balance": "int"}
+    # A name has one type: what the lake's table cannot become is refused.
+    names, columns = [f"c{number}" for number in range(4)], ["owner", "balance"]
     captured.run()
     for _ in range(6):
         for _ in range(pick.randint(1, 6)):
             name = pick.choice(names)
             match pick.randrange(5):
                 case 0 | 1 if name not in columns:
-                    columns[name] = pick.choice(["int", "text"])
+                    columns.append(name)
                     default = pick.choice(["", "", " DEFAULT 7", " DEFAULT (random() * 9)::int"])
-                    database.execute(f"ALTER TABLE accounts ADD COLUMN {name} {columns[name]}{default}")
+                    database.execute(f"ALTER TABLE accounts ADD COLUMN {name} int{default}")
                 case 2 if name in columns and pick.random() < 0.5:
-                    del columns[name]
+                    columns.remove(name)
                     database.execute(f"ALTER TABLE accounts DROP COLUMN {name}")
                 case 3 if name in columns and (other := pick.choice(names)) not in columns:
-                    columns[other] = columns.pop(name)
+                    columns[columns.index(name)] = other
                     database.execute(f"ALTER TABLE accounts RENAME COLUMN {name} TO {other}")
                 case 4 if pick.random() < 0.3:
                     database.execute(pick.choice(["VACUUM FULL accounts", "TRUNCATE accounts"]))
-            column, row = pick.choice(list(columns)), pick.randrange(30)
+            column, row = pick.choice(columns), pick.randrange(30)
             database.execute(
                 f"INSERT INTO accounts (id, {column}) VALUES ({row}, '{pick.randrange(9)}') "
                 f"ON CONFLICT (id) DO UPDATE SET {column} = EXCLUDED.{column}"
             )
             database.execute(f"DELETE FROM accounts WHERE id = {pick.randrange(30)}")
-        failed = captured.pipeline.run()
-        if failed.state != "COMPLETED":
-            # A column of another type under an old name: the lake's table is made anew.
-            captured.pipeline.run(full=["bank_accounts"])
+        captured.run()
         captured.require_equal("accounts", ", ".join(["id", *columns]))
