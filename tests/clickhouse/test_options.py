@@ -96,6 +96,20 @@ def test_a_server_that_does_not_answer_is_named_without_the_password() -> None:
     assert "secret-1" not in f"{refused.value} {refused.value.hint} {refused.value.parameters}"
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="SINK_NOT_REACHABLE") as refused:
+        open_sink("mirror", "clickhouse", {"url": f"clickhouse://embedded/{tmp_path}/file/lake"})
+    assert f"{tmp_path}/file/lake" in str(refused.value)
+    assert "below the folder where the run is started" in str(refused.value.hint)
+
+
+def test_options_of_tables_are_among_those_that_are_known() -> None:
+    with pytest.raises(SinkError, match=r"no option orderby\.totals") as refused:
+        clickhouse_options("mirror", {"url": "clickhouse://ch/shop", "orderby.totals": "customer"})
+    assert "order_by.TABLE" in str(refused.value.hint)
+
+
 def test_one_process_runs_the_engine_in_one_folder(tmp_path: Path) -> None:
     first = open_sink("one", "clickhouse", {"url": f"clickhouse://embedded/{tmp_path}/one"})
     with pytest.raises(SinkError) as refused:

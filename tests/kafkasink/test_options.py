@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import math
 from decimal import Decimal
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.sinks import has_adapter
 from tautochrone.sinks.json_rows import JsonRows, comparable
+from tautochrone.sinks.kafka import client
 from tautochrone.sinks.kafka.options import Mode, kafka_options
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -84,3 +87,21 @@ def test_types_and_keys_that_do_not_fit_are_refused() -> None:
     with pytest.raises(SinkError) as refused:
         JsonRows("mirror", ORDERS, spark.StructType(), ["id"])
     assert refused.value.error_class == "SINK_COLUMN_MISSING"
+
+
+def test_a_cluster_that_does_not_answer_in_time_is_not_reachable() -> None:
+    with (
+        pytest.raises(SinkError, match="SINK_NOT_REACHABLE") as refused,
+        client.kafka_errors("feed"),
+    ):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    assert refused.value.retryable
+    assert "kafka.bootstrap.servers" in str(refused.value.hint)
+
+
+def test_attempts_to_connect_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger(client.__name__)
+    for number in range(20):
+        log.error("FAIL [thrd:broker:9092]: Connection refused (after %dms in state CONNECT)", number)
+    log.error("FAIL [thrd:other:9092]: Connection refused (after 0ms in state CONNECT)")
+    assert len(caplog.records) == 2

@@ -120,7 +120,16 @@ class _EmbeddedEngine:
                     hint="Give all embedded sinks of a job the same folder and different databases, "
                     "or use a server.",
                 )
-            Path(self._folder).mkdir(parents=True, exist_ok=True)
+            try:
+                Path(self._folder).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SinkError(
+                    "SINK_NOT_REACHABLE",
+                    f"Sink {self._name}: the folder {self._folder} cannot be made: {error.strerror}",
+                    hint="Name a folder in the url that the user of the run may write to; one that does not "
+                    "begin with a slash is below the folder where the run is started.",
+                    retryable=True,
+                ) from error
             try:
                 session = embedded.Session(self._folder)  # type: ignore[no-untyped-call]
             except Exception as error:
@@ -178,6 +187,7 @@ class HttpEngine:
             raise SinkError(
                 "SINK_NOT_REACHABLE",
                 f"{self._subject}: no connection to ClickHouse at {options.host}:{options.port}: {error}",
+                hint="Is it up, and are host, port, TLS, user and password right?",
                 retryable=True,
             ) from error
 

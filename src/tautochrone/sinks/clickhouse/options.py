@@ -104,7 +104,8 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
     """
     hint = "clickhouse://user@host:8123/database, clickhouses://… with TLS, or clickhouse://embedded/folder"
     url = urlsplit(require_option(name, "clickhouse", options, "url", hint))
-    require_known(name, options, _NAMES, _TABLE_PREFIXES)
+    of_tables = "".join(f", {prefix}TABLE" for prefix in _TABLE_PREFIXES)
+    require_known(name, options, _NAMES, _TABLE_PREFIXES, note=of_tables)
     if url.scheme not in ("clickhouse", "clickhouses") or not url.hostname:
         raise invalid_option(
             name, f"cannot read the url {url.scheme}://…", "Write clickhouse://user@host:8123/database."

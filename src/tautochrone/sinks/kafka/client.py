@@ -36,8 +36,29 @@ _UNREACHABLE = frozenset(
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
     }
 )
+_REPORT_AGAIN_S = 60.0
+
+
+class _OncePerMinute(logging.Filter):
+    """The client logs each attempt to connect, ten in a second; the error of the delivery says the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reported: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage().partition(" (after ")[0]
+        now = time.monotonic()
+        reported = {t: at for t, at in self._reported.items() if now - at < _REPORT_AGAIN_S}
+        is_new = text not in reported
+        self._reported = {**reported, text: now} if is_new else reported
+        return is_new
+
+
+_log.addFilter(_OncePerMinute())
 
 
 class SessionLostError(Exception):
