@@ -35,7 +35,7 @@ from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, 
 from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
-from tautochrone.sources.mysql.reader import LogReader, table_changed
+from tautochrone.sources.mysql.reader import LogReader, definitions_outdated, table_changed
 from tautochrone.sources.mysql.rows import truncate_row
 from tautochrone.sources.mysql.server import (
     check_server,
@@ -144,7 +144,7 @@ class MySQLChangeLog:
             now = existing.get(name)
             if now is None or now.fingerprint != table.fingerprint:
                 change = "dropped" if now is None else "changed"
-                raise table_changed(name, change, mended_by_definitions=self._capture.follows_changes)
+                raise (definitions_outdated if self._capture.follows_changes else table_changed)(name, change)
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition) -> LogPosition:

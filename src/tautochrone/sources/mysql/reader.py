@@ -18,23 +18,27 @@ from tautochrone.sources.mysql.statements import begins_group, effects_of, ends_
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
-__all__ = ["LogReader", "table_changed"]
+__all__ = ["LogReader", "definitions_outdated", "table_changed"]
 
 _DECODED_BYTES = 8 * 1024 * 1024
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
 
 
-def table_changed(name: str, change: str, *, mended_by_definitions: bool = False) -> IngestError:
-    """
-    Args:
-        mended_by_definitions: the table as it is now is captured once definitions are loaded anew.
-    """
-    error = DefinitionsOutdatedError if mended_by_definitions else IngestError
-    return error(
+def table_changed(name: str, change: str) -> IngestError:
+    return IngestError(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} was {change} since it is captured",
         hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
+    )
+
+
+def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
+    """The table as it is now is captured once definitions are loaded anew."""
+    return DefinitionsOutdatedError(
+        "CAPTURED_TABLE_CHANGED",
+        f"The table {name} was {change} since it is captured",
+        hint="run again, as a continuous run does by itself: definitions then have the table as it is",
     )
 
 

@@ -56,6 +56,7 @@ from tautochrone.sources.postgresql.continuity import (
     with_batch,
 )
 from tautochrone.sources.postgresql.copy_again import (
+    definitions_outdated,
     differences,
     relations_unlike_tables,
     require_no_new_tables,
@@ -190,7 +191,7 @@ class PostgreSQLChangeLog:
             now = existing.get(name)
             if now is None or now.columns != table.columns or now.oid != table.oid:
                 change = "was dropped or renamed" if now is None else "was changed"
-                raise table_changed(name, change, mended_by_definitions=follows)
+                raise (definitions_outdated if follows else table_changed)(name, change)
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition) -> LogPosition:

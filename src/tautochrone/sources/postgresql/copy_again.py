@@ -34,6 +34,7 @@ from tautochrone.sources.postgresql.server import add_to_publication, await_runn
 from tautochrone.sources.postgresql.tables import CapturedTable, matching_tables
 
 __all__ = [
+    "definitions_outdated",
     "differences",
     "relations_unlike_tables",
     "require_no_new_tables",
@@ -120,7 +121,7 @@ def require_no_new_tables(
     """
     for table in matching_tables(existing, patterns, exclude):
         if table.name not in captured and table.has_identity:
-            raise table_changed(table.name, "came", mended_by_definitions=True)
+            raise definitions_outdated(table.name, "came")
 
 
 def relations_unlike_tables(
@@ -198,14 +199,18 @@ def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[s
     ]
 
 
-def table_changed(name: str, change: str, *, mended_by_definitions: bool = False) -> IngestError:
-    """
-    Args:
-        mended_by_definitions: the table as it is now is captured once definitions are loaded anew.
-    """
-    error = DefinitionsOutdatedError if mended_by_definitions else IngestError
-    return error(
+def table_changed(name: str, change: str) -> IngestError:
+    return IngestError(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} {change} since it is captured",
         hint=f"run again: the table is copied; if it is refused again, {COPY_AGAIN}",
+    )
+
+
+def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
+    """The table as it is now is captured once definitions are loaded anew."""
+    return DefinitionsOutdatedError(
+        "CAPTURED_TABLE_CHANGED",
+        f"The table {name} {change} since it is captured",
+        hint="run again, as a continuous run does by itself: definitions then have the table as it is",
     )
