@@ -112,6 +112,14 @@ def test_refusals_of_snapshots(text: str, error_class: str) -> None:
     assert refused.value.error_class == error_class
 
 
+@pytest.mark.parametrize("name", ["f", "comment", "s.comment"])
+def test_flow_with_a_comment(name: str) -> None:
+    text = f"CREATE FLOW {name} COMMENT 'as AS' AS AUTO CDC INTO a FROM STREAM(b) KEYS (id) SEQUENCE BY x"
+    clause = auto_cdc_clause(text, "a.sql:1")
+    assert clause is not None
+    assert (".".join(clause.flow), clause.target) == (name, ("a",))
+
+
 def test_flow_that_runs_once() -> None:
     text = "CREATE FLOW f AS AUTO CDC ONCE INTO a FROM STREAM(b) KEYS (id) SEQUENCE BY x"
     clause = auto_cdc_clause(text, "a.sql:1")
@@ -140,6 +148,8 @@ def test_other_statements_have_none(text: str) -> None:
         ("KEYS (id) KEYS (id) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
         ("KEYS (id) SEQUENCE BY x STORED AS BITEMPORAL", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
         ("KEYS (id) SEQUENCE BY x SYSTEM SEQUENCE BY y", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
+        ("KEYS (id) WHERE x = 'a' SEQUENCE BY x", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
+        ("KEYS (id) IGNORE NULL UPDATES WHERE x = 'a' SEQUENCE BY x", "AUTO_CDC_ARGUMENT_NOT_SUPPORTED"),
         ("KEYS (id) COLUMNS SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
         ("KEYS (id) IGNORE NULL UPDATES (a) SEQUENCE BY x", "AUTO_CDC_SYNTAX"),
         ("KEYS (id) IGNORE NULL UPDATES ON SEQUENCE BY x", "AUTO_CDC_SYNTAX"),

@@ -90,7 +90,10 @@ class _Parser:
             target = self._name(position + 1, source)
             position = source
             if self._upper[:2] == ["CREATE", "FLOW"]:
-                flow = self._name(2, self._find("AS", 2))
+                end = self._find("AS", 2)
+                # CREATE FLOW name COMMENT 'text' AS …: comments of flows are shown nowhere.
+                end -= 2 if end > 4 and self._upper[end - 2] == "COMMENT" else 0
+                flow = self._name(2, end)
         if self._upper[position : position + 1] != ["FROM"]:
             raise self._invalid("FROM and a stream is missing")
         first = self._next_clause(position + 1)
@@ -161,6 +164,15 @@ class _Parser:
     def _parts(self, first: int) -> dict[tuple[str, ...], tuple[int, int]]:
         """By clause, the words that follow it."""
         parts: dict[tuple[str, ...], tuple[int, int]] = {}
+        for at in range(first, len(self._words)):
+            if self._upper[at] == "WHERE" and self._depths[at] == 0:
+                raise DefinitionError(
+                    "AUTO_CDC_ARGUMENT_NOT_SUPPORTED",
+                    f"AUTO CDC does not take {self._between((at, self._next_clause(at)))}",
+                    sqlstate="0A000",
+                    location=self._location,
+                    hint="filter in a temporary view over the stream, and name it as the source",
+                )
         position = first
         while position < len(self._words):
             clause = self._clause_at(position)
