@@ -1,4 +1,4 @@
-"""Carries decisions out for transactions that other programs drive, in one database of a ClickHouse server.
+"""Carries decisions out for transactions that other programs drive, in a database on each of some servers.
 
 A program stages each chunk in a table of its own, called `staged_name`, made like the table of the chunk.
 
@@ -7,6 +7,10 @@ A program stages each chunk in a table of its own, called `staged_name`, made li
 2. `commit` renames the tables again, so that another service that is at the same cannot go on, moves their
    partitions (`MOVE PARTITION`), records the id in `taut_committed`, and drops them.
 3. `rollback` drops them.
+
+With several servers each chunk is on the one that it names, and each server does these steps with its own
+chunks. The store of the service decides for all of them: `prepare` asks every server, and `commit` is called
+until every one has done it.
 
 An id in `taut_committed` is neither committed again nor rolled back, also when the store of the service is
 an older copy that does not know it.
@@ -19,7 +23,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from tautochrone.errors import SinkError
@@ -30,7 +34,12 @@ from tautochrone.sinks.clickhouse.participant_options import participant_options
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.clickhouse.waits import running_statements
 
-__all__ = ["ClickHouseParticipant", "open_clickhouse_participant", "staged_name"]
+__all__ = [
+    "ClickHouseParticipant",
+    "ShardedClickHouseParticipant",
+    "open_clickhouse_participant",
+    "staged_name",
+]
 
 _COMMITTED = "taut_committed"
 _STAGED, _TAKEN, _MOVING = "taut_staged_", "taut_taken_", "taut_moving_"
@@ -56,7 +65,8 @@ def open_clickhouse_participant(
     Raises:
         SettingsError: what is wrong with the options.
     """
-    return ClickHouseParticipant(name, participant_options(name, options, location))
+    servers = participant_options(name, options, location)
+    return (ClickHouseParticipant if len(servers) == 1 else ShardedClickHouseParticipant)(name, servers)
 
 
 def staged_name(transaction: str, chunk: str) -> str:
@@ -70,62 +80,117 @@ def staged_name(transaction: str, chunk: str) -> str:
 
 
 class ClickHouseParticipant:
-    """See the module docstring. Safe to share between threads: each call has a connection of its own."""
+    """See the module docstring. Safe to share between threads: each call has connections of its own.
 
-    def __init__(self, name: str, options: ClickHouseOptions) -> None:
+    Args:
+        options: of each server.
+    """
+
+    def __init__(self, name: str, options: Sequence[ClickHouseOptions]) -> None:
         self._name = name
-        self._options = options
+        self._options = {f"{each.host}:{each.port}": each for each in options}
 
     @property
     def description(self) -> str:
-        """The server and the database, for people."""
-        return f"ClickHouse at {self._options.address}"
+        """The servers and their databases, for people."""
+        return f"ClickHouse at {', '.join(each.address for each in self._options.values())}"
 
     def check(self) -> None:
         """Ask the server, and create the table of ids if it is missing.
 
         Raises:
-            SinkError: it does not answer, does not let us in, or has no such database.
+            SinkError: one does not answer, does not let us in, or has no such database; two are the same
+                database.
         """
-        with self._connected() as server:
-            server.require_database()
+        with self._connected():
+            pass
 
     def prepare(self, transaction: CoordinatedTransaction, chunks: Sequence[TransactionChunk]) -> None:
-        with self._connected() as server:
-            server.require_database()
-            server.require_not_committed(transaction.id)
-            for chunk in chunks:
-                server.prepare(transaction.id, chunk)
+        with self._connected() as servers:
+            for server in servers.values():
+                server.require_not_committed(transaction.id)
+            for name, own in self._by_server(chunks).items():
+                for chunk in own:
+                    servers[name].prepare(transaction.id, chunk)
 
     def commit(self, transaction: CoordinatedTransaction, chunks: Sequence[TransactionChunk]) -> None:
-        with self._connected() as server:
-            server.require_database()
-            if not server.is_committed(transaction.id):
-                try:
-                    server.move(transaction, chunks)
-                except SinkError:
-                    # Another service that was at the same may have finished it.
-                    if not server.is_committed(transaction.id):
-                        raise
-            server.drop_all(transaction.id)
+        with self._connected() as servers:
+            for name, own in self._by_server(chunks).items():
+                server = servers[name]
+                if not server.is_committed(transaction.id):
+                    try:
+                        server.move(transaction, own)
+                    except SinkError:
+                        # Another service that was at the same may have finished it.
+                        if not server.is_committed(transaction.id):
+                            raise
+                server.drop_all(transaction.id)
 
     def rollback(
         self,
         transaction: CoordinatedTransaction,
         chunks: Sequence[TransactionChunk],  # noqa: ARG002
     ) -> None:
-        with self._connected() as server:
-            server.require_database()
-            server.require_not_committed(transaction.id)
-            server.drop_all(transaction.id)
+        with self._connected() as servers:
+            for server in servers.values():
+                server.require_not_committed(transaction.id)
+            for server in servers.values():
+                server.drop_all(transaction.id)
 
     @contextmanager
-    def _connected(self) -> Iterator[_Server]:
-        engine = HttpEngine(self._name, self._options, subject=f"Participant {self._name}")
-        try:
-            yield _Server(self._name, engine, self._options.database)
-        finally:
-            engine.close()
+    def _connected(self) -> Iterator[Mapping[str, _Server]]:
+        """All servers: nothing is begun before each of them answers."""
+        with ExitStack() as connections:
+            servers, identities = {}, dict[str, str]()
+            for name, options in self._options.items():
+                engine = HttpEngine(self._name, options, subject=f"Participant {self._name}")
+                connections.callback(engine.close)
+                servers[name] = _Server(self._name, engine, options.database)
+                identity = servers[name].require_database()
+                if identity in identities:
+                    raise SinkError(
+                        "PARTICIPANT_SERVERS_SAME",
+                        f"Participant {self._name}: {identities[identity]} and {name} are the same database",
+                        hint="Each url must be a server of its own, with a part of the rows.",
+                        parameters={"participant": self._name},
+                        sqlstate="55000",
+                    )
+                identities[identity] = name
+            yield servers
+
+    def _by_server(self, chunks: Sequence[TransactionChunk]) -> Mapping[str, Sequence[TransactionChunk]]:
+        """By server its chunks; none for a server that has no rows of the transaction.
+
+        Raises:
+            SinkError: `PARTICIPANT_SERVER_UNKNOWN`.
+        """
+        parts: dict[str, list[TransactionChunk]] = {name: [] for name in self._options}
+        for chunk in chunks:
+            # Of a server that is not among them nobody knows whether it has committed.
+            server = chunk.server or (next(iter(parts)) if len(parts) == 1 else "")
+            if server not in parts:
+                raise SinkError(
+                    "PARTICIPANT_SERVER_UNKNOWN",
+                    f"Participant {self._name}: chunk {chunk.id} is on the server {server or '(not named)'}, "
+                    f"and its servers are {', '.join(parts)}",
+                    hint="Register chunks with one of them as their server. If the participant's url was "
+                    "changed while the transaction ran, set it back until it has ended.",
+                    parameters={"participant": self._name},
+                    sqlstate="55000",
+                )
+            parts[server].append(chunk)
+        return parts
+
+
+class ShardedClickHouseParticipant(ClickHouseParticipant):
+    """With several servers: a chunk has to name one of them."""
+
+    def server_of(self, transaction: CoordinatedTransaction, chunk: TransactionChunk) -> str:
+        """The server that the chunk names; for one that names none of them, always the same one."""
+        names = list(self._options)
+        if chunk.server in names:
+            return chunk.server
+        return names[int(_digest(f"{transaction.id} {chunk.id}"), 16) % len(names)]
 
 
 class _Server:
@@ -136,14 +201,17 @@ class _Server:
         self._engine = engine
         self._database = database
 
-    def require_database(self) -> None:
+    def require_database(self) -> str:
         """Create the table of ids, in a database in which tables can be renamed while they are used.
+
+        Returns:
+            Which database it is, under whatever name its server is reached.
 
         Raises:
             SinkError: `PARTICIPANT_DATABASE_UNFIT`.
         """
         engines = self._engine.rows(
-            f"SELECT engine FROM system.databases WHERE name = {text_sql(self._database)}"
+            f"SELECT engine, toString(uuid) FROM system.databases WHERE name = {text_sql(self._database)}"
         )
         if not engines or engines[0][0] != "Atomic":
             problem = f"has the engine {engines[0][0]}" if engines else "does not exist"
@@ -159,6 +227,7 @@ class _Server:
             "(id String, owner String, committed_at DateTime('UTC') DEFAULT now()) "
             "ENGINE = MergeTree ORDER BY id SETTINGS non_replicated_deduplication_window = 0"
         )
+        return str(engines[0][1])
 
     # -- ids --------------------------------------------------------------------------------------
 

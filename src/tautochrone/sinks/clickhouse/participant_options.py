@@ -1,8 +1,8 @@
-"""The options of a participant of the format `clickhouse`."""
+"""The options of a participant of the format `clickhouse`, one value for each server that `url` lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -18,8 +18,8 @@ _NAMES = ("url", "user", "password", "database", *_TLS)
 _EXAMPLE = "clickhouse://user@host:8123/database, or clickhouses://… with TLS"
 
 
-def participant_options(name: str, options: Mapping[str, str], location: str) -> ClickHouseOptions:
-    """Read the options. Nothing is connected to.
+def participant_options(name: str, options: Mapping[str, str], location: str) -> Sequence[ClickHouseOptions]:
+    """Read the options: those of each server. Nothing is connected to.
 
     Args:
         location: of the participant's section, for errors.
@@ -28,14 +28,17 @@ def participant_options(name: str, options: Mapping[str, str], location: str) ->
         SettingsError: `PARTICIPANT_OPTION_MISSING`, `PARTICIPANT_OPTION_INVALID`,
             `PARTICIPANT_PACKAGE_MISSING`.
     """
-    if not options.get("url"):
+    urls = [url.strip() for url in options.get("url", "").split(",") if url.strip()]
+    if not urls:
         raise SettingsError(
             "PARTICIPANT_OPTION_MISSING",
             f"Participant {name}: clickhouse needs the option url",
             hint=_EXAMPLE,
             location=location,
         )
-    for problem, hint in chain(_url_problems(name, options), _other_problems(options)):
+    by_url = [{**options, "url": url} for url in urls]
+    problems = [problem for each in by_url for problem in _url_problems(name, each)]
+    for problem, hint in chain(problems, _repeated_servers(by_url, problems), _other_problems(options)):
         raise SettingsError(
             "PARTICIPANT_OPTION_INVALID", f"Participant {name} {problem}", hint=hint, location=location
         )
@@ -46,6 +49,10 @@ def participant_options(name: str, options: Mapping[str, str], location: str) ->
             hint="pip install 'tautochrone[clickhouse]'",
             location=location,
         )
+    return [_server(each) for each in by_url]
+
+
+def _server(options: Mapping[str, str]) -> ClickHouseOptions:
     url = urlsplit(options["url"])
     return ClickHouseOptions(
         host=url.hostname or "",
@@ -71,14 +78,22 @@ def _url_problems(name: str, options: Mapping[str, str]) -> Iterator[tuple[str, 
     if url.password is not None:
         section = f"[transactions.participants.{name}.options]"
         yield "has a password in its url", f'Write {section} password = {{ env = "…" }}.'
-    if url.scheme not in ("clickhouse", "clickhouses") or not url.hostname or "," in options["url"]:
-        yield "needs the url of one server", f"Write {_EXAMPLE}."
+    if url.scheme not in ("clickhouse", "clickhouses") or not url.hostname:
+        yield "needs urls of servers", f"Write {_EXAMPLE}; several with commas between them."
     if url.hostname == "embedded" and port is None:
         yield "names the embedded engine, which no other program can write to", f"Write {_EXAMPLE}."
     if not _database(url, options):
         yield "names no database", "Write it behind the host in the url, or as the option database."
     if url.scheme != "clickhouses" and any(options.get(option) for option in _TLS):
         yield "has options of TLS without TLS", "Write clickhouses://… in its url."
+
+
+def _repeated_servers(
+    by_url: Sequence[Mapping[str, str]], problems: Sequence[object]
+) -> Iterator[tuple[str, str]]:
+    servers = [] if problems else [_server(options) for options in by_url]
+    if len({(server.host, server.port) for server in servers}) < len(servers):
+        yield "names a server twice in its url", "Each server has a part of the rows."
 
 
 def _other_problems(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
