@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from tautochrone.errors import DefinitionError, IngestError, SourceUnreachableError, TautochroneError
+from tautochrone.errors import (
+    DefinitionError,
+    DefinitionsOutdatedError,
+    IngestError,
+    SourceUnreachableError,
+    TautochroneError,
+)
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.mysql import flavors
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
@@ -311,6 +317,20 @@ def test_a_table_that_comes_later_is_copied(schema: Schema) -> None:
         ("copy", "1", None),
         ("copy", "2", "b"),
     ]
+    log.close()
+
+
+def test_a_table_that_comes_while_the_log_is_read_ends_the_flow_once(schema: Schema) -> None:
+    schema.run(_TABLE)
+    log = MySQLChangeLog(replace(schema.capture(), patterns=[f"{schema.name}.*"], exclude=["*.hidden_*"]))
+    position = log.begin("reader")
+    schema.run("CREATE TABLE hidden_one (id INT PRIMARY KEY)", "INSERT INTO t VALUES (5, 'x')")
+    position = log.read(position, 100).position
+    schema.run("CREATE TABLE later (id INT PRIMARY KEY)", "INSERT INTO t VALUES (6, 'y')")
+    with pytest.raises(DefinitionsOutdatedError, match="later was created since definitions were loaded"):
+        log.read(position, 100)
+    # The run goes on with these definitions if those with the table do not load.
+    assert events(log.read(position, 100).rows) == [("insert", "6", "y")]
     log.close()
 
 

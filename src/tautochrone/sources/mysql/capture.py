@@ -111,6 +111,8 @@ def capture(
         follows_cascades=cascades == "copy",
         copy_tasks=max(0, copy_tasks),
         server=server,
+        patterns=patterns_of(tables),
+        exclude=patterns_of(exclude),
     )
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention)

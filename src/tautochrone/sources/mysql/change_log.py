@@ -30,6 +30,7 @@ from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.mysql.binlog import dump, point_of
 from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
@@ -69,6 +70,7 @@ class Capture:
         follows_cascades: a table that a foreign key may have changed without a trace is copied again.
         copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
         server: `MariaDB` or `MySQL`.
+        patterns, exclude: what the names of its tables match.
     """
 
     name: str
@@ -78,6 +80,8 @@ class Capture:
     follows_cascades: bool = False
     copy_tasks: int = 8
     server: str = "MariaDB"
+    patterns: Sequence[str] = ()
+    exclude: Sequence[str] = ()
 
 
 class MySQLChangeLog:
@@ -87,6 +91,7 @@ class MySQLChangeLog:
         self._capture = capture
         self._tables = {table.name: table for table in capture.tables}
         self._connection: Any = None
+        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
         self._is_verified = False
         self._cascades: Mapping[str, Sequence[Cascade]] | None = None
         self._idle: tuple[int, int] | None = None
@@ -201,6 +206,10 @@ class MySQLChangeLog:
         if after.point == end:
             return nothing
         reader = self._read_log(connection, after, max_events)
+        if reader.has_new_tables and self._capture.follows_changes:
+            new = self._new_tables.take(name for name, table in read_tables(connection).items() if table.keys)
+            if new is not None:
+                raise definitions_outdated(new, "created")
         if reader.changed and reader.point == after.point:
             if not reader.by_cascade and not self._capture.follows_changes:
                 raise table_changed(reader.changed[0], "changed by a statement")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +23,7 @@ __all__ = ["LogReader", "definitions_outdated", "table_changed"]
 
 _DECODED_BYTES = 8 * 1024 * 1024
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
+_NEW_TABLES = re.compile(r"\s*(CREATE|ALTER|RENAME)\b", re.IGNORECASE)
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
 
 
@@ -37,7 +39,7 @@ def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
     """The table as it is now is captured once definitions are loaded anew."""
     return DefinitionsOutdatedError(
         "CAPTURED_TABLE_CHANGED",
-        f"The table {name} was {change} since it is captured",
+        f"The table {name} was {change} since definitions were loaded",
         hint="run again, as a continuous run does by itself: definitions then have the table as it is",
     )
 
@@ -70,6 +72,7 @@ class LogReader:
         changed: tables that the transaction behind `point` changes in a way that the log does not show: by a
             statement, or by foreign keys (`by_cascade`). There it stopped.
         is_at_end: it took all events.
+        has_new_tables: a statement may have made or renamed tables.
         committed_s: when the newest transaction with rows was committed, by the database's clock.
     """
 
@@ -82,6 +85,7 @@ class LogReader:
     cascades: Mapping[str, Sequence[Cascade]] = field(default_factory=dict)
     reached: int = 0
     committed_s: int | None = None
+    has_new_tables: bool = False
     rows: int = 0
     changed: tuple[str, ...] = ()
     by_cascade: bool = False
@@ -207,6 +211,7 @@ class LogReader:
         if is_commit is not None:
             self._end(event, is_committed=is_commit)
             return True
+        self.has_new_tables |= bool(_NEW_TABLES.match(query.text))
         normal = str.casefold if self.ignores_case else str
         known = {name: table for name, (table, _since) in self.tables.items()}
         effects = [

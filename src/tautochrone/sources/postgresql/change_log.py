@@ -35,6 +35,7 @@ from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.postgresql.alarms import Alarms, open_transactions
 from tautochrone.sources.postgresql.bulk import (
     CHUNK_BYTES,
@@ -59,7 +60,6 @@ from tautochrone.sources.postgresql.copy_again import (
     definitions_outdated,
     differences,
     relations_unlike_tables,
-    require_no_new_tables,
     restart_rows,
     resumed,
     table_changed,
@@ -126,6 +126,7 @@ class PostgreSQLChangeLog:
         self._keys = {table.name: table.identity for table in capture.tables}
         self._connection: psycopg.Connection | None = None
         self._alarms = Alarms()
+        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
         self._is_verified = False
         """Whether this connection has seen that the log has what the table took last."""
         self._idle: tuple[LogPosition, int] | None = None
@@ -184,14 +185,14 @@ class PostgreSQLChangeLog:
             IngestError: `CAPTURED_TABLE_CHANGED`.
         """
         existing = read_tables(connection, self._capture.publication, with_sizes=with_sizes)
-        follows = self._capture.follows_columns
-        if follows:
-            require_no_new_tables(existing, self._tables, self._capture.patterns, self._capture.exclude)
+        refused = definitions_outdated if self._capture.follows_columns else table_changed
+        new = self._new_tables.take(name for name, table in existing.items() if table.has_identity)
+        if new is not None and self._capture.follows_columns:
+            raise definitions_outdated(new, "came")
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is None or now.columns != table.columns or now.oid != table.oid:
-                change = "was dropped or renamed" if now is None else "was changed"
-                raise (definitions_outdated if follows else table_changed)(name, change)
+                raise refused(name, "was dropped or renamed" if now is None else "was changed")
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition) -> LogPosition:

@@ -9,7 +9,7 @@ the log and earlier copies had, and not for the copied rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import psycopg
@@ -31,13 +31,12 @@ from tautochrone.sources.postgresql.fingerprints import Difference, difference
 from tautochrone.sources.postgresql.messages import DecodedBatch
 from tautochrone.sources.postgresql.peek import COPY_AGAIN
 from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
-from tautochrone.sources.postgresql.tables import CapturedTable, matching_tables
+from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = [
     "definitions_outdated",
     "differences",
     "relations_unlike_tables",
-    "require_no_new_tables",
     "restart_rows",
     "resumed",
     "table_changed",
@@ -106,22 +105,6 @@ def resumed(
                 restarting[table.name] = Restart(point, transaction)
         return _with_copies(position, tables, chunks, restarting)
     raise table_changed(next(iter(changes)), "changed again and again")
-
-
-def require_no_new_tables(
-    existing: Mapping[str, CapturedTable],
-    captured: Collection[str],
-    patterns: Sequence[str],
-    exclude: Sequence[str],
-) -> None:
-    """Those without a key do not count: definitions that name them do not load.
-
-    Raises:
-        DefinitionsOutdatedError: `CAPTURED_TABLE_CHANGED`.
-    """
-    for table in matching_tables(existing, patterns, exclude):
-        if table.name not in captured and table.has_identity:
-            raise definitions_outdated(table.name, "came")
 
 
 def relations_unlike_tables(
@@ -211,6 +194,6 @@ def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
     """The table as it is now is captured once definitions are loaded anew."""
     return DefinitionsOutdatedError(
         "CAPTURED_TABLE_CHANGED",
-        f"The table {name} {change} since it is captured",
+        f"The table {name} {change} since definitions were loaded",
         hint="run again, as a continuous run does by itself: definitions then have the table as it is",
     )

@@ -14,7 +14,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.sources.postgresql.messages import Column, Relation
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
-__all__ = ["CapturedTable", "captured_tables", "matching_tables", "read_tables"]
+__all__ = ["CapturedTable", "captured_tables", "read_tables"]
 
 _QUERY = """
 SELECT n.nspname, c.relname, c.oid,
@@ -228,22 +228,10 @@ def read_tables(
     return tables
 
 
-def matching_tables(
-    tables: Mapping[str, CapturedTable], patterns: Sequence[str], exclude: Sequence[str]
-) -> tuple[CapturedTable, ...]:
-    """The tables that a pattern matches, such as `public.*` or `*.orders`."""
-    return tuple(
-        table
-        for name, table in tables.items()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-        and not any(fnmatchcase(name, pattern) for pattern in exclude)
-    )
-
-
 def captured_tables(
     tables: Mapping[str, CapturedTable], patterns: Sequence[str], exclude: Sequence[str], capture: str
 ) -> tuple[CapturedTable, ...]:
-    """The tables that are captured: see `matching_tables`.
+    """The tables that a pattern matches, such as `public.*` or `*.orders`.
 
     Raises:
         DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`.
@@ -255,7 +243,12 @@ def captured_tables(
                 f"The capture {capture} names {pattern}, and the database has no such table",
                 hint="a pattern is schema.table, with * for any characters; the role must see the schema",
             )
-    matching = matching_tables(tables, patterns, exclude)
+    matching = tuple(
+        table
+        for name, table in tables.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        and not any(fnmatchcase(name, pattern) for pattern in exclude)
+    )
     without_key = [table.name for table in matching if not table.has_identity]
     if without_key:
         raise DefinitionError(
