@@ -219,7 +219,7 @@ class LogReader:
             for effect in effects_of(query, self.tables.keys(), normal, known)
             if event.point > self.tables[effect.relation][1]
         ]
-        self.changed = tuple(effect.relation for effect in effects if effect.kind == "change")
+        self.changed = tuple(effect.relation for effect in effects if effect.kind in ("change", "behind"))
         if self.changed:
             return False
         for effect in effects:
