@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, StringType, StructField, StructType
 
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
@@ -114,7 +114,9 @@ class Table:
     rows: Counter[tuple[Any, ...]] = field(default_factory=Counter)
 
     def take(self, events: list[Event]) -> None:
-        frame = self.spark.createDataFrame([event.row() for event in events], QUERY)
+        self.take_rows(self.spark.createDataFrame([event.row() for event in events], QUERY))
+
+    def take_rows(self, frame: DataFrame) -> None:
         folded, _ = materialize(self.merge.folded(frame), max_rows=10_000)
         assert self.merge.invalid(folded).isEmpty()
         keys = {tuple(row) for row in self.merge.keys_of(folded).collect()}

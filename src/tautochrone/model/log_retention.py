@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["LOG_RETENTION", "RELATION_COLUMN", "log_retention_ms", "parse_log_retention"]
+__all__ = ["LOG_RETENTION", "RELATION_COLUMN", "duration_ms", "log_retention_ms", "parse_log_retention"]
 
 LOG_RETENTION = "tautochrone.log-retention"
 RELATION_COLUMN = "relation"
@@ -36,12 +36,18 @@ def parse_log_retention(text: str, location: str | None = None) -> int:
     >>> parse_log_retention("7 days"), parse_log_retention("90m"), parse_log_retention("0s")
     (604800000, 5400000, 0)
     """
-    match = _TEXT.fullmatch(text)
-    if match is None:
+    milliseconds = duration_ms(text)
+    if milliseconds is None:
         raise DefinitionError(
             "INVALID_LOG_RETENTION",
             f"{text!r} is no duration for which a log table keeps its rows",
             location=location,
             hint="such as '7 days', '12h' or '0s'",
         )
-    return round(float(match[1]) * _UNITS_MS[match[2][0]])
+    return milliseconds
+
+
+def duration_ms(text: str) -> int | None:
+    """Milliseconds; None: the text is no duration."""
+    match = _TEXT.fullmatch(text)
+    return None if match is None else round(float(match[1]) * _UNITS_MS[match[2][0]])

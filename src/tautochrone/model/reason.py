@@ -222,6 +222,10 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.INVALID_VALUES_NULL: (
         "rows that have NULL for a value that the type of its column does not have: {rows}, such as {example}"
     ),
+    ReasonCode.LATE_EVENTS_REFUSED: (
+        "events that came later than the table remembers deletions, and were refused: {events}, all before "
+        "{horizon}"
+    ),
     ReasonCode.NO_EVENTS_OF_KEYS: "its input got no event that changes a row",
     ReasonCode.ROWS_ADDED_TO_LINEAR_QUERY: "rows were only added to inputs of a linear query",
     ReasonCode.ESTIMATED_COSTS: _costs_text,

@@ -24,7 +24,7 @@ from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.auto_cdc_events import event_table, over_event_tables, over_snapshot_table
-from tautochrone.project.auto_cdc_query import check_auto_cdc, written_columns
+from tautochrone.project.auto_cdc_query import check_auto_cdc, check_sequence, written_columns
 from tautochrone.project.databricks.files import collected_clauses
 from tautochrone.project.definitions import (
     Definitions,
@@ -183,6 +183,8 @@ class _Analysis:
             self._definitions = over_snapshot_table(self._definitions, flow)
         flows = self._definitions.flows_of(name)
         frames = [self._flow(flow, (*path, name)) for flow in flows]
+        for frame in frames:
+            check_sequence(dataset, frame.schema)
         for number in over_event_tables([self._resolved[flow.name] for flow in flows]):
             frames[number] = self._over_event_table(flows[number], (*path, name))
         flows = self._definitions.flows_of(name)

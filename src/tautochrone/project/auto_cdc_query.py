@@ -23,15 +23,17 @@ from tautochrone.model.auto_cdc import (
 )
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import quoted
+from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.project.definitions import Flow, Query, QueryListener
 from tautochrone.project.explain_failure import CodePosition
+from tautochrone.spark.execute.late_events import has_horizon
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
 _NO_STREAM = "_LEGACY_ERROR_TEMP_1008"
 """Spark's class of a view that is read as a stream and is none."""
 
-__all__ = ["AutoCdcQuery", "check_auto_cdc", "written_columns"]
+__all__ = ["AutoCdcQuery", "check_auto_cdc", "check_sequence", "written_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,20 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
     """What the flows of a dataset must have in common.
 
     Raises:
-        DefinitionError: `AUTO_CDC_TARGET`, `AUTO_CDC_FLOWS_DIFFER`, `EXPECTATION_NOT_SUPPORTED`.
+        DefinitionError: `AUTO_CDC_TARGET`, `AUTO_CDC_FLOWS_DIFFER`, `EXPECTATION_NOT_SUPPORTED`,
+            `INVALID_TOMBSTONE_RETENTION`, `TOMBSTONE_RETENTION_NOT_SUPPORTED`.
     """
     common = common_auto_cdc([(flow.name, flow.auto_cdc, str(flow.location)) for flow in flows])
+    forgets = tombstone_retention_ms(dataset.properties, str(dataset.location)) is not None
+    if forgets and (common is None or common.scd_type != 1 or common.takes_snapshots):
+        raise DefinitionError(
+            "TOMBSTONE_RETENTION_NOT_SUPPORTED",
+            f"{dataset.name} has the property {TOMBSTONE_RETENTION}, and it is no table of SCD type 1 that "
+            "takes events of AUTO CDC flows",
+            sqlstate="0A000",
+            location=str(dataset.location),
+            hint="take the property out: other tables have no deletions to forget",
+        )
     if common is None:
         return
     location = str(flows[0].location)
@@ -151,6 +164,27 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
             location=str(dataset.location),
             hint="Let the source or the function leave such rows out, or give the expectations to the source "
             "or to a view over the table.",
+        )
+
+
+def check_sequence(dataset: Dataset, query: StructType) -> None:
+    """What a table that forgets deletions needs of its flows' queries.
+
+    Raises:
+        DefinitionError: `TOMBSTONE_RETENTION_WITHOUT_TIME`.
+    """
+    if tombstone_retention_ms(dataset.properties, str(dataset.location)) is None:
+        return
+    kind = query[SEQUENCE_COLUMN].dataType
+    if not has_horizon(kind):
+        raise DefinitionError(
+            "TOMBSTONE_RETENTION_WITHOUT_TIME",
+            f"{dataset.name} has the property {TOMBSTONE_RETENTION}, and its sequence is of type "
+            f"{kind.simpleString()}",
+            sqlstate="42K09",
+            location=str(dataset.location),
+            hint="a duration needs a sequence of type TIMESTAMP or DATE; without the property all deletions "
+            "are remembered",
         )
 
 

@@ -26,10 +26,12 @@ from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.expectations import counts
 from tautochrone.model.auto_cdc import AutoCdc
+from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.checked_events import checked_events
 from tautochrone.runtime.refresh.choose_mode import is_committed
@@ -49,6 +51,7 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.key_values import key_values
+from tautochrone.spark.execute.late_events import Horizon, horizon_of
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import (
     COUNT,
@@ -116,12 +119,23 @@ class AutoCdcRefresher:
         before = {} if is_first else task.violations_before
         with tuned(session, delta_rows=rows):
             checked = checked_events(parts, task.name, task.expectations, before)
+            violations = {**checked.violations, **self._late_so_far(task, before)}
             if parts:
-                refresh = _Merging(task, self._context, auto_cdc, session, mode, checked.violations)
+                refresh = _Merging(task, self._context, auto_cdc, session, mode, violations)
                 result = refresh.run(checked.parts, rows, None if changed is None else changed.new_keys)
+                violations = refresh.violations
             else:
-                result = _no_events(task, mode, ReasonCode.NO_NEW_ROWS, checked.violations)
-        return _with_counts(result, task, checked.violations)
+                result = _no_events(task, mode, ReasonCode.NO_NEW_ROWS, violations)
+        return _with_counts(result, task, violations)
+
+    def _late_so_far(self, task: RefreshTask, before: Mapping[str, int]) -> dict[str, int]:
+        """How many events were refused since the last full refresh; nothing if the table refuses none."""
+        properties = self._context.definitions.datasets[task.name].properties
+        return (
+            {TOMBSTONE_RETENTION: before.get(TOMBSTONE_RETENTION, 0)}
+            if TOMBSTONE_RETENTION in properties
+            else {}
+        )
 
     def _row_bound(self, name: TableName, merged: str | None, new: Version) -> int:
         """How many rows a table got since a version, at most."""
@@ -178,7 +192,7 @@ def _changed(task: RefreshTask) -> RefreshError:
         "AUTO_CDC_CHANGED",
         f"The flows of {task.name} merge otherwise than those that made its rows",
         hint=f"merge all events again with --full-refresh {task.name.table}, or take the change of keys, "
-        "types, tracked columns or flows back",
+        "types, tracked columns, flows or the retention of tombstones back",
         location=task.location,
         sqlstate="55000",
     )
@@ -193,7 +207,9 @@ class _Merging:
     auto_cdc: AutoCdc
     session: SparkSession
     mode: RefreshMode
-    violations: Mapping[str, int]
+    violations: dict[str, int]
+    """Of expectations, and under the name of the retention events that came too late."""
+    horizon: Horizon | None = None
 
     def run(
         self, parts: Sequence[DataFrame], max_events: int, new_keys: DataFrame | None = None
@@ -203,17 +219,50 @@ class _Merging:
         Args:
             new_keys: of a snapshot, the keys that the one before must not have.
         """
+        schema = self.context.schemas[self.task.name]
+        events = aligned_events(parts, schema, self.task.name)
+        merge = merge_of(self.task.flows, schema, events.schema, self.task.location)
+        layouts = {_STATE: self._layout(merge)}
+        states = States(self.context.base, self.context.lake, self.task.name, layouts, self.task.fork)
+        late = self._late_events(merge, events, states)
+        if self.horizon is not None:
+            events = events.where(~self.horizon.is_late())
+        result = self._merge(merge, merge.folded(events), max_events, states, new_keys)
+        if late is None:
+            return result
+        reason = several([result.refresh.reason, late])
+        return replace(result, refresh=replace(result.refresh, reason=reason))
+
+    def _late_events(self, merge: EventMerge, events: DataFrame, states: States) -> Reason | None:
+        """Why events are refused; None: none are. Sets the horizon."""
+        if self._retention_ms is None or self.mode is RefreshMode.FULL:
+            return None
+        self._require_state(states)
+        self.horizon = horizon_of(merge, states.stored_rows(_STATE), self._retention_ms)
+        count = 0 if self.horizon is None else events.where(self.horizon.is_late()).count()
+        if self.horizon is None or not count:
+            return None
+        self.violations[TOMBSTONE_RETENTION] += count
+        return Reason.of(ReasonCode.LATE_EVENTS_REFUSED, events=count, horizon=self.horizon.text)
+
+    @property
+    def _retention_ms(self) -> int | None:
+        dataset = self.context.definitions.datasets[self.task.name]
+        return tombstone_retention_ms(dataset.properties, str(dataset.location))
+
+    def _merge(
+        self,
+        merge: EventMerge,
+        folded: DataFrame,
+        max_events: int,
+        states: States,
+        new_keys: DataFrame | None,
+    ) -> Refreshed:
         task, is_first = self.task, self.mode is RefreshMode.FULL
-        schema = self.context.schemas[task.name]
-        events = aligned_events(parts, schema, task.name)
-        merge = merge_of(task.flows, schema, events.schema, task.location)
-        folded = merge.folded(events)
         folded, count = materialize(folded, max_rows=max_events)
         self._require_valid(merge, folded)
         if count == 0 and not is_first:
             return _no_events(task, self.mode, ReasonCode.NO_EVENTS_OF_KEYS, self.violations)
-        layout = self._layout(merge)
-        states = States(self.context.base, self.context.lake, task.name, {_STATE: layout}, task.fork)
         truncates = merge.is_truncating and bool(merge.truncations(folded).take(1))
         keys = _Keys(merge, folded, count, is_all=truncates)
         if is_first:
@@ -232,7 +281,7 @@ class _Merging:
         if is_local:
             frames = (merged.state, merged.added, merged.removed)
             merged = Merged(*(materialize(frame, max_rows=count + known)[0] for frame in frames))
-        return self._commit(merge, merged, states, schema, keys, is_local=is_local)
+        return self._commit(merge, merged, states, keys, is_local=is_local)
 
     def _require_unknown(self, merge: EventMerge, new_keys: DataFrame, state: DataFrame) -> None:
         """Refuse a snapshot in which a second row of a key came."""
@@ -268,6 +317,8 @@ class _Merging:
                 tracked,
                 lasting,
                 *([] if null_ignoring is None else [repr(null_ignoring).lower()]),
+                # After a longer retention than before, events would be late by one that is past.
+                *([] if self._retention_ms is None else ["tombstones", self._retention_ms]),
             ]
         )
         return StateLayout(
@@ -325,12 +376,12 @@ class _Merging:
         merge: EventMerge,
         merged: Merged,
         states: States,
-        schema: StructType,
         keys: _Keys,
         *,
         is_local: bool,
     ) -> Refreshed:
         task, is_first = self.task, self.mode is RefreshMode.FULL
+        schema = self.context.schemas[task.name]
         metadata = replace(task.metadata_with(self.mode), violations=self.violations)
         staged = task.table.stage(task.fork, align(merged.added, schema, str(task.name)), local=is_local)
         old_rows = {} if is_first else self._positions(merge, merged.removed, keys)
@@ -338,7 +389,9 @@ class _Merging:
             companions = states.companions({_STATE: states.build(_STATE, merged.state, task.metadata)})
         else:
             states.widen(_STATE, task.metadata)
-            companions = states.write({_STATE: merged.state}, task.metadata, (_STATE,) if is_local else ())
+            forgets = "false" if self.horizon is None else self.horizon.forgets
+            local = (_STATE,) if is_local else ()
+            companions = states.write({_STATE: merged.state}, task.metadata, local, forgets)
         committed = commit_change(
             task.table, task.fork, staged, old_rows, replace(metadata, companions=companions)
         )
@@ -429,9 +482,13 @@ def _no_events(
 
 
 def _with_counts(result: Refreshed, task: RefreshTask, violations: Mapping[str, int]) -> Refreshed:
-    """The result of a refresh, with the violations of the table's expectations."""
+    """The result of a refresh, with the violations of the table's expectations and the late events."""
     before = {} if task.is_full_requested else task.violations_before
     counted = counts(task.expectations, before, violations)
+    if TOMBSTONE_RETENTION in violations:
+        late = violations[TOMBSTONE_RETENTION]
+        change = late - before.get(TOMBSTONE_RETENTION, 0)
+        counted += (ExpectationCount(TOMBSTONE_RETENTION, ViolationAction.DROP, late, change),)
     return replace(result, refresh=replace(result.refresh, expectations=counted))
 
 

@@ -80,6 +80,11 @@ class States:
         """A state's rows at the fork."""
         return self.rows_at(number, self._version(number), only)
 
+    def stored_rows(self, number: int) -> DataFrame:
+        """All rows that a state's log has at the fork, of older runs too."""
+        stored: DataFrame = self._table(number).read(self.base, self._version(number))
+        return stored
+
     def row_count(self, number: int) -> int | None:
         """Rows that a state's log has at the fork; None when its table does not tell."""
         return self._table(number).row_count(self._version(number))
@@ -121,12 +126,17 @@ class States:
         return {str(self._name(number)): str(version) for number, version in versions.items()}
 
     def write(
-        self, updates: Mapping[int, DataFrame], commit_metadata: CommitMetadata, local: Collection[int]
+        self,
+        updates: Mapping[int, DataFrame],
+        commit_metadata: CommitMetadata,
+        local: Collection[int],
+        forgets: str = "false",
     ) -> Mapping[str, str]:
         """Append what a refresh changed; answers the companions for the view's commit metadata, all of them.
 
         Args:
             local: the updates whose rows the driver holds.
+            forgets: SQL that is true of rows which need not be kept when runs are folded.
         """
         assert self.fork.commit_metadata is not None
         names = {str(self._name(number)) for number in self.layouts}
@@ -135,12 +145,12 @@ class States:
         }
         for number, frame in updates.items():
             stored[str(self._name(number))] = str(
-                self._append(number, frame, commit_metadata, local=number in local)
+                self._append(number, frame, commit_metadata, forgets, local=number in local)
             )
         return stored
 
     def _append(
-        self, number: int, frame: DataFrame, commit_metadata: CommitMetadata, *, local: bool
+        self, number: int, frame: DataFrame, commit_metadata: CommitMetadata, forgets: str, *, local: bool
     ) -> Version:
         layout, table = self.layouts[number], self._table(number)
         fork = table.fork()
@@ -157,7 +167,7 @@ class States:
         if layout.is_buffer:
             return self._replaced(layout, table, fork, rows, commit_metadata, local=local)
         if runs >= limits.MAX_STATE_RUNS:
-            return self._fold(layout, table, fork, rows, commit_metadata)
+            return self._fold(layout, table, fork, rows, commit_metadata, forgets)
         staged = table.stage(fork, rows, local=local)
         return table.commit_staged(fork, [staged], _with_run(layout, commit_metadata, run, runs + 1)).version
 
@@ -168,6 +178,7 @@ class States:
         fork: Fork,
         newest: DataFrame,
         commit_metadata: CommitMetadata,
+        forgets: str,
     ) -> Version:
         """All runs and the newest one as one run."""
         values = (*layout.values, RUN)
@@ -180,7 +191,7 @@ class States:
             sf.expr(f"max_by(struct({', '.join(values)}), {RUN}) AS newest")
         )
         rows = folded.selectExpr(*layout.keys, *(f"newest.{value}" for value in values))
-        alive = rows.where(f"{layout.values[0]} > 0") if layout.keys else rows
+        alive = rows.where(f"{layout.values[0]} > 0 AND NOT ({forgets})") if layout.keys else rows
         if few:
             # Collected from one task and written from here, without the job of a write.
             alive = alive.sortWithinPartitions(*layout.keys) if layout.keys else alive

@@ -21,6 +21,7 @@ from tautochrone.model.file_tables import describe_files
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.read_points import ReadPointServer
 from tautochrone.model.reason import ReasonCode
+from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.runtime.refresh.event_merges import auto_cdc_of, input_of, rows_of_all_events
@@ -130,7 +131,8 @@ def verify(
             yield _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
             continue
         equal: bool | None = missing == unexpected == 0
-        why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint)
+        forgets = TOMBSTONE_RETENTION in definitions.datasets[view].properties
+        why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint, forgets=forgets)
         yield Verdict(
             dataset=view,
             checkpoint=checkpoint,
@@ -142,9 +144,17 @@ def verify(
 
 
 def _why_unknown(
-    store: Store, graph: Graph, flow: ResolvedFlow, view: TableName, checkpoint: CheckpointNumber
+    store: Store,
+    graph: Graph,
+    flow: ResolvedFlow,
+    view: TableName,
+    checkpoint: CheckpointNumber,
+    *,
+    forgets: bool,
 ) -> str | None:
     """Why a view may rightly differ from its recomputation, or None."""
+    if forgets:
+        return f"events may have come too late for it: it has the property {TOMBSTONE_RETENTION}"
     if flow.file_tables:
         # The store carries an older version of a table of files on, where the cut names none.
         refreshes = (r for r in store.history.refreshes(view) if r.checkpoint <= checkpoint)
