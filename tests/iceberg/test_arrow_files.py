@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.testing.lake_conformance import commit_metadata
@@ -49,7 +50,7 @@ def test_spark_reads_what_was_written(spark: SparkSession) -> None:
     fork = table.fork()
     # The columns' order is the table's.
     staged = table.stage_arrow(fork, rows.select(ARROW_SCHEMA.names[::-1]))
-    assert staged is not None
+    assert not isinstance(staged, Reason)
     assert staged.rows == len(ROWS)
     version = table.commit_staged(fork, [staged], commit_metadata()).version
     assert table.row_count(version) == len(ROWS)
@@ -62,7 +63,9 @@ def test_spark_reads_what_was_written(spark: SparkSession) -> None:
     assert (files["lower_bound"], files["upper_bound"], files["null_value_count"]) == (2**60, 2**60 + 99, 1)
     # By Spark and without it, rows of one table.
     fork = table.fork()
-    table.commit_staged(fork, [table.stage(fork, expected)], commit_metadata())
+    staged = table.stage(fork, expected.repartition(2), local=True)
+    assert staged.left_to_spark == Reason.of(ReasonCode.ROWS_NOT_ON_DRIVER)
+    table.commit_staged(fork, [staged], commit_metadata())
     assert table.read(spark, table.current_version()).count() == 2 * len(ROWS)
 
 
@@ -72,7 +75,7 @@ def test_locations_are_not_decoded(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.data.path' = 'file:{folder}')")
     fork = table.fork()
     staged = table.stage_arrow(fork, rows)
-    assert staged is not None
+    assert not isinstance(staged, Reason)
     version = table.commit_staged(fork, [staged], commit_metadata()).version
     assert table.read(spark, version).count() == len(ROWS)
     assert len(list(folder.rglob("*.parquet"))) == 1
@@ -80,19 +83,40 @@ def test_locations_are_not_decoded(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_what_only_spark_writes(spark: SparkSession) -> None:
     table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
-    fork = table.fork()
-    assert table.stage_arrow(fork, rows.drop_columns(["snapshot"])) is None
-    assert table.stage_arrow(fork, rows.append_column("more", pa.nulls(len(ROWS)))) is None
-    assert table.stage_arrow(fork, rows.set_column(0, "point", [["no number"] * len(ROWS)])) is None
-    for statement in (
-        f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.parquet.page-size-bytes' = '1000')",
-        f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('write.parquet.page-size-bytes')",
-        f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.data.path' = 's3://bucket/a')",
-        f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('write.data.path')",
-        f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('encryption.key-id' = 'a')",
-        f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('encryption.key-id')",
-        f"ALTER TABLE {table.name.sql} ADD PARTITION FIELD relation",
+
+    def why(written: Any = rows) -> Reason | None:
+        staged = table.stage_arrow(table.fork(), written)
+        return staged if isinstance(staged, Reason) else None
+
+    assert why(rows.drop_columns(["snapshot"])) == Reason.of(ReasonCode.COLUMNS_OF_ROWS_DIFFER)
+    more = rows.append_column("more", pa.nulls(len(ROWS)))
+    assert why(more) == Reason.of(ReasonCode.COLUMNS_OF_ROWS_DIFFER)
+    cast = why(rows.set_column(0, "point", [["no number"] * len(ROWS)]))
+    assert cast is not None
+    assert cast.code is ReasonCode.VALUES_CAST_BY_SPARK
+    assert "no number" in cast.params["text"]
+    for name, value, reason in (
+        ("write.parquet.page-size-bytes", "1000", _settings("write.parquet.page-size-bytes")),
+        ("write.parquet.compression-codec", "lz4", _settings("write.parquet.compression-codec")),
+        (
+            "write.data.path",
+            "s3://bucket/a",
+            Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location="s3://bucket/a"),
+        ),
+        ("encryption.key-id", "a", Reason.of(ReasonCode.TABLE_ENCRYPTED, property="encryption.key-id")),
+        ("write.format.default", "orc", Reason.of(ReasonCode.FILE_FORMAT_OF_SPARK, format="orc")),
     ):
-        spark.sql(statement)
-        written = table.stage_arrow(table.fork(), rows) is not None
-        assert written == ("UNSET" in statement)
+        spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('{name}' = '{value}')")
+        assert why() == reason
+        spark.sql(f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('{name}')")
+        assert why() is None
+    spark.sql(f"ALTER TABLE {table.name.sql} ADD PARTITION FIELD relation")
+    assert why() == Reason.of(ReasonCode.TABLE_PARTITIONED)
+    spark.sql(f"ALTER TABLE {table.name.sql} DROP PARTITION FIELD relation")
+    spark.sql(f"ALTER TABLE {table.name.sql} ADD COLUMN more STRUCT<a: INT>")
+    structs = rows.append_column("more", pa.nulls(len(ROWS)))
+    assert why(structs) == Reason.of(ReasonCode.COLUMN_WRITTEN_BY_SPARK, column="more")
+
+
+def _settings(name: str) -> Reason:
+    return Reason.of(ReasonCode.PARQUET_SETTINGS, settings=[name])

@@ -14,10 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from tautochrone.iceberg.reads import key_positions
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model import limits
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, LakeTable
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.testing.lake_conformance import commit_metadata
 
@@ -84,23 +86,52 @@ def test_rows_of_keys_are_those_that_a_query_finds(spark: SparkSession, table: L
             assert positions == found_by_query(spark, table, keys, names), names
     fork = table.fork()
     positions = table.positions_of_keys(fork, pa.table({"id": pa.array([50, 51], pa.int64())}))
+    assert not isinstance(positions, Reason)
     assert positions
     removed = table.apply(fork, [], positions, commit_metadata())
     assert removed.rows_deleted == sum(map(len, positions.values()))
     assert table.positions_of_keys(table.fork(), pa.table({"id": pa.array([50, 51], pa.int64())})) == {}
 
 
-def test_what_needs_a_query(spark: SparkSession, table: LakeTable) -> None:
+def test_what_needs_a_query(spark: SparkSession, table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = pa.table({"id": pa.array([50], pa.int64())})
     fork = table.fork()
-    assert table.positions_of_keys(fork, keys)
-    assert table.positions_of_keys(fork, pa.table({"other": [1]})) is None
-    spark.sql(f"ALTER TABLE {table.name.sql} ADD COLUMN later BIGINT")
-    assert table.positions_of_keys(table.fork(), pa.table({"later": [1]})) is None, "no file has the column"
-    for name in ("MAX_DRIVER_LOOKUP_FILES", "MAX_DRIVER_LOOKUP_BYTES"):
+    positions = table.positions_of_keys(fork, keys)
+    assert not isinstance(positions, Reason)
+    (path, *_) = positions
+    assert _why(table, pa.table({"other": [1]})) == (ReasonCode.KEY_COLUMN_NOT_IN_TABLE, {"column": "other"})
+    of_text = pa.table({"id": ["no number"]})
+    assert _why(table, of_text)[0] is ReasonCode.VALUES_CAST_BY_SPARK
+    spark.sql(f"ALTER TABLE {table.name.sql} ADD COLUMNS (later BIGINT, share DOUBLE)")
+    code, params = _why(table, pa.table({"later": [1]}))
+    assert (code, params["column"]) == (ReasonCode.KEY_COLUMN_NOT_IN_FILE, "later")
+    double = {"column": "share", "type": "double"}
+    assert _why(table, pa.table({"share": [1.0]})) == (ReasonCode.COLUMN_COMPARED_BY_SPARK, double)
+    for name, expected in (
+        ("MAX_DRIVER_LOOKUP_FILES", ReasonCode.KEYS_IN_MANY_FILES),
+        ("MAX_DRIVER_LOOKUP_BYTES", ReasonCode.KEY_COLUMNS_LARGE),
+    ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(limits, name, 1)
-            assert table.positions_of_keys(fork, keys) is None
-    (path, *_) = table.positions_of_keys(fork, keys) or {}
+            code, params = _why(table, keys)
+            assert (code, params["limit"]) == (expected, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_positions, "local_folder", lambda _path: None)
+        patch.setattr(limits, "MAX_DRIVER_LOOKUP_REMOTE_BYTES", 1)
+        assert _why(table, keys)[0] is ReasonCode.KEYS_IN_LARGE_REMOTE_FILES
+    monkeypatch.setattr(limits, "MAX_DELETION_VECTOR_POSITIONS", 0)
+    assert _why(table, pa.table({"small": pa.array([1], pa.int32())}))[0] is ReasonCode.MANY_ROWS_DELETED
     Path(path.removeprefix("file:")).write_bytes(b"no Parquet")
-    assert table.positions_of_keys(fork, keys) is None
+    code, params = _why(table, keys)
+    assert (code, params["file"]) == (ReasonCode.FILE_NOT_READ, path)
+    spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.format.default' = 'avro')")
+    spark.sql(f"INSERT INTO {table.name.sql} (id) VALUES (1000)")
+    of_avro = _why(table, pa.table({"id": pa.array([1000], pa.int64())}))
+    assert of_avro == (ReasonCode.FILE_FORMAT_OF_SPARK, {"format": "AVRO"})
+
+
+def _why(table: LakeTable, keys: Any) -> tuple[ReasonCode, Any]:
+    """Why a query must find the rows of keys."""
+    reason = table.positions_of_keys(table.fork(), keys)
+    assert isinstance(reason, Reason)
+    return reason.code, reason.params

@@ -23,6 +23,7 @@ from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, To
 
 T = TypeVar("T")
 TABLE = TableName.parse("lake.default.bank_log")
+STAGE = LogFlow._stage
 
 
 class Table:
@@ -168,6 +169,32 @@ def test_events_say_what_a_copy_waits_for(bench: Bench, monkeypatch: pytest.Monk
     assert event == "copy_waits"
     assert fields["reason"].params["session"] == "process 12"
     assert "open for 90 s" in str(fields["reason"])
+
+
+def test_a_log_that_spark_writes_says_why_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = Reason.of(ReasonCode.TABLE_PARTITIONED)
+    stage_without_spark = LogFlow._stage
+    written: list[bool] = []
+
+    def stage_frame(flow: LogFlow, frame: Any, *, local: bool = False) -> Staged:
+        written.append(local)
+        return stage_without_spark(flow, frame)
+
+    monkeypatch.setattr(LogFlow, "_stage", STAGE)
+    monkeypatch.setattr(LogFlow, "_stage_frame", stage_frame)
+    monkeypatch.setattr(Table, "stage_arrow", lambda _table, _fork, _rows: reason, raising=False)
+    flow = bench.flow
+    flow.start(
+        SimpleNamespace(createDataFrame=lambda rows, schema: rows),  # type: ignore[arg-type]
+        availableNow=True,
+    )
+    assert flow._thread is not None
+    flow._thread.join(30)
+    assert flow.failure() is None
+    assert len(written) > 1
+    assert all(written)
+    said = [fields for event, fields in bench.events if event == "log_written_by_spark"]
+    assert [fields["reason"] for fields in said] == [reason]
 
 
 def test_relations_wait_until_the_log_has_passed_their_bulk() -> None:

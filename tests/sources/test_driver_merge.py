@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 from tautochrone.spark.execute.materialize import materialize
@@ -69,7 +70,7 @@ def test_last_events_are_those_that_spark_finds(spark: SparkSession) -> None:
         expected = Counter(by_spark.collect())
         keys = Counter(events.select(*APPLY.keys).distinct().collect())
         for last in (last_events(events, APPLY), last_events_of_many(events, APPLY)):
-            assert last is not None
+            assert not isinstance(last, Reason)
             rows = last.rows.drop(*APPLY.dropped)
             assert rows.columns == by_spark.columns
             assert Counter(rows.collect()) == expected, first
@@ -77,16 +78,18 @@ def test_last_events_are_those_that_spark_finds(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    "special",
+    ("special", "reason"),
     [
-        {"operation": "truncate"},
-        {"snapshot": "5:5:"},
-        {"unchanged": ["value"]},
-        {"invalid": ["b = x"]},
-        {"point": None},
+        ({"operation": "truncate"}, Reason.of(ReasonCode.TABLE_TRUNCATED)),
+        ({"snapshot": "5:5:"}, Reason.of(ReasonCode.ROWS_COPIED)),
+        ({"unchanged": ["value"]}, Reason.of(ReasonCode.VALUES_LEFT_UNCHANGED)),
+        ({"invalid": ["b = x"]}, Reason.of(ReasonCode.VALUES_INVALID)),
+        ({"point": None}, Reason.of(ReasonCode.EVENT_WITHOUT_SEQUENCE, column="point")),
     ],
 )
-def test_special_events_are_left_to_spark(spark: SparkSession, special: dict[str, Any]) -> None:
+def test_special_events_are_left_to_spark(
+    spark: SparkSession, special: dict[str, Any], reason: Reason
+) -> None:
     events = random_events(spark, "BIGINT", "STRING")
     names = events.columns
     row = dict(zip(names, events.collect()[0], strict=True)) | special
@@ -94,17 +97,25 @@ def test_special_events_are_left_to_spark(spark: SparkSession, special: dict[str
         events.union(spark.createDataFrame([tuple(row[name] for name in names)], events.schema)),
         max_rows=1000,
     )
-    assert last_events(more, APPLY) is None
-    assert last_events_of_many(more, APPLY) is None
+    assert last_events(more, APPLY) == reason
+    assert last_events_of_many(more, APPLY) == reason
 
 
 def test_keys_that_are_compared_otherwise_are_left_to_spark(spark: SparkSession) -> None:
-    events, _ = materialize(spark.sql("SELECT double('NaN') AS a, 1L AS point"), max_rows=1)
-    apply = KeyedApply(keys=("a",), sequence=("point",))
-    assert last_events(events, apply) is None
-    assert last_events_of_many(events, apply) is None
+    events, _ = materialize(spark.sql("SELECT double('NaN') AS a, 1L AS point, '1' AS text"), max_rows=1)
+    for keys, sequence, column, kind in (
+        (("a",), "point", "a", "double"),
+        (("point",), "text", "text", "string"),
+    ):
+        apply = KeyedApply(keys=keys, sequence=(sequence,))
+        reason = Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=column, type=kind)
+        assert last_events(events, apply) == reason
+        assert last_events_of_many(events, apply) == reason
 
 
-def test_many_events_with_ties_are_left_to_spark(spark: SparkSession) -> None:
+def test_many_events_that_cannot_be_computed_twice_or_ordered_are_left_to_spark(spark: SparkSession) -> None:
     events = random_events(spark, "BIGINT", "STRING")
-    assert last_events_of_many(events.union(events.limit(1)), APPLY) is None
+    ties = last_events_of_many(events.union(events.limit(1)), APPLY)
+    assert ties == Reason.of(ReasonCode.EVENTS_OF_EQUAL_SEQUENCE)
+    random_values = events.selectExpr("* EXCEPT (value)", "CAST(rand() * 9 AS BIGINT) AS value")
+    assert last_events_of_many(random_values, APPLY) == Reason.of(ReasonCode.EVENTS_NOT_DETERMINISTIC)

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version
-from tautochrone.runtime.refresh.log_rows import LogRange, LogRows
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.testing.toy_database import Change
 
 from .bank import Bank
@@ -61,6 +62,19 @@ def test_relations_share_one_read(
     shared.forget()
 
 
+def test_why_rows_are_left_to_the_executors(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 2)
+    monkeypatch.setattr(limits, "MAX_DRIVER_CHARACTERS", 10)
+    for count, characters, reason in (
+        (2, 10, None),
+        (None, 10, Reason.of(ReasonCode.EVENTS_NOT_COUNTED)),
+        (3, 10, Reason.of(ReasonCode.MANY_EVENTS, rows=3, limit=2)),
+        (2, None, Reason.of(ReasonCode.LOG_ROWS_NOT_HELD, rows=7)),
+        (2, 11, Reason.of(ReasonCode.LONG_EVENTS, characters=11, limit=10)),
+    ):
+        assert RelationRows(spark.range(1), count, characters, 7).left_to_executors == reason
+
+
 @pytest.mark.slow
 def test_rows_that_the_driver_does_not_hold(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     bank.run().require_completed()
@@ -72,10 +86,13 @@ def test_rows_that_the_driver_does_not_hold(bank: Bank, monkeypatch: pytest.Monk
     assert modes["transfers"] == "incremental"
     assert modes["accounts"] == modes["savings"] == "no_data"
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 0)
-    for max_held_rows in (1000, 0):
+    for max_held_rows, codes in ((1000, []), (0, [ReasonCode.VERY_MANY_EVENTS])):
         monkeypatch.setattr(limits, "MAX_HELD_LOG_ROWS", max_held_rows)
         bank.work()
-        bank.run().require_completed()
+        attempt = bank.run()
+        attempt.require_completed()
+        nodes = [node for event in attempt.named("refresh") for node in event["nodes"]]
+        assert {node["reason_code"] for node in nodes if node["node"] == "last events of keys"} == {*codes}
     bank.check()
 
 

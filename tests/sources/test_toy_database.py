@@ -16,13 +16,15 @@ import pytest
 from tests.crash.faults import Strike
 
 from tautochrone.errors import MetaError, SettingsError, SourceUnreachableError
+from tautochrone.model import limits
 from tautochrone.model.effects import Step
+from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.loop.run import RunState
 from tautochrone.runtime.refresh import keyed_apply
 from tautochrone.testing.crash import Taut, fault
 from tautochrone.testing.toy_database import ToyChangeLog
 
-from .bank import Bank
+from .bank import Attempt, Bank
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -78,10 +80,29 @@ def test_tables_are_states_of_the_database(bank: Bank) -> None:
         assert added_rows.call_count == 1, "three tables take the same rows of the log"
         modes = {event["dataset"].rpartition(".")[2]: event["mode"] for event in attempt.named("refresh")}
         assert modes["accounts"] == modes["savings"] == "incremental"
+        assert _steps_of_spark(attempt, "accounts") == {}
     bank.check()
     attempt = bank.run()
     attempt.require_completed()
     assert not attempt.named("checkpoint"), "there was no news"
+    bank.work()
+    with patch.object(limits, "MAX_DRIVER_ROWS", 0), patch.object(limits, "MAX_DRIVER_LOOKUP_FILES", 0):
+        attempt = bank.run()
+    attempt.require_completed()
+    assert _steps_of_spark(attempt, "accounts") == {
+        "events": ReasonCode.MANY_EVENTS,
+        "stored rows of keys": ReasonCode.KEYS_IN_MANY_FILES,
+    }
+    bank.check()
+
+
+def _steps_of_spark(attempt: Attempt, table: str) -> dict[str, str]:
+    """The steps of a refresh that Spark did because the driver could not, with the codes of the reasons."""
+    (refresh,) = [event for event in attempt.named("refresh") if event["dataset"].endswith(f".{table}")]
+    apply, *steps = refresh["nodes"]
+    assert (apply["node"], apply["reason_code"]) == ("apply", ReasonCode.EVENTS_MERGED)
+    assert all(step["reason"] in str(refresh["reason"]) for step in steps)
+    return {step["node"]: step["reason_code"] for step in steps}
 
 
 def test_tables_without_their_bulk_wait(bank: Bank) -> None:

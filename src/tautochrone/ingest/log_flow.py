@@ -63,6 +63,8 @@ class LogFlow(PolledFlow):
     """Where the next round begins: the table's position, or that which the next commit gives it."""
     _acknowledged: int | None = None
     _next_alarms: float = 0.0
+    _left_to_spark: Reason | None = None
+    """Why Spark wrote the last batch, as events have told."""
 
     def _read_position(self) -> None:
         self.position = position_of(
@@ -232,8 +234,11 @@ class LogFlow(PolledFlow):
         if not rows.num_rows:
             return self._staged_nothing()
         staged = table.stage_arrow(table.fork(), rows)
-        if staged is not None:
+        if not isinstance(staged, Reason):
             return staged
+        if staged != self._left_to_spark:
+            self._left_to_spark = staged
+            self.emit("log_written_by_spark", flow=self.name, dataset=str(self.table), reason=staged)
         frame = self._session.createDataFrame(rows, schema=self.log.schema())
         return self._stage_frame(frame, local=rows.num_rows <= _LOCAL_ROWS)
 

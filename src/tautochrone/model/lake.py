@@ -88,12 +88,14 @@ class Staged:
     """Data files that belong to no version yet, with their total row count.
 
     `at_ms` (epoch milliseconds) lies before the first of them was begun: see `LakeTable.remove_orphans`.
+    `left_to_spark` says why Spark wrote rows that this process was asked to write.
     """
 
     table: TableName
     files: Sequence[Any] = field(repr=False)
     rows: int
     at_ms: int
+    left_to_spark: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,11 +232,12 @@ class LakeTable(ReadableTable, Protocol):
         """Write `rows` as data files of the table, without any catalog commit.
 
         `local` says that the rows are few and their plan is a local relation: then the process itself
-        writes the file, without a Spark job, when it can. The rows are the same either way.
+        writes the file, without a Spark job, when it can. The rows are the same either way;
+        `Staged.left_to_spark` says why Spark wrote them.
         """
 
-    def stage_arrow(self, fork: Fork, rows: Any) -> Staged | None:
-        """The same for an Arrow table with the columns of the table, without Spark; None: only Spark can
+    def stage_arrow(self, fork: Fork, rows: Any) -> Staged | Reason:
+        """The same for an Arrow table with the columns of the table, without Spark; or why only Spark can
         write them."""
 
     def discard(self, staged: Staged) -> None:
@@ -262,9 +265,9 @@ class LakeTable(ReadableTable, Protocol):
     ) -> Committed:
         """Append staged files to main in one catalog commit."""
 
-    def positions_of_keys(self, fork: Fork, keys: Any) -> Mapping[str, Sequence[int]] | None:
+    def positions_of_keys(self, fork: Fork, keys: Any) -> Mapping[str, Sequence[int]] | Reason:
         """Where the rows with some keys are in the forked version, found without a Spark job: data file →
-        positions, as `apply` takes them. None: only a query finds them.
+        positions, as `apply` takes them; or why only a query finds them.
 
         `keys` is an Arrow table of the key's columns, by name. NULL equals NULL.
         """

@@ -191,6 +191,10 @@ def _copied_again_text(params: Mapping[str, Any]) -> str:
     return f"copied again from the database: {', '.join(params['relations'])}"
 
 
+def _settings_text(params: Mapping[str, Any]) -> str:
+    return f"the table has settings of its own for Parquet: {', '.join(params['settings'])}"
+
+
 def _kept_log_text(params: Mapping[str, Any]) -> str:
     bound = params["bound_mb"]
     limit = "and nothing bounds it" if bound is None else f"of {bound} MB, then it loses its log"
@@ -249,6 +253,52 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.STATE_FORMAT_DIFFERS: "its state {state} was written by another release, or of other types",
     ReasonCode.VIOLATIONS_NOT_COUNTED: "the rows that violate {expectations} were never counted",
     ReasonCode.STATE_EXPIRED: "the version of its state {state} that belongs to its rows is expired",
+    ReasonCode.MANY_EVENTS: (
+        "{rows} events are more than the {limit} that the driver holds: executors compute their rows"
+    ),
+    ReasonCode.VERY_MANY_EVENTS: "{rows} events are more than the {limit} whose keys the driver orders",
+    ReasonCode.LONG_EVENTS: "its events have {characters} characters, more than the {limit} on the driver",
+    ReasonCode.LOG_ROWS_NOT_HELD: (
+        "{rows} new rows of its log are too many for the driver: executors compute its own"
+    ),
+    ReasonCode.EVENTS_NOT_COUNTED: "nobody knows how many events its input got before they are read",
+    ReasonCode.TABLE_WITHOUT_KEY: "it has no key: rows are compared as a whole, by Spark",
+    ReasonCode.TABLE_TRUNCATED: "an event removes all rows of the table",
+    ReasonCode.ROWS_COPIED: "copied rows are among the events",
+    ReasonCode.VALUES_LEFT_UNCHANGED: "an event leaves a value of its row unchanged and does not have it",
+    ReasonCode.VALUES_INVALID: "an event has a value that the type of its column does not have",
+    ReasonCode.EVENT_WITHOUT_SEQUENCE: "an event has NULL in {column}, which orders events",
+    ReasonCode.EVENTS_OF_EQUAL_SEQUENCE: "two events have the same place in the order of events",
+    ReasonCode.EVENTS_NOT_DETERMINISTIC: (
+        "the flow's query returns other values each time, so its rows cannot be computed twice"
+    ),
+    ReasonCode.COLUMN_COMPARED_BY_SPARK: "values of {column}, of type {type}, are compared by Spark only",
+    ReasonCode.KEY_COLUMN_NOT_IN_TABLE: "the table has no column {column}",
+    ReasonCode.KEY_COLUMN_NOT_IN_FILE: "{file} has no column {column}, or no ids of columns",
+    ReasonCode.KEYS_IN_MANY_FILES: (
+        "{files} data files may have rows of the keys, more than the {limit} that the driver reads"
+    ),
+    ReasonCode.KEYS_IN_LARGE_REMOTE_FILES: (
+        "the data files that may have rows of the keys are on other storage and have {bytes} bytes, more "
+        "than the {limit} that the driver fetches"
+    ),
+    ReasonCode.KEY_COLUMNS_LARGE: (
+        "the columns of the key have more bytes than the {limit} that the driver reads"
+    ),
+    ReasonCode.ROWS_DELETED_BY_VALUE: "rows of {file} were deleted by their values",
+    ReasonCode.MANY_ROWS_DELETED: (
+        "{rows} rows of {file} are deleted, more than the {limit} whose positions the driver reads"
+    ),
+    ReasonCode.FILE_NOT_READ: "the driver could not read {file}: {text}",
+    ReasonCode.ROWS_NOT_ON_DRIVER: "its rows are computed by executors, or need a cast or a check",
+    ReasonCode.STORAGE_NOT_LOCAL: "its data files are not on this machine, but in {location}",
+    ReasonCode.TABLE_ENCRYPTED: "the table has the property {property}",
+    ReasonCode.TABLE_PARTITIONED: "the table has partitions",
+    ReasonCode.PARQUET_SETTINGS: _settings_text,
+    ReasonCode.FILE_FORMAT_OF_SPARK: "its data files are {format}",
+    ReasonCode.COLUMNS_OF_ROWS_DIFFER: "its rows do not have the table's columns",
+    ReasonCode.COLUMN_WRITTEN_BY_SPARK: "values of {column} are of a type that Spark writes only",
+    ReasonCode.VALUES_CAST_BY_SPARK: "its rows do not have the table's types: {text}",
     ReasonCode.TABLE_UNCHANGED: "{table} did not change",
     ReasonCode.NO_ROWS_MOVED: "no commit to {table} moved rows",
     ReasonCode.TABLE_APPENDED: "{table} was only appended to",
@@ -429,6 +479,7 @@ _COMPUTED_FROM: Mapping[ReasonCode, frozenset[str]] = {
     ReasonCode.COPY_WAITS_FOR_TRANSACTION: frozenset({"transaction", "session", "seconds"}),
     ReasonCode.LOG_KEPT_AT_SOURCE: frozenset({"slot", "kept_mb", "bound_mb"}),
     ReasonCode.UNVERSIONED_SOURCE: frozenset({"sources"}),
+    ReasonCode.PARQUET_SETTINGS: frozenset({"settings"}),
     ReasonCode.ESTIMATED_COSTS: frozenset(
         {"changed", "clocks", "incremental_ms", "incremental_measured", "full_ms", "full_measured"}
     ),

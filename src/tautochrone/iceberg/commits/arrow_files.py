@@ -17,53 +17,63 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.api import Iceberg, first_line
+from tautochrone.iceberg.java.arrow_types import arrow_type
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["fitting_rows", "write_rows"]
 
-_TYPES = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "timestamp": pa.timestamp("us"),
-    "binary": pa.binary(),
-}
 _PARQUET_SETTINGS = "write.parquet."
 _CODEC = f"{_PARQUET_SETTINGS}compression-codec"
 _DEFAULT_CODEC = "zstd"
 _CODECS = ("zstd", "snappy", "gzip")
 _ENCRYPTION = "encryption."
+_FORMAT, _PARQUET = "write.format.default", "parquet"
 
 
-def fitting_rows(iceberg: Iceberg, table: Any, rows: Any) -> Any | None:
-    """The rows with the types and field ids of the Java `table`; None: Spark must write them."""
-    properties = table.properties()
-    names = set(iceberg.functions.texts(properties.keySet()))
-    settings = {name for name in names if name.startswith(_PARQUET_SETTINGS)} - {_CODEC}
-    if (
-        local_folder(_new_location(table)) is None
-        or any(name.startswith(_ENCRYPTION) for name in names)
-        or not table.spec().isUnpartitioned()
-        or settings
-        or _codec(table) not in _CODECS
-        or str(properties.getOrDefault("write.format.default", "parquet")) != "parquet"
-    ):
-        return None
+def fitting_rows(iceberg: Iceberg, table: Any, rows: Any) -> Any | Reason:
+    """The rows with the types and field ids of the Java `table`; or why Spark must write them."""
+    left_to_spark = _left_to_spark(iceberg, table)
+    if left_to_spark is not None:
+        return left_to_spark
     columns = json.loads(str(iceberg.api.SchemaParser.toJson(table.schema())))["fields"]
     if {column["name"] for column in columns} != set(rows.column_names):
-        return None
+        return Reason.of(ReasonCode.COLUMNS_OF_ROWS_DIFFER)
+    fields = []
+    for column in columns:
+        try:
+            fields.append(_field(column))
+        except KeyError:
+            return Reason.of(ReasonCode.COLUMN_WRITTEN_BY_SPARK, column=column["name"])
+    schema = pa.schema(fields)
     try:
-        schema = pa.schema([_field(column) for column in columns])
         return rows.select(schema.names).cast(schema)
-    except (KeyError, ValueError, pa.ArrowException):
-        # A type that is not written here, or values that it does not have.
-        return None
+    except (ValueError, pa.ArrowException) as error:
+        return Reason.of(ReasonCode.VALUES_CAST_BY_SPARK, text=first_line(error))
+
+
+def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
+    """Why Spark must write all data files of a table."""
+    properties = table.properties()
+    names = set(iceberg.functions.texts(properties.keySet()))
+    location = _new_location(table)
+    if local_folder(location) is None:
+        return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=location.rpartition("/")[0])
+    encryption = sorted(name for name in names if name.startswith(_ENCRYPTION))
+    if encryption:
+        return Reason.of(ReasonCode.TABLE_ENCRYPTED, property=encryption[0])
+    if not table.spec().isUnpartitioned():
+        return Reason.of(ReasonCode.TABLE_PARTITIONED)
+    file_format = str(properties.getOrDefault(_FORMAT, _PARQUET)).lower()
+    if file_format != _PARQUET:
+        return Reason.of(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format)
+    settings = {name for name in names if name.startswith(_PARQUET_SETTINGS)} - {_CODEC}
+    if _codec(table) not in _CODECS:
+        settings.add(_CODEC)
+    return Reason.of(ReasonCode.PARQUET_SETTINGS, settings=sorted(settings)) if settings else None
 
 
 def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Staged:
@@ -74,7 +84,8 @@ def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Stag
     assert path is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        pq.write_table(rows, path, compression=_codec(table))
+        # As Iceberg's specification says of decimals of up to 18 digits.
+        pq.write_table(rows, path, compression=_codec(table), store_decimal_as_integer=True)
         file = _data_file(iceberg, table, location, path)
     except BaseException:
         path.unlink(missing_ok=True)
@@ -110,12 +121,15 @@ def _field(column: Mapping[str, Any]) -> Any:
 
 def _numbered(name: str, field_id: int, iceberg_type: Any, *, is_required: bool) -> Any:
     metadata = {"PARQUET:field_id": str(field_id)}
-    return pa.field(name, _arrow_type(iceberg_type), nullable=not is_required, metadata=metadata)
+    return pa.field(name, _nested_type(iceberg_type), nullable=not is_required, metadata=metadata)
 
 
-def _arrow_type(iceberg_type: Any) -> Any:
+def _nested_type(iceberg_type: Any) -> Any:
     if isinstance(iceberg_type, str):
-        return _TYPES[iceberg_type]
+        plain = arrow_type(iceberg_type)
+        if plain is None:
+            raise KeyError(iceberg_type)
+        return plain
     if iceberg_type["type"] == "list":
         is_required = iceberg_type["element-required"]
         return pa.list_(

@@ -29,7 +29,7 @@ from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["Iceberg", "MetadataMovedError", "java_error_class", "translate"]
+__all__ = ["Iceberg", "MetadataMovedError", "first_line", "java_error_class", "translate"]
 
 _PATHS = ("write.data.path", "write.metadata.path")
 _PREFIX = "org.apache.iceberg.exceptions."
@@ -55,6 +55,11 @@ class MetadataMovedError(LakeError):
 def java_error_class(error: Py4JJavaError) -> str:
     """The Java class of an error, in full."""
     return str(error.java_exception.getClass().getName())
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without Java's trace."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def translate(error: Py4JError | PySparkException, table: TableName) -> TautochroneError:

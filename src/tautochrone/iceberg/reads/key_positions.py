@@ -2,7 +2,7 @@
 have them are read, by pyarrow. A Spark job for a few keys would take ten times as long to plan.
 
 What this cannot do (file formats other than Parquet, equality deletes, types that are compared otherwise,
-many or large files) is left to a Spark query: the answer is None then.
+many or large files) is left to a Spark query: the answer is the reason then.
 """
 
 from __future__ import annotations
@@ -18,26 +18,19 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 
 from tautochrone.iceberg.changes.tasks import planned
-from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.api import Iceberg, first_line
+from tautochrone.iceberg.java.arrow_types import arrow_type
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.iceberg.java.functions import items
 from tautochrone.model import limits
 from tautochrone.model.names import Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.translate.literals import key_ranges
 
 __all__ = ["positions_of_keys"]
 
+_PARQUET = "PARQUET"
 _FIELD_ID = b"PARQUET:field_id"
-_TYPES = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "timestamp": pa.timestamp("us"),
-    "binary": pa.binary(),
-}
 _PRUNED_BY = ("int", "long", "string")
 """Types whose values Py4J passes as Java values that Iceberg compares with file statistics."""
 
@@ -54,12 +47,16 @@ class _KeyColumn:
 
 
 class _LeftToSpark(Exception):  # noqa: N818
-    """A file that is not read here."""
+    """A Spark query must find the rows, for this reason."""
+
+    def __init__(self, code: ReasonCode, **params: Any) -> None:
+        super().__init__(code)
+        self.reason = Reason.of(code, **params)
 
 
 def positions_of_keys(
     iceberg: Iceberg, table: Any, version: Version, keys: Any
-) -> dict[str, list[int]] | None:
+) -> dict[str, list[int]] | Reason:
     """Data file → positions of its rows with these keys, without rows that are deleted already.
 
     Args:
@@ -67,60 +64,72 @@ def positions_of_keys(
         keys: an Arrow table of the key's columns, by name. NULL equals NULL.
 
     Returns:
-        None: a Spark query must find them.
+        A reason: why a Spark query must find them.
     """
-    columns = _key_columns(table, keys)
-    if columns is None:
-        return None
+    try:
+        return _positions(iceberg, table, version, _key_columns(table, keys))
+    except _LeftToSpark as left:
+        return left.reason
+
+
+def _positions(
+    iceberg: Iceberg, table: Any, version: Version, columns: Sequence[_KeyColumn]
+) -> dict[str, list[int]]:
+    """
+    Raises:
+        _LeftToSpark: a query must find them.
+    """
     functions = iceberg.functions
     tasks = planned(functions, table, version, condition=_condition(iceberg, columns))
     paths = functions.task_paths(tasks)
-    are_local = all(local_folder(path) is not None for path in paths)
-    if len(paths) > limits.MAX_DRIVER_LOOKUP_FILES or (
-        not are_local and functions.task_bytes(tasks) > limits.MAX_DRIVER_LOOKUP_REMOTE_BYTES
-    ):
-        return None
+    if len(paths) > limits.MAX_DRIVER_LOOKUP_FILES:
+        raise _LeftToSpark(
+            ReasonCode.KEYS_IN_MANY_FILES, files=len(paths), limit=limits.MAX_DRIVER_LOOKUP_FILES
+        )
+    if any(local_folder(path) is None for path in paths):
+        file_bytes, limit = functions.task_bytes(tasks), limits.MAX_DRIVER_LOOKUP_REMOTE_BYTES
+        if file_bytes > limit:
+            raise _LeftToSpark(ReasonCode.KEYS_IN_LARGE_REMOTE_FILES, bytes=file_bytes, limit=limit)
     finder = _Finder(columns)
     matches: dict[str, list[int]] = {}
-    try:
-        for number, path in enumerate(paths):
+    for number, path in enumerate(paths):
+        try:
             with _opened(table, path) as file:
-                positions = finder.positions(file)
+                positions = finder.positions(file, path)
             if positions:
                 positions = _without_deleted(iceberg, table, tasks.get(number), path, positions)
-            if positions:
-                matches[path] = positions
-    except (_LeftToSpark, pa.ArrowException, OSError, Py4JError):
-        # Spark reads the file in its way, or says what is wrong with it.
-        return None
+        except (pa.ArrowException, OSError, Py4JError) as error:
+            # Spark reads the file in its way, or says what is wrong with it.
+            file_format = str(tasks.get(number).file().format())
+            if file_format != _PARQUET:
+                raise _LeftToSpark(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format) from error
+            raise _LeftToSpark(ReasonCode.FILE_NOT_READ, file=path, text=first_line(error)) from error
+        if positions:
+            matches[path] = positions
     return matches
 
 
-def _key_columns(table: Any, keys: Any) -> list[_KeyColumn] | None:
-    """None: the type of a column is not compared here."""
+def _key_columns(table: Any, keys: Any) -> list[_KeyColumn]:
+    """
+    Raises:
+        _LeftToSpark: the type of a column is not compared here.
+    """
     fields, columns = table.schema().asStruct(), []
     for name in keys.column_names:
         field = fields.caseInsensitiveField(name)
         if field is None:
-            return None
+            raise _LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_TABLE, column=name)
         iceberg_type = str(field.type())
-        arrow_type = _arrow_type(iceberg_type)
-        if arrow_type is None:
-            return None
+        as_arrow = arrow_type(iceberg_type)
+        if as_arrow is None:
+            raise _LeftToSpark(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=name, type=iceberg_type)
         try:
-            values = _comparable(keys.column(name), arrow_type).combine_chunks()
-        except pa.ArrowException:
-            return None
+            values = _comparable(keys.column(name), as_arrow).combine_chunks()
+        except pa.ArrowException as error:
+            raise _LeftToSpark(ReasonCode.VALUES_CAST_BY_SPARK, text=first_line(error)) from error
         field_id = int(field.fieldId())
-        columns.append(_KeyColumn(str(field.name()), field_id, iceberg_type, arrow_type, values))
+        columns.append(_KeyColumn(str(field.name()), field_id, iceberg_type, as_arrow, values))
     return columns
-
-
-def _arrow_type(iceberg_type: str) -> Any:
-    if iceberg_type.startswith("decimal("):
-        precision, scale = iceberg_type.removeprefix("decimal(").removesuffix(")").split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return _TYPES.get(iceberg_type)
 
 
 def _condition(iceberg: Iceberg, columns: Sequence[_KeyColumn]) -> Any | None:
@@ -187,12 +196,12 @@ class _Finder:
         )
         self._bytes_left = limits.MAX_DRIVER_LOOKUP_BYTES
 
-    def positions(self, file: Any) -> list[int]:
+    def positions(self, file: Any, path: str) -> list[int]:
         """
         Raises:
             _LeftToSpark: the file has no ids of columns or not all of the key's columns, or is too large.
         """
-        names = self._names(file)
+        names = self._names(file, path)
         self._count_bytes(file, names)
         data = file.read(columns=names)
         stored = [
@@ -213,17 +222,17 @@ class _Finder:
             if row in self._keys
         ]
 
-    def _names(self, file: Any) -> list[str]:
+    def _names(self, file: Any, path: str) -> list[str]:
         """The names that the key's columns have in the file: it may be older than a table's new names."""
         name_of_id = {
             int(field.metadata[_FIELD_ID]): field.name
             for field in file.schema_arrow
             if field.metadata and _FIELD_ID in field.metadata
         }
-        names = [name_of_id.get(column.field_id) for column in self._columns]
-        if None in names:
-            raise _LeftToSpark
-        return [str(name) for name in names]
+        for column in self._columns:
+            if column.field_id not in name_of_id:
+                raise _LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
+        return [name_of_id[column.field_id] for column in self._columns]
 
     def _count_bytes(self, file: Any, names: Sequence[str]) -> None:
         metadata = file.metadata
@@ -234,7 +243,7 @@ class _Finder:
                 if chunk.path_in_schema in names:
                     self._bytes_left -= chunk.total_uncompressed_size
         if self._bytes_left < 0:
-            raise _LeftToSpark
+            raise _LeftToSpark(ReasonCode.KEY_COLUMNS_LARGE, limit=limits.MAX_DRIVER_LOOKUP_BYTES)
 
 
 def _without_deleted(
@@ -248,10 +257,11 @@ def _without_deleted(
     if not deletes:
         return list(positions)
     if any(str(delete.content()) == "EQUALITY_DELETES" for delete in deletes):
-        raise _LeftToSpark
+        raise _LeftToSpark(ReasonCode.ROWS_DELETED_BY_VALUE, file=path)
     loader = iceberg.api.data.BaseDeleteLoader(iceberg.functions.input_files(table.io()))
     deleted = loader.loadPositionDeletes(task.deletes(), path)
-    if int(deleted.cardinality()) > limits.MAX_DELETION_VECTOR_POSITIONS:
-        raise _LeftToSpark
+    count, limit = int(deleted.cardinality()), limits.MAX_DELETION_VECTOR_POSITIONS
+    if count > limit:
+        raise _LeftToSpark(ReasonCode.MANY_ROWS_DELETED, file=path, rows=count, limit=limit)
     gone = set(iceberg.functions.positions(deleted))
     return [position for position in positions if position not in gone]

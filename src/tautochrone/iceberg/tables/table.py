@@ -47,6 +47,7 @@ from tautochrone.model.lake import (
     TableDefinition,
 )
 from tautochrone.model.names import Fence, Version
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["IcebergTable"]
 
@@ -60,17 +61,20 @@ class IcebergTable(IcebergMaintenance):
         def write() -> Staged:
             table = fork.handle.table
             data = local_rows(self._iceberg, table, rows) if local else None
-            if data is None:
-                return write_files(self._iceberg, self._name, table, rows)
-            return write_locally(self._iceberg, self._name, table, rows, data)
+            if data is not None:
+                return write_locally(self._iceberg, self._name, table, rows, data)
+            staged = write_files(self._iceberg, self._name, table, rows)
+            return (
+                replace(staged, left_to_spark=Reason.of(ReasonCode.ROWS_NOT_ON_DRIVER)) if local else staged
+            )
 
         return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
 
-    def stage_arrow(self, fork: Fork, rows: Any) -> Staged | None:
+    def stage_arrow(self, fork: Fork, rows: Any) -> Staged | Reason:
         table = fork.handle.table
         fitting = fitting_rows(self._iceberg, table, rows)
-        if fitting is None:
-            return None
+        if isinstance(fitting, Reason):
+            return fitting
         return self._effects.perform(
             Step.LAKE_STAGE, str(self._name), lambda: write_rows(self._name, self._iceberg, table, fitting)
         )
@@ -162,7 +166,7 @@ class IcebergTable(IcebergMaintenance):
             Step.LAKE_COMMIT_STAGED, fork, commit_metadata, snapshot, sum(s.rows for s in staged)
         )
 
-    def positions_of_keys(self, fork: Fork, keys: Any) -> Mapping[str, Sequence[int]] | None:
+    def positions_of_keys(self, fork: Fork, keys: Any) -> Mapping[str, Sequence[int]] | Reason:
         return positions_of_keys(self._iceberg, fork.handle.table, fork.version, keys)
 
     def apply(

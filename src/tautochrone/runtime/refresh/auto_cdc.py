@@ -36,7 +36,8 @@ from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.checked_events import checked_events
 from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.event_merges import aligned_events, input_of, merge_of
-from tautochrone.runtime.refresh.keyed_apply import added_rows, commit_change
+from tautochrone.runtime.refresh.keyed_apply import added_rows
+from tautochrone.runtime.refresh.keyed_merge import commit_change
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.snapshot_events import SnapshotChange, key_not_unique, snapshot_change
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
@@ -45,8 +46,8 @@ from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,
     RefreshTask,
+    no_data,
     refreshed_without_rows,
-    version_with_same_rows,
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
@@ -396,7 +397,7 @@ class _Merging:
             task.table, task.fork, staged, old_rows, replace(metadata, companions=companions)
         )
         if committed is None:
-            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+            return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
         code = ReasonCode.EVENTS_MERGED
         if is_first:
             code = ReasonCode.FULL_REFRESH_REQUESTED if task.is_full_requested else ReasonCode.FIRST_BUILD
@@ -478,7 +479,7 @@ def _no_events(
     companions = {} if last_commit is None else last_commit.companions
     metadata = replace(task.metadata_with(mode), companions=companions, violations=violations)
     task.table.commit_metadata_only(task.fork, metadata)
-    return _no_data(task, code)
+    return no_data(task, code)
 
 
 def _with_counts(result: Refreshed, task: RefreshTask, violations: Mapping[str, int]) -> Refreshed:
@@ -490,7 +491,3 @@ def _with_counts(result: Refreshed, task: RefreshTask, violations: Mapping[str, 
         change = late - before.get(TOMBSTONE_RETENTION, 0)
         counted += (ExpectationCount(TOMBSTONE_RETENTION, ViolationAction.DROP, late, change),)
     return replace(result, refresh=replace(result.refresh, expectations=counted))
-
-
-def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
-    return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, code)

@@ -1,9 +1,9 @@
 """The last event of each key, found on the driver: no Spark job sorts the events by their keys.
 
-Only what orders the events comes to Python; their rows stay where they are: few ones in the JVM,
-more on the executors. Events of which more must
-be known than their keys and their order (copied rows, truncates, values that are left unchanged or that are
-invalid) are left to Spark: see `runtime.refresh.latest_events`.
+Only what orders the events comes to Python; their rows stay where they are: few ones in the JVM, more on the
+executors. Events of which more must be known than their keys and their order (copied rows, truncates, values
+that are left unchanged or that are invalid) are left to Spark, see `runtime.refresh.latest_events`: the
+answer is the reason then.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.names import quoted
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import local_rows_at
 
 __all__ = ["LastEvents", "last_events", "last_events_of_many"]
@@ -53,23 +54,21 @@ class LastEvents:
     keys: Any
 
 
-def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
-    """None: Spark must merge these events.
-
-    Args:
-        events: over a local relation.
-    """
+def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | Reason:
+    """Of events over a local relation; or why Spark must merge them."""
     kinds = dict(events.dtypes)
     types = _key_types(kinds, apply)
-    if types is None:
-        return None
+    if isinstance(types, Reason):
+        return types
     width = len(apply.keys)
     rows = events.selectExpr(*_order_of(kinds, apply)).collect()
     last: dict[tuple[Any, ...], tuple[tuple[int, ...], int, bool]] = {}
     for index, row in enumerate(rows):
-        *values, deletes, is_special = row
-        if is_special or None in values[width:]:
-            return None
+        *values, deletes, special = row
+        if special is not None:
+            return Reason.of(ReasonCode(special))
+        if None in values[width:]:
+            return _without_sequence(apply.sequence[values[width:].index(None)])
         key, sequence = tuple(values[:width]), tuple(values[width:])
         earlier = last.get(key)
         if earlier is None or earlier[0] <= sequence:
@@ -80,20 +79,27 @@ def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
     return LastEvents(events if len(remaining) == len(rows) else local_rows_at(events, remaining), keys)
 
 
-def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | None:
+def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | Reason:
     """The same for events that are not on the driver. They are computed twice, which takes less than to hold
     them: first only keys and sequences, then the rows that come."""
     kinds = dict(events.dtypes)
     types = _key_types(kinds, apply)
-    if types is None or not events._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
-        return None
+    if isinstance(types, Reason):
+        return types
+    if not events._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
+        return Reason.of(ReasonCode.EVENTS_NOT_DETERMINISTIC)
     order = events.selectExpr(*_order_of(kinds, apply)).toArrow()
     key_names = [f"k{number}" for number in range(len(apply.keys))]
     names = [f"s{number}" for number in range(len(apply.sequence))]
-    order = order.rename_columns([*key_names, *names, "deletes", "is_special"])
-    has_ties = order.group_by(names).aggregate([]).num_rows < order.num_rows
-    if pc.any(order["is_special"]).as_py() or has_ties or any(order[name].null_count for name in names):
-        return None
+    order = order.rename_columns([*key_names, *names, "deletes", "special"])
+    special = pc.min(order["special"]).as_py()
+    if special is not None:
+        return Reason.of(ReasonCode(special))
+    for name, column in zip(names, apply.sequence, strict=True):
+        if order[name].null_count:
+            return _without_sequence(column)
+    if order.group_by(names).aggregate([]).num_rows < order.num_rows:
+        return Reason.of(ReasonCode.EVENTS_OF_EQUAL_SEQUENCE)
     ordered = order.take(pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names]))
     ordered = ordered.append_column(_RANK, pa.array(range(order.num_rows), pa.int64()))
     last = ordered.select([*key_names, _RANK]).group_by(key_names).aggregate([(_RANK, "max")])
@@ -106,12 +112,19 @@ def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | No
     return LastEvents(events.join(sf.broadcast(chosen), [*apply.sequence], "left_semi"), keys)
 
 
-def _key_types(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | None:
-    """Of the keys in Arrow; None: keys or sequences are compared otherwise than here."""
+def _key_types(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | Reason:
+    """Of the keys in Arrow; or why keys or sequences are compared otherwise than here."""
     types = [_arrow_type(kinds.get(key, "")) for key in apply.keys]
-    if None in types or any(kinds.get(name) not in _NUMBERS for name in apply.sequence):
-        return None
+    others = [key for key, as_arrow in zip(apply.keys, types, strict=True) if as_arrow is None]
+    others += [name for name in apply.sequence if kinds.get(name) not in _NUMBERS]
+    if others:
+        kind = kinds.get(others[0], "unknown")
+        return Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=others[0], type=kind)
     return types
+
+
+def _without_sequence(column: str) -> Reason:
+    return Reason.of(ReasonCode.EVENT_WITHOUT_SEQUENCE, column=column)
 
 
 def _order_of(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[str]:
@@ -120,7 +133,7 @@ def _order_of(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[str]:
         *(_comparable(key, kinds[key]) for key in apply.keys),
         *map(quoted, apply.sequence),
         f"coalesce(({apply.delete or 'false'}), false)",
-        _is_special(apply),
+        _special(apply),
     ]
 
 
@@ -151,9 +164,14 @@ def _column(values: Any, arrow_type: Any, kind: str) -> Any:
     return column.cast(arrow_type)
 
 
-def _is_special(apply: KeyedApply) -> str:
-    """SQL that is true of an event of which more must be known."""
-    conditions = [f"({apply.truncate})"] if apply.truncate else []
-    conditions += [f"size({quoted(name)}) > 0" for name in (apply.unchanged, apply.invalid) if name]
-    conditions += [f"{quoted(apply.snapshot)} IS NOT NULL"] if apply.snapshot else []
-    return " OR ".join(f"coalesce({condition}, false)" for condition in conditions) or "false"
+def _special(apply: KeyedApply) -> str:
+    """SQL: why more must be known of an event; NULL of most of them."""
+    conditions = {ReasonCode.TABLE_TRUNCATED: apply.truncate}
+    if apply.unchanged:
+        conditions[ReasonCode.VALUES_LEFT_UNCHANGED] = f"size({quoted(apply.unchanged)}) > 0"
+    if apply.invalid:
+        conditions[ReasonCode.VALUES_INVALID] = f"size({quoted(apply.invalid)}) > 0"
+    if apply.snapshot:
+        conditions[ReasonCode.ROWS_COPIED] = f"{quoted(apply.snapshot)} IS NOT NULL"
+    cases = [f"WHEN {condition} THEN '{code}'" for code, condition in conditions.items() if condition]
+    return f"CASE {' '.join(cases)} END" if cases else "CAST(NULL AS STRING)"

@@ -22,6 +22,7 @@ from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import (
     checkpointed,
     fits_on_driver,
@@ -49,19 +50,29 @@ class RelationRows:
     """Rows of one relation.
 
     Attributes:
-        count: so many they are, at most.
+        count: so many they are, at most; None: nobody knows.
         characters: as text, at most; None: nobody knows.
+        of: so many rows the log got for all relations.
     """
 
     rows: DataFrame
-    count: int
+    count: int | None
     characters: int | None = None
+    of: int = 0
 
     @property
-    def fit_on_driver(self) -> bool:
-        """Whether they are few and short."""
-        is_short = self.characters is not None and self.characters <= limits.MAX_DRIVER_CHARACTERS
-        return is_short and fits_on_driver(self.count)
+    def left_to_executors(self) -> Reason | None:
+        """Why the driver does not hold them; None: they are few and short."""
+        if self.count is None:
+            return Reason.of(ReasonCode.EVENTS_NOT_COUNTED)
+        if not fits_on_driver(self.count):
+            return Reason.of(ReasonCode.MANY_EVENTS, rows=self.count, limit=limits.MAX_DRIVER_ROWS)
+        if self.characters is None:
+            return Reason.of(ReasonCode.LOG_ROWS_NOT_HELD, rows=self.of)
+        limit = limits.MAX_DRIVER_CHARACTERS
+        if self.characters > limit:
+            return Reason.of(ReasonCode.LONG_EVENTS, characters=self.characters, limit=limit)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +127,7 @@ class LogRows:
         rows = split.local.get(relation)
         if rows is None:
             rows = split.rows.where(sf.col(quoted(column)) == sf.lit(relation))
-        return RelationRows(rows, count, characters)
+        return RelationRows(rows, count, characters, sum(rows for rows, _ in split.sizes.values()))
 
     def forget(self) -> None:
         """Drop the rows that were held for a checkpoint."""

@@ -25,6 +25,7 @@ __all__ = [
     "RefreshContext",
     "RefreshTask",
     "Refreshed",
+    "no_data",
     "refreshed_without_rows",
     "version_with_same_rows",
 ]
@@ -165,6 +166,11 @@ def refreshed_without_rows(version: Version, mode: RefreshMode, code: ReasonCode
     reason = Reason.of(code)
     node = NodeRefresh(node="query", mode=mode, reason=reason)
     return Refreshed(version, Refresh(mode=mode, reason=reason, nodes=(node,)))
+
+
+def no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
+    """The result of a refresh that left the table's rows as they were."""
+    return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, code)
 
 
 def version_with_same_rows(task: RefreshTask) -> Version:

@@ -1,0 +1,272 @@
+"""One refresh of a streaming table with new events, which are merged by key.
+
+    few events       are held on the driver, which finds the last one of each key and the rows to remove
+    more events      stay on the executors; the driver orders their keys alone
+    very many, and events of which more must be known than key and order, are merged by Spark
+
+A step that Spark did because the driver could not is a node of the refresh, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import RefreshError
+from tautochrone.ingest.column_alignment import align
+from tautochrone.model import limits
+from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Staged
+from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many
+from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
+from tautochrone.runtime.refresh.log_rows import RelationRows
+from tautochrone.runtime.refresh.stored_rows import RowPositions, StoredRows
+from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data
+from tautochrone.runtime.refresh.weighted_apply import row_change
+from tautochrone.spark.execute.materialize import checkpointed, materialize, unpersist
+from tautochrone.spark.execute.tuning import tuned
+from tautochrone.spark.sources.stream_as_batch import stream_as_batch
+
+__all__ = ["KeyedMerge", "commit_change"]
+
+_HELD, _LAST, _STORED, _WRITTEN = "events", "last events of keys", "stored rows of keys", "new rows"
+"""Steps, as nodes of the refresh."""
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyedMerge:
+    """
+    Args:
+        base: reads the table itself, whatever the checkpoint shows of it.
+        session: of the table's flow.
+        schema: of the table.
+        is_first: the table has no rows that events made.
+    """
+
+    task: RefreshTask
+    apply: KeyedApply
+    base: SparkSession
+    session: SparkSession
+    schema: StructType
+    is_first: bool
+    _left_to_spark: list[NodeRefresh] = field(default_factory=list)
+
+    @property
+    def mode(self) -> RefreshMode:
+        return RefreshMode.FULL if self.is_first else RefreshMode.INCREMENTAL
+
+    def merge(self, rows: RelationRows, plan: JavaObject) -> Refreshed:
+        """Merge the events that the flow's query, a plan, makes of new rows of its input.
+
+        Raises:
+            RefreshError: `CAPTURED_VALUE_INVALID`, `CAPTURED_ROW_MISSING`.
+            ConflictError: somebody else moved the table.
+        """
+        events = stream_as_batch(self.session, plan, rows.rows)
+        left_to_executors = rows.left_to_executors
+        if left_to_executors is None and rows.count is not None:
+            with tuned(self.session, delta_rows=rows.count):
+                # The query's casts are evaluated once for all that is asked about the events.
+                events, count = materialize(events, max_rows=rows.count)
+                return self._merge_local(events, count)
+        self._note(_HELD, left_to_executors)
+        if rows.count is None:
+            return self._merge_by_spark(events, None)
+        if rows.count > limits.MAX_HELD_LOG_ROWS:
+            limit = limits.MAX_HELD_LOG_ROWS
+            self._note(_LAST, Reason.of(ReasonCode.VERY_MANY_EVENTS, rows=rows.count, limit=limit))
+            return self._merge_by_spark(events, None)
+        if self.apply.weight is None and not self.is_first:
+            last = last_events_of_many(events, self.apply)
+            if not isinstance(last, Reason):
+                return self._merge_last(last, events, is_local=False)
+            self._note(_LAST, last)
+        cached, count = checkpointed(events)
+        try:
+            return self._merge_by_spark(cached, count)
+        finally:
+            unpersist(cached)
+
+    def _note(self, step: str, reason: Reason | None) -> None:
+        """Keep why Spark did a step. All rows of a table that is built anew are Spark's work."""
+        if reason is not None and not self.is_first:
+            self._left_to_spark.append(NodeRefresh(node=step, mode=self.mode, reason=reason))
+
+    def _merge_local(self, events: DataFrame, count: int) -> Refreshed:
+        """Merge events that are on the driver."""
+        if not count or self.apply.weight is not None:
+            return self._merge_by_spark(events, count, is_local=True)
+        last = last_events(events, self.apply)
+        if not isinstance(last, Reason):
+            return self._merge_last(last, events, is_local=True)
+        self._note(_LAST, last)
+        return self._merge_by_spark(events, count, is_local=True)
+
+    def _merge_by_spark(self, events: DataFrame, count: int | None, *, is_local: bool = False) -> Refreshed:
+        """Merge any events.
+
+        Args:
+            count: of the events, which are held then; None: they are too many.
+            is_local: they are on the driver.
+        """
+        if count == 0 and not self.is_first:
+            return self._without_events()
+        if self.apply.weight is not None:
+            return self._add_and_remove_rows(events)
+        summary = summarize(events, self.apply, count if is_local else None)
+        if not self.is_first and not summary.count:
+            return self._without_events()
+        invalid = invalid_values(events, self.apply, summary)
+        if invalid is not None and not self.apply.invalid_is_null:
+            raise _invalid_value(self.task, invalid)
+        stored = self._stored_rows(count, is_local=is_local)
+        # In one partition nothing is shuffled.
+        rows = latest_rows(
+            events.coalesce(1) if is_local else events,
+            self.apply,
+            summary,
+            None if self.is_first else stored.of_keys,
+        )
+        if count is not None and is_local:
+            rows, _ = materialize(rows, max_rows=count)
+        staged = self._stage(rows, is_local=is_local)
+        is_truncated = not self.is_first and summary.last_truncate is not None
+        if is_truncated:
+            return self._replaced(staged, invalid)
+        old_rows = RowPositions({}) if self.is_first else stored.positions_of_keys(events)
+        return self._committed(staged, old_rows, invalid)
+
+    def _merge_last(self, last: LastEvents, events: DataFrame, *, is_local: bool) -> Refreshed:
+        """Merge events of which the last of each key is known."""
+        staged = self._stage(last.rows.drop(*self.apply.dropped), is_local=is_local)
+        if self.is_first:
+            return self._committed(staged, RowPositions({}), None)
+        stored = self._stored_rows(last.keys.num_rows, is_local=is_local)
+        return self._committed(staged, stored.positions_of_keys(events, last.keys), None)
+
+    def _add_and_remove_rows(self, events: DataFrame) -> Refreshed:
+        """Merge events of a table whose rows may be equal.
+
+        Raises:
+            RefreshError: `CAPTURED_VALUE_INVALID`; `CAPTURED_ROW_MISSING`.
+        """
+        self._note(_LAST, Reason.of(ReasonCode.TABLE_WITHOUT_KEY))
+        change = row_change(events, self.apply)
+        if change.invalid is not None and not self.apply.invalid_is_null:
+            raise _invalid_value(self.task, change.invalid)
+        old_rows: Mapping[str, Sequence[int]] = {}
+        if not self.is_first and not change.replaces_all:
+            removed = change.removed(self._stored_rows().all())
+            if removed.missing:
+                raise _row_missing(self.task, removed.missing)
+            old_rows = removed.positions
+        staged = self._stage(change.added())
+        if change.replaces_all and not self.is_first:
+            return self._replaced(staged, change.invalid)
+        return self._committed(staged, RowPositions(old_rows), change.invalid)
+
+    def _stored_rows(self, events: int | None = None, *, is_local: bool = False) -> StoredRows:
+        task = self.task
+        return StoredRows(task.table, task.fork, self.apply, self.base, self.session, events, is_local)
+
+    def _stage(self, rows: DataFrame, *, is_local: bool = False) -> Staged:
+        aligned = align(rows, self.schema, self.task.flows[0].flow.name)
+        staged = self.task.table.stage(self.task.fork, aligned, local=is_local)
+        self._note(_WRITTEN, staged.left_to_spark)
+        return staged
+
+    # -- commits ----------------------------------------------------------------------------------
+
+    @property
+    def _metadata(self) -> CommitMetadata:
+        return self.task.metadata_with(self.mode)
+
+    def _without_events(self) -> Refreshed:
+        self.task.table.commit_metadata_only(self.task.fork, self._metadata)
+        return no_data(self.task, ReasonCode.NO_EVENTS_OF_KEYS)
+
+    def _replaced(self, staged: Staged, invalid: InvalidValues | None) -> Refreshed:
+        """All rows out, staged rows in."""
+        rows = [staged] if staged.rows else []
+        committed = self.task.table.replace_rows(self.task.fork, rows, self._metadata)
+        return self._refreshed(committed, staged, {}, invalid)
+
+    def _committed(self, staged: Staged, old_rows: RowPositions, invalid: InvalidValues | None) -> Refreshed:
+        self._note(_STORED, old_rows.left_to_spark)
+        table, fork = self.task.table, self.task.fork
+        committed = commit_change(table, fork, staged, old_rows.by_file, self._metadata)
+        if committed is None:
+            return no_data(self.task, ReasonCode.NO_EVENTS_OF_KEYS)
+        return self._refreshed(committed, staged, old_rows.by_file, invalid)
+
+    def _refreshed(
+        self,
+        committed: Committed,
+        staged: Staged,
+        old_rows: Mapping[str, Sequence[int]],
+        invalid: InvalidValues | None,
+    ) -> Refreshed:
+        code = ReasonCode.EVENTS_MERGED
+        if self.is_first:
+            is_full = self.task.is_full_requested
+            code = ReasonCode.FULL_REFRESH_REQUESTED if is_full else ReasonCode.FIRST_BUILD
+        reason = Reason.of(code)
+        nulled = [] if invalid is None else [_nulled(invalid)]
+        refresh = Refresh(
+            mode=self.mode,
+            reason=several([reason, *nulled, *(node.reason for node in self._left_to_spark)]),
+            rows_inserted=staged.rows,
+            rows_deleted=sum(len(positions) for positions in old_rows.values()),
+            nodes=(NodeRefresh(node="apply", mode=self.mode, reason=reason), *self._left_to_spark),
+        )
+        return Refreshed(committed.version, refresh)
+
+
+def commit_change(
+    table: LakeTable,
+    fork: Fork,
+    staged: Staged,
+    old_rows: Mapping[str, Sequence[int]],
+    metadata: CommitMetadata,
+) -> Committed | None:
+    """One commit: old rows out, staged rows in. None: there are none, only the commit metadata is new."""
+    rows = staged.rows
+    if old_rows:
+        return table.apply(fork, [staged] if rows else [], old_rows, metadata)
+    if rows:
+        return table.commit_staged(fork, [staged], metadata)
+    table.commit_metadata_only(fork, metadata)
+    return None
+
+
+def _row_missing(task: RefreshTask, count: int) -> RefreshError:
+    return RefreshError(
+        "CAPTURED_ROW_MISSING",
+        f"The log removes {count} rows that {task.name} does not have",
+        sqlstate="58000",
+        location=task.location,
+        hint="somebody else changed the table, or its log: copy the database again, with --full-refresh of "
+        "the log table and of the captured tables",
+    )
+
+
+def _invalid_value(task: RefreshTask, invalid: InvalidValues) -> RefreshError:
+    return RefreshError(
+        "CAPTURED_VALUE_INVALID",
+        f"{invalid.rows} rows of {task.name} have a value that the type of its column does not have, such as "
+        f"{invalid.example}",
+        sqlstate="22000",
+        location=task.location,
+        hint="correct it in the database, then run again; or take the column as text, with as_text of the "
+        'capture and --full-refresh of the table; or take such values as NULL: invalid_values="null"',
+    )
+
+
+def _nulled(invalid: InvalidValues) -> Reason:
+    return Reason.of(ReasonCode.INVALID_VALUES_NULL, rows=invalid.rows, example=invalid.example)
