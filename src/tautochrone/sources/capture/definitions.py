@@ -136,7 +136,7 @@ def define_table(
         invalid_values: the policy for them, `fail` or `null`.
     """
     selected = [*columns, *(f"{column} AS {_PREFIX}{column}" for column in _EVENT_COLUMNS)]
-    selected.append(f"array_compact(CAST(array({', '.join(invalid)}) AS ARRAY<STRING>)) AS {_INVALID}")
+    selected.append(f"{_list_of_invalid(invalid)} AS {_INVALID}")
 
     @dp.table(
         # A database's names may have hyphens. Of a dot the definition says that it is not supported.
@@ -164,3 +164,17 @@ def define_table(
         events = SparkSession.active().readStream.table(log_table)
         of_table = (sf.col("relation") == relation) & (sf.col("operation") != "completed")
         return events.where(of_table).selectExpr(*selected)
+
+
+def _list_of_invalid(invalid: Sequence[str]) -> str:
+    """SQL: the texts that are not NULL. Nearly always there is none, and Spark would call a function for each
+    row and text to find that out.
+
+    >>> _list_of_invalid(["a"])
+    'CASE WHEN coalesce(a) IS NOT NULL THEN array_compact(array(a)) ELSE CAST(array() AS ARRAY<STRING>) END'
+    """
+    none = "CAST(array() AS ARRAY<STRING>)"
+    if not invalid:
+        return none
+    texts = ", ".join(invalid)
+    return f"CASE WHEN coalesce({texts}) IS NOT NULL THEN array_compact(array({texts})) ELSE {none} END"
