@@ -396,18 +396,9 @@ def staged_file_sets(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]
 
 
 def collect_garbage(spark: SparkSession) -> None:
-    """Release in the JVM what Python dropped.
-
-    Py4J tells the JVM by a worker that wakes once a second: a loop of about a second, which does not
-    wait for it, can miss it each time.
-    """
-    gateway: Any = spark.sparkContext._gateway
-    dropped = gateway._gateway_client.finalizer_deque
+    """Release in the JVM what Python dropped, of which the JVM is told a moment later."""
     gc.collect()
-    while dropped:
-        time.sleep(0.05)
-    # The last one may have left the queue and still be on its way.
-    time.sleep(0.2)
+    time.sleep(0.3)
     spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
 
 

@@ -26,6 +26,7 @@ from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark, set_stderr_tail
+from tautochrone.spark.session.py4j_memory import forget_objects_together
 from tautochrone.spark.session.py4j_quickack import enable_quickack
 
 __all__ = ["start_context"]
@@ -78,6 +79,7 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
     reader.forward()
     set_stderr_tail(reader.last_lines)
     enable_quickack(gateway)
+    forget_objects_together(gateway)
     try:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         SparkContext(conf=settings, gateway=gateway)
