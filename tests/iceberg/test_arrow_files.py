@@ -52,6 +52,9 @@ def test_spark_reads_what_was_written(spark: SparkSession) -> None:
     staged = table.stage_arrow(fork, rows.select(ARROW_SCHEMA.names[::-1]))
     assert not isinstance(staged, Reason)
     assert staged.rows == len(ROWS)
+    nothing = table.stage_arrow(fork, rows.slice(0, 0))
+    assert not isinstance(nothing, Reason)
+    assert not nothing.files
     version = table.commit_staged(fork, [staged], commit_metadata()).version
     assert table.row_count(version) == len(ROWS)
     stored = table.read(spark, version)

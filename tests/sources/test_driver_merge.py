@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many
+from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many, last_rows
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 from tautochrone.spark.execute.materialize import materialize
 
@@ -75,6 +75,11 @@ def test_last_events_are_those_that_spark_finds(spark: SparkSession) -> None:
             assert rows.columns == by_spark.columns
             assert Counter(rows.collect()) == expected, first
             assert Counter(spark.createDataFrame(last.keys).collect()) == keys
+        handed_over = last_rows(events, [events[name] for name in by_spark.columns], APPLY)
+        assert not isinstance(handed_over, Reason)
+        stored = handed_over.rows.rename_columns(by_spark.columns)
+        assert Counter(spark.createDataFrame(stored, by_spark.schema).collect()) == expected, first
+        assert Counter(spark.createDataFrame(handed_over.keys).collect()) == keys
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,7 @@ def test_special_events_are_left_to_spark(
     )
     assert last_events(more, APPLY) == reason
     assert last_events_of_many(more, APPLY) == reason
+    assert last_rows(more, [more["value"]], APPLY) == reason
 
 
 def test_keys_that_are_compared_otherwise_are_left_to_spark(spark: SparkSession) -> None:
@@ -111,11 +117,13 @@ def test_keys_that_are_compared_otherwise_are_left_to_spark(spark: SparkSession)
         reason = Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=column, type=kind)
         assert last_events(events, apply) == reason
         assert last_events_of_many(events, apply) == reason
+        assert last_rows(events, [events["a"]], apply) == reason
 
 
-def test_many_events_that_cannot_be_computed_twice_or_ordered_are_left_to_spark(spark: SparkSession) -> None:
+def test_many_events_that_only_spark_orders(spark: SparkSession) -> None:
     events = random_events(spark, "BIGINT", "STRING")
-    ties = last_events_of_many(events.union(events.limit(1)), APPLY)
-    assert ties == Reason.of(ReasonCode.EVENTS_OF_EQUAL_SEQUENCE)
+    ties = events.union(events.limit(1))
+    assert last_events_of_many(ties, APPLY) == Reason.of(ReasonCode.EVENTS_OF_EQUAL_SEQUENCE)
+    assert last_rows(ties, [ties["value"]], APPLY) == Reason.of(ReasonCode.EVENTS_OF_EQUAL_SEQUENCE)
     random_values = events.selectExpr("* EXCEPT (value)", "CAST(rand() * 9 AS BIGINT) AS value")
     assert last_events_of_many(random_values, APPLY) == Reason.of(ReasonCode.EVENTS_NOT_DETERMINISTIC)

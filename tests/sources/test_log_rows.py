@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model import limits
+from tautochrone.model.lake import AppendedRows
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
@@ -22,6 +23,13 @@ RELATIONS = ("a", "b", "c", None)
 
 
 @pytest.mark.parametrize(
+    "counted",
+    [
+        pytest.param(Reason.of(ReasonCode.TABLE_PARTITIONED), id="counted by Spark"),
+        pytest.param(AppendedRows(dict.fromkeys(RELATIONS, 5), 100), id="counted in files"),
+    ],
+)
+@pytest.mark.parametrize(
     ("max_driver_rows", "max_held_rows"),
     [
         pytest.param(100, 0, id="on the driver"),
@@ -30,7 +38,11 @@ RELATIONS = ("a", "b", "c", None)
     ],
 )
 def test_relations_share_one_read(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, max_driver_rows: int, max_held_rows: int
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    max_driver_rows: int,
+    max_held_rows: int,
+    counted: AppendedRows | Reason,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", max_driver_rows)
     monkeypatch.setattr(limits, "MAX_HELD_LOG_ROWS", max_held_rows)
@@ -42,22 +54,28 @@ def test_relations_share_one_read(
         reads.append(log)
         return log
 
+    def count(max_bytes: int) -> AppendedRows | Reason:
+        assert max_bytes == (limits.MAX_DRIVER_CHARACTERS if max_driver_rows else limits.MAX_ARROW_BYTES)
+        return counted
+
     shared = LogRows()
     for number, relation in enumerate(("b", "a", "c")):
         jobs = _jobs(spark)
-        relation_rows = shared.of_relation(RANGE, "relation", relation, 20, read)
+        relation_rows = shared.of_relation(RANGE, "relation", relation, 20, read, count)
         assert relation_rows is not None
         assert relation_rows.count == 5
+        assert relation_rows.of == 20
+        assert relation_rows.counted_by_spark == (counted if isinstance(counted, Reason) else None)
         stored = [(row.n, row.columns) for row in relation_rows.rows.collect()]
         assert sorted(stored) == [(n, {"id": str(n)}) for n in range(20) if RELATIONS[n % 4] == relation]
         if max_driver_rows and number:
             assert _jobs(spark) == jobs, "rows on the driver need no job"
-    missing = shared.of_relation(RANGE, "relation", "d", 20, read)
+    missing = shared.of_relation(RANGE, "relation", "d", 20, read, count)
     assert missing is not None
     assert missing.count == 0
     assert len(reads) == 1
     shared.forget()
-    shared.of_relation(RANGE, "relation", "a", 20, read)
+    shared.of_relation(RANGE, "relation", "a", 20, read, count)
     assert len(reads) == 2
     shared.forget()
 

@@ -45,7 +45,7 @@ def test_java_forgets_dropped_objects_together(spark: SparkSession, monkeypatch:
     assert len(sent) < 10, "without dropped objects nothing is sent"
 
 
-def test_an_object_that_is_dropped_and_another_of_its_text_are_two(spark: SparkSession) -> None:
+def test_other_references_to_a_dropped_object_stay(spark: SparkSession) -> None:
     java_list: Any = spark._jvm.java.util.ArrayList()  # type: ignore[union-attr]
     java_list.add(spark._jvm.java.lang.Object())  # type: ignore[union-attr]
     for _ in range(50):

@@ -33,6 +33,7 @@ __all__ = [
     "NO_VERSION",
     "POSITION_COLUMN",
     "RESERVED_COLUMNS",
+    "AppendedRows",
     "ChangeKind",
     "CommitMetadata",
     "Committed",
@@ -96,6 +97,19 @@ class Staged:
     rows: int
     at_ms: int
     left_to_spark: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRows:
+    """Rows that came to a table.
+
+    Attributes:
+        counts: their number by the value of a column.
+        bytes: of all of them in memory; None: more than was asked for.
+    """
+
+    counts: Mapping[str | None, int]
+    bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +239,13 @@ class LakeTable(ReadableTable, Protocol):
         """Spark read options that show only the rows appended between two versions; only valid when
         the change between them is `APPEND`."""
 
+    def appended_rows(self, old: Version, new: Version, column: str, max_bytes: int) -> AppendedRows | Reason:
+        """The rows that were appended between two versions by the values of a text column, counted without a
+        Spark job; or why only Spark counts them. Only valid when the change between them is `APPEND`.
+
+        Their bytes are counted up to `max_bytes`, which reads all columns; with 0 only that column is read.
+        """
+
     def fork(self) -> Fork:
         """Read the table's metadata once, fresh from the catalog."""
 
@@ -239,6 +260,9 @@ class LakeTable(ReadableTable, Protocol):
     def stage_arrow(self, fork: Fork, rows: Any) -> Staged | Reason:
         """The same for an Arrow table with the columns of the table, without Spark; or why only Spark can
         write them."""
+
+    def arrow_obstacle(self, fork: Fork) -> Reason | None:
+        """Why `stage_arrow` writes no rows of the table, whatever they are; None: it writes them."""
 
     def discard(self, staged: Staged) -> None:
         """Delete staged files at once."""

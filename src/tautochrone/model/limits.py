@@ -13,6 +13,8 @@ from __future__ import annotations
 __all__ = [
     "INVARIANT_SAMPLE_ROWS",
     "LARGE_RELATION_ROWS",
+    "MAX_ARROW_BYTES",
+    "MAX_ARROW_ROWS",
     "MAX_BAD_RECORD_PROBES",
     "MAX_BROADCAST_VALUES",
     "MAX_CACHED_LOOKUP_VALUES",
@@ -58,6 +60,12 @@ changed rows on the driver a refresh took twice as long as with those rows on th
 MAX_DRIVER_CHARACTERS = 16_000_000
 """New rows of a change log that have more characters stay on the executors, however few they are: values of a
 database may be long."""
+
+MAX_ARROW_ROWS = 250_000
+MAX_ARROW_BYTES = 100_000_000
+"""Events of a captured table, and bytes of the new rows of its log, that Spark computes once and hands to the
+driver as Arrow, which writes the rows that come. More events are computed twice by Spark: first their keys,
+then the rows that come."""
 
 MAX_SINGLE_TASK_ROWS = 50_000
 """A node whose leaves have at most this many rows each is grouped, sorted and joined in one task, without a

@@ -261,6 +261,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.LOG_ROWS_NOT_HELD: (
         "{rows} new rows of its log are too many for the driver: executors compute its own"
     ),
+    ReasonCode.LOG_NOT_APPENDED: "rows were dropped from its log meanwhile",
     ReasonCode.EVENTS_NOT_COUNTED: "nobody knows how many events its input got before they are read",
     ReasonCode.TABLE_WITHOUT_KEY: "it has no key: rows are compared as a whole, by Spark",
     ReasonCode.TABLE_TRUNCATED: "an event removes all rows of the table",

@@ -24,7 +24,7 @@ from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["fitting_rows", "write_rows"]
+__all__ = ["arrow_obstacle", "fitting_rows", "write_rows"]
 
 _PARQUET_SETTINGS = "write.parquet."
 _CODEC = f"{_PARQUET_SETTINGS}compression-codec"
@@ -36,27 +36,39 @@ _FORMAT, _PARQUET = "write.format.default", "parquet"
 
 def fitting_rows(iceberg: Iceberg, table: Any, rows: Any) -> Any | Reason:
     """The rows with the types and field ids of the Java `table`; or why Spark must write them."""
-    left_to_spark = _left_to_spark(iceberg, table)
-    if left_to_spark is not None:
-        return left_to_spark
-    columns = json.loads(str(iceberg.api.SchemaParser.toJson(table.schema())))["fields"]
-    if {column["name"] for column in columns} != set(rows.column_names):
+    schema = _schema(iceberg, table)
+    if isinstance(schema, Reason):
+        return schema
+    if set(schema.names) != set(rows.column_names):
         return Reason.of(ReasonCode.COLUMNS_OF_ROWS_DIFFER)
-    fields = []
-    for column in columns:
-        try:
-            fields.append(_field(column))
-        except KeyError:
-            return Reason.of(ReasonCode.COLUMN_WRITTEN_BY_SPARK, column=column["name"])
-    schema = pa.schema(fields)
     try:
         return rows.select(schema.names).cast(schema)
     except (ValueError, pa.ArrowException) as error:
         return Reason.of(ReasonCode.VALUES_CAST_BY_SPARK, text=first_line(error))
 
 
+def arrow_obstacle(iceberg: Iceberg, table: Any) -> Reason | None:
+    """Why Spark must write all data files of the Java `table`."""
+    schema = _schema(iceberg, table)
+    return schema if isinstance(schema, Reason) else None
+
+
+def _schema(iceberg: Iceberg, table: Any) -> pa.Schema | Reason:
+    """What rows of a table are in Arrow; or why only Spark writes them."""
+    left_to_spark = _left_to_spark(iceberg, table)
+    if left_to_spark is not None:
+        return left_to_spark
+    fields = []
+    for column in json.loads(str(iceberg.api.SchemaParser.toJson(table.schema())))["fields"]:
+        try:
+            fields.append(_field(column))
+        except KeyError:
+            return Reason.of(ReasonCode.COLUMN_WRITTEN_BY_SPARK, column=column["name"])
+    return pa.schema(fields)
+
+
 def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
-    """Why Spark must write all data files of a table."""
+    """What of a table, other than its columns, only Spark writes."""
     properties = table.properties()
     names = set(iceberg.functions.texts(properties.keySet()))
     location = _new_location(table)
@@ -77,8 +89,10 @@ def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
 
 
 def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Staged:
-    """Write `fitting_rows` as one data file that belongs to no snapshot yet."""
+    """Write `fitting_rows` as one data file that belongs to no snapshot yet; none without rows."""
     at_ms = time.time_ns() // 1_000_000
+    if not rows.num_rows:
+        return Staged(table=name, files=(), rows=0, at_ms=at_ms)
     location = _new_location(table)
     path = local_folder(location)
     assert path is not None

@@ -7,14 +7,12 @@ many or large files) is left to a Spark query: the answer is the reason then.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 
 from tautochrone.iceberg.changes.tasks import planned
@@ -22,15 +20,15 @@ from tautochrone.iceberg.java.api import Iceberg, first_line
 from tautochrone.iceberg.java.arrow_types import arrow_type
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.reads.parquet_files import names_by_id, opened
 from tautochrone.model import limits
 from tautochrone.model.names import Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.translate.literals import key_ranges
 
-__all__ = ["positions_of_keys"]
+__all__ = ["KeyPositions", "positions_of_keys"]
 
 _PARQUET = "PARQUET"
-_FIELD_ID = b"PARQUET:field_id"
 _PRUNED_BY = ("int", "long", "string")
 """Types whose values Py4J passes as Java values that Iceberg compares with file statistics."""
 
@@ -54,10 +52,21 @@ class _LeftToSpark(Exception):  # noqa: N818
         self.reason = Reason.of(code, **params)
 
 
-def positions_of_keys(
-    iceberg: Iceberg, table: Any, version: Version, keys: Any
-) -> dict[str, list[int]] | Reason:
-    """Data file → positions of its rows with these keys, without rows that are deleted already.
+@dataclass(frozen=True, slots=True)
+class KeyPositions:
+    """Where rows are.
+
+    Attributes:
+        by_file: data file → positions of rows in it.
+        tasks: the Java scan task of each of these files.
+    """
+
+    by_file: Mapping[str, Sequence[int]]
+    tasks: Mapping[str, Any]
+
+
+def positions_of_keys(iceberg: Iceberg, table: Any, version: Version, keys: Any) -> KeyPositions | Reason:
+    """The positions of the rows with these keys, without rows that are deleted already.
 
     Args:
         table: the Java table.
@@ -66,15 +75,15 @@ def positions_of_keys(
     Returns:
         A reason: why a Spark query must find them.
     """
+    if not keys.num_rows:
+        return KeyPositions({}, {})
     try:
         return _positions(iceberg, table, version, _key_columns(table, keys))
     except _LeftToSpark as left:
         return left.reason
 
 
-def _positions(
-    iceberg: Iceberg, table: Any, version: Version, columns: Sequence[_KeyColumn]
-) -> dict[str, list[int]]:
+def _positions(iceberg: Iceberg, table: Any, version: Version, columns: Sequence[_KeyColumn]) -> KeyPositions:
     """
     Raises:
         _LeftToSpark: a query must find them.
@@ -92,12 +101,14 @@ def _positions(
             raise _LeftToSpark(ReasonCode.KEYS_IN_LARGE_REMOTE_FILES, bytes=file_bytes, limit=limit)
     finder = _Finder(columns)
     matches: dict[str, list[int]] = {}
+    tasks_of_matches: dict[str, Any] = {}
     for number, path in enumerate(paths):
         try:
-            with _opened(table, path) as file:
+            with opened(table, path) as file:
                 positions = finder.positions(file, path)
             if positions:
-                positions = _without_deleted(iceberg, table, tasks.get(number), path, positions)
+                task = tasks_of_matches[path] = tasks.get(number)
+                positions = _without_deleted(iceberg, table, task, path, positions)
         except (pa.ArrowException, OSError, Py4JError) as error:
             # Spark reads the file in its way, or says what is wrong with it.
             file_format = str(tasks.get(number).file().format())
@@ -106,7 +117,7 @@ def _positions(
             raise _LeftToSpark(ReasonCode.FILE_NOT_READ, file=path, text=first_line(error)) from error
         if positions:
             matches[path] = positions
-    return matches
+    return KeyPositions(matches, tasks_of_matches)
 
 
 def _key_columns(table: Any, keys: Any) -> list[_KeyColumn]:
@@ -169,20 +180,6 @@ def _comparable(column: Any, arrow_type: Any) -> Any:
     return column.cast(pa.int32()) if pa.types.is_date(arrow_type) else column
 
 
-@contextlib.contextmanager
-def _opened(table: Any, path: str) -> Any:
-    """A Parquet file of the table."""
-    local = local_folder(path)
-    if local is not None:
-        with pq.ParquetFile(local, memory_map=True) as file:
-            yield file
-        return
-    with contextlib.closing(table.io().newInputFile(path).newStream()) as stream:
-        content = stream.readAllBytes()
-    with pq.ParquetFile(pa.BufferReader(content)) as file:
-        yield file
-
-
 class _Finder:
     """Finds rows with the keys in one file after the other."""
 
@@ -224,11 +221,7 @@ class _Finder:
 
     def _names(self, file: Any, path: str) -> list[str]:
         """The names that the key's columns have in the file: it may be older than a table's new names."""
-        name_of_id = {
-            int(field.metadata[_FIELD_ID]): field.name
-            for field in file.schema_arrow
-            if field.metadata and _FIELD_ID in field.metadata
-        }
+        name_of_id = names_by_id(file)
         for column in self._columns:
             if column.field_id not in name_of_id:
                 raise _LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)

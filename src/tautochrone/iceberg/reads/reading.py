@@ -13,10 +13,12 @@ from tautochrone.iceberg.changes.tasks import rows_behind_vectors
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, load
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.reads.appended_rows import appended_rows
 from tautochrone.iceberg.reads.refs import tags
 from tautochrone.iceberg.reads.reverting import companions_at, merged_commit_metadata_at
 from tautochrone.model.effects import Effects
 from tautochrone.model.lake import (
+    AppendedRows,
     ChangeKind,
     CommitMetadata,
     Fork,
@@ -27,6 +29,7 @@ from tautochrone.model.lake import (
     TableVersion,
 )
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import Reason
 
 __all__ = ["IcebergReading"]
 
@@ -136,6 +139,10 @@ class IcebergReading:
         self._iceberg.activate(session)
         reader = session.read.options(**self.read_options(old, new))
         return RowChange(added=reader.table(self._name.sql), rows=rows)
+
+    def appended_rows(self, old: Version, new: Version, column: str, max_bytes: int) -> AppendedRows | Reason:
+        table = self._loaded_with(old, new).table
+        return appended_rows(self._iceberg, table, old, new, column, max_bytes)
 
     def row_count(self, version: Version) -> int | None:
         if version == NO_VERSION:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.tasks import planned
 from tautochrone.iceberg.java.api import Iceberg
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.java.functions import Functions, items
 from tautochrone.model.names import TableName, Version
 
 __all__ = ["Removal", "write_removal"]
@@ -43,12 +43,20 @@ class Removal:
 
 
 def write_removal(
-    iceberg: Iceberg, name: TableName, table: Any, version: Version, deletes: Mapping[str, Sequence[int]]
+    iceberg: Iceberg,
+    name: TableName,
+    table: Any,
+    version: Version,
+    deletes: Mapping[str, Sequence[int]],
+    known_tasks: Mapping[str, Any] | None = None,
 ) -> Removal:
     """Write one Puffin file with a deletion vector for each data file of `deletes`.
 
     A data file has at most one vector, so the positions of an older vector are merged into the new one, which
     replaces it. A data file without remaining rows is removed instead.
+
+    Args:
+        known_tasks: scan tasks of the version by data file, from who planned them already.
 
     Raises:
         LakeError: `FILE_NOT_IN_VERSION`, `NO_SUCH_ROW`, `ROW_DELETED_TWICE`, or
@@ -61,8 +69,7 @@ def write_removal(
             hint="upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version' = '3')",
         )
     functions = iceberg.functions
-    tasks = planned(functions, table, version, deletes.keys())
-    task_of_path = dict(zip(functions.task_paths(tasks), items(tasks), strict=True))
+    task_of_path = _task_of_path(functions, table, version, deletes.keys(), known_tasks or {})
     removal = Removal(time.time_ns() // 1_000_000)
     previous = iceberg.jvm.java.util.HashMap()
     output = iceberg.api.io.OutputFileFactory.builderFor(table, 0, 0)
@@ -104,3 +111,13 @@ def write_removal(
     removal.vectors = items(result.deleteFiles())
     removal.replaced = items(result.rewrittenDeleteFiles())
     return removal
+
+
+def _task_of_path(
+    functions: Functions, table: Any, version: Version, paths: Set[str], known_tasks: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The scan tasks of data files that the version has."""
+    if paths <= known_tasks.keys():
+        return known_tasks
+    tasks = planned(functions, table, version, paths)
+    return dict(zip(functions.task_paths(tasks), items(tasks), strict=True))

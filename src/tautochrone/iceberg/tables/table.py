@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.history import in_history, stood_at
-from tautochrone.iceberg.commits.arrow_files import fitting_rows, write_rows
+from tautochrone.iceberg.commits.arrow_files import arrow_obstacle, fitting_rows, write_rows
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
     Loaded,
@@ -38,6 +38,7 @@ from tautochrone.iceberg.reads.schema import replacement, shape_of, widened
 from tautochrone.iceberg.tables.deletes import write_removal
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import (
+    NO_VERSION,
     CommitMetadata,
     Committed,
     Fork,
@@ -54,6 +55,9 @@ __all__ = ["IcebergTable"]
 
 class IcebergTable(IcebergMaintenance):
     """See `model.lake.LakeTable` for what each method promises."""
+
+    _planned: tuple[Version, Mapping[str, Any]] = (NO_VERSION, {})
+    """Scan tasks by data file, of the version in which positions were found last, mostly to be deleted."""
 
     # -- staging: files without a version ---------------------------------------------------------
 
@@ -78,6 +82,9 @@ class IcebergTable(IcebergMaintenance):
         return self._effects.perform(
             Step.LAKE_STAGE, str(self._name), lambda: write_rows(self._name, self._iceberg, table, fitting)
         )
+
+    def arrow_obstacle(self, fork: Fork) -> Reason | None:
+        return arrow_obstacle(self._iceberg, fork.handle.table)
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)
@@ -167,7 +174,11 @@ class IcebergTable(IcebergMaintenance):
         )
 
     def positions_of_keys(self, fork: Fork, keys: Any) -> Mapping[str, Sequence[int]] | Reason:
-        return positions_of_keys(self._iceberg, fork.handle.table, fork.version, keys)
+        positions = positions_of_keys(self._iceberg, fork.handle.table, fork.version, keys)
+        if isinstance(positions, Reason):
+            return positions
+        self._planned = fork.version, positions.tasks
+        return positions.by_file
 
     def apply(
         self,
@@ -178,10 +189,14 @@ class IcebergTable(IcebergMaintenance):
     ) -> Committed:
         if not any(deletes.values()):
             return self.commit_staged(fork, staged, commit_metadata)
+        planned_version, planned = self._planned
+        self._planned = NO_VERSION, {}
+        known_tasks = planned if planned_version == fork.version else {}
+        java_table, version = fork.handle.table, fork.version
         removal = self._effects.perform(
             Step.LAKE_STAGE,
             str(self._name),
-            lambda: write_removal(self._iceberg, self._name, fork.handle.table, fork.version, deletes),
+            lambda: write_removal(self._iceberg, self._name, java_table, version, deletes, known_tasks),
         )
 
         def snapshot(loaded: Loaded) -> Any:

@@ -1,6 +1,6 @@
 """The last event of each key, found on the driver: no Spark job sorts the events by their keys.
 
-Only what orders the events comes to Python; their rows stay where they are: few ones in the JVM, more on the
+Of few events, and of very many, only what orders them comes to Python: their rows stay in the JVM, or on the
 executors. Events of which more must be known than their keys and their order (copied rows, truncates, values
 that are left unchanged or that are invalid) are left to Spark, see `runtime.refresh.latest_events`: the
 answer is the reason then.
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.model.keyed_apply import KeyedApply
@@ -22,9 +22,9 @@ from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import local_rows_at
 
-__all__ = ["LastEvents", "last_events", "last_events_of_many"]
+__all__ = ["LastEvents", "LastRows", "last_events", "last_events_of_many", "last_rows"]
 
-_RANK = "rank"
+_RANK, _INDEX, _DELETES, _SPECIAL = "rank", "index", "deletes", "special"
 
 _TYPES = {
     "boolean": pa.bool_(),
@@ -54,6 +54,14 @@ class LastEvents:
     keys: Any
 
 
+@dataclass(frozen=True, slots=True)
+class LastRows:
+    """The same, as Arrow tables of the rows that come, with the columns that were asked for, and the keys."""
+
+    rows: Any
+    keys: Any
+
+
 def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | Reason:
     """Of events over a local relation; or why Spark must merge them."""
     kinds = dict(events.dtypes)
@@ -79,20 +87,56 @@ def last_events(events: DataFrame, apply: KeyedApply) -> LastEvents | Reason:
     return LastEvents(events if len(remaining) == len(rows) else local_rows_at(events, remaining), keys)
 
 
-def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | Reason:
-    """The same for events that are not on the driver. They are computed twice, which takes less than to hold
-    them: first only keys and sequences, then the rows that come."""
+def last_rows(events: DataFrame, columns: Sequence[Column], apply: KeyedApply) -> LastRows | Reason:
+    """The same for events that are not on the driver, which gets all of them as Arrow.
+
+    Args:
+        columns: of the events, those that the table has.
+    """
     kinds = dict(events.dtypes)
-    types = _key_types(kinds, apply)
+    types = _types_of_many(events, kinds, apply)
     if isinstance(types, Reason):
         return types
-    if not events._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
-        return Reason.of(ReasonCode.EVENTS_NOT_DETERMINISTIC)
+    order = [sf.expr(expression) for expression in _order_of(kinds, apply)]
+    named = [column.alias(f"c{number}") for number, column in enumerate((*columns, *order))]
+    computed = events.select(*named).toArrow()
+    width = len(columns)
+    last = _last_of_keys(computed.select(range(width, computed.num_columns)), apply)
+    if isinstance(last, Reason):
+        return last
+    rows = computed.select(range(width)).take(_remaining(last)[_INDEX])
+    return LastRows(rows, _keys((last[name] for name in _key_names(apply)), types, kinds, apply))
+
+
+def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | Reason:
+    """The same for more events. They are computed twice, which takes less than to hold
+    them: first only keys and sequences, then the rows that come."""
+    kinds = dict(events.dtypes)
+    types = _types_of_many(events, kinds, apply)
+    if isinstance(types, Reason):
+        return types
     order = events.selectExpr(*_order_of(kinds, apply)).toArrow()
-    key_names = [f"k{number}" for number in range(len(apply.keys))]
-    names = [f"s{number}" for number in range(len(apply.sequence))]
-    order = order.rename_columns([*key_names, *names, "deletes", "special"])
-    special = pc.min(order["special"]).as_py()
+    last = _last_of_keys(order, apply)
+    if isinstance(last, Reason):
+        return last
+    keys = _keys((last[name] for name in _key_names(apply)), types, kinds, apply)
+    remaining = _remaining(last)
+    if remaining.num_rows == order.num_rows:
+        return LastEvents(events, keys)
+    chosen = remaining.select(_sequence_names(apply)).rename_columns([*apply.sequence])
+    frame = events.sparkSession.createDataFrame(chosen)
+    return LastEvents(events.join(sf.broadcast(frame), [*apply.sequence], "left_semi"), keys)
+
+
+def _last_of_keys(order: Any, apply: KeyedApply) -> Any | Reason:
+    """The last event of each key, with its index; or why Spark must find it.
+
+    Args:
+        order: an Arrow table of `_order_of` events.
+    """
+    key_names, names = _key_names(apply), _sequence_names(apply)
+    order = order.rename_columns([*key_names, *names, _DELETES, _SPECIAL])
+    special = pc.min(order[_SPECIAL]).as_py()
     if special is not None:
         return Reason.of(ReasonCode(special))
     for name, column in zip(names, apply.sequence, strict=True):
@@ -100,16 +144,26 @@ def last_events_of_many(events: DataFrame, apply: KeyedApply) -> LastEvents | Re
             return _without_sequence(column)
     if order.group_by(names).aggregate([]).num_rows < order.num_rows:
         return Reason.of(ReasonCode.EVENTS_OF_EQUAL_SEQUENCE)
-    ordered = order.take(pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names]))
-    ordered = ordered.append_column(_RANK, pa.array(range(order.num_rows), pa.int64()))
-    last = ordered.select([*key_names, _RANK]).group_by(key_names).aggregate([(_RANK, "max")])
-    keys = _keys((last[name] for name in key_names), types, kinds, apply)
-    last_of_keys = ordered.take(last[f"{_RANK}_max"])
-    remaining = last_of_keys.filter(pc.invert(last_of_keys["deletes"]))
-    if remaining.num_rows == order.num_rows:
-        return LastEvents(events, keys)
-    chosen = events.sparkSession.createDataFrame(remaining.select(names).rename_columns([*apply.sequence]))
-    return LastEvents(events.join(sf.broadcast(chosen), [*apply.sequence], "left_semi"), keys)
+    indices = pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names])
+    ranked = order.select(key_names).take(indices)
+    ranked = ranked.append_column(_RANK, pa.array(range(order.num_rows), pa.int64()))
+    ranks = ranked.group_by(key_names).aggregate([(_RANK, "max")])[f"{_RANK}_max"]
+    last = indices.take(ranks)
+    return order.take(last).append_column(_INDEX, last)
+
+
+def _remaining(last: Any) -> Any:
+    """Of the last events of keys those that do not delete, in the order that they came."""
+    remaining = last.filter(pc.invert(last[_DELETES]))
+    return remaining.sort_by(_INDEX)
+
+
+def _key_names(apply: KeyedApply) -> list[str]:
+    return [f"k{number}" for number in range(len(apply.keys))]
+
+
+def _sequence_names(apply: KeyedApply) -> list[str]:
+    return [f"s{number}" for number in range(len(apply.sequence))]
 
 
 def _key_types(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | Reason:
@@ -121,6 +175,13 @@ def _key_types(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | R
         kind = kinds.get(others[0], "unknown")
         return Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=others[0], type=kind)
     return types
+
+
+def _types_of_many(events: DataFrame, kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | Reason:
+    """The same for events that are computed again, where rows of keys or rows that come are looked for."""
+    if not events._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
+        return Reason.of(ReasonCode.EVENTS_NOT_DETERMINISTIC)
+    return _key_types(kinds, apply)
 
 
 def _without_sequence(column: str) -> Reason:

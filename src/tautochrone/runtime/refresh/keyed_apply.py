@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
-from tautochrone.model.lake import ChangeKind, LakeTable
+from tautochrone.model.lake import AppendedRows, ChangeKind, LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode
@@ -136,8 +136,14 @@ class KeyedRefresher:
             return None if rows is None else RelationRows(rows, None)
         after, before = source.row_count(new), 0 if old is None else source.row_count(old)
         expected = sys.maxsize if after is None or before is None else max(0, after - before)
-        log_range = LogRange(source.name, old, new)
-        return self._log_rows.of_relation(log_range, apply.relation_column, apply.relation, expected, read)
+        log_range, column = LogRange(source.name, old, new), apply.relation_column
+
+        def count(max_bytes: int) -> AppendedRows | Reason:
+            if old is None or source.change_between(old, new).kind is not ChangeKind.APPEND:
+                return Reason.of(ReasonCode.LOG_NOT_APPENDED)
+            return source.appended_rows(old, new, column, max_bytes)
+
+        return self._log_rows.of_relation(log_range, column, apply.relation, expected, read, count)
 
     def _session(self, task: RefreshTask) -> SparkSession:
         return self._sessions.session(str(task.name), task.flows[0].flow.conf)

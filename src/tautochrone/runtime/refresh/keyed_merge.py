@@ -1,7 +1,8 @@
 """One refresh of a streaming table with new events, which are merged by key.
 
-    few events       are held on the driver, which finds the last one of each key and the rows to remove
-    more events      stay on the executors; the driver orders their keys alone
+    few events       are held in the JVM, and the driver finds the last one of each key and the rows to remove
+    more events      are handed to the driver as Arrow, which writes the rows that come
+    many events      stay on the executors; the driver orders their keys alone
     very many, and events of which more must be known than key and order, are merged by Spark
 
 A step that Spark did because the driver could not is a node of the refresh, with the reason.
@@ -17,13 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.column_alignment import align, aligned_columns
 from tautochrone.model import limits
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
-from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many
+from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many, last_rows
 from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
 from tautochrone.runtime.refresh.log_rows import RelationRows
 from tautochrone.runtime.refresh.stored_rows import RowPositions, StoredRows
@@ -35,7 +36,8 @@ from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = ["KeyedMerge", "commit_change"]
 
-_HELD, _LAST, _STORED, _WRITTEN = "events", "last events of keys", "stored rows of keys", "new rows"
+_COUNTED, _HELD, _LAST = "rows of the log", "events", "last events of keys"
+_STORED, _WRITTEN = "stored rows of keys", "new rows"
 """Steps, as nodes of the refresh."""
 
 
@@ -71,10 +73,12 @@ class KeyedMerge:
         events = stream_as_batch(self.session, plan, rows.rows)
         left_to_executors = rows.left_to_executors
         if left_to_executors is None and rows.count is not None:
+            self._note(_COUNTED, rows.counted_by_spark)
             with tuned(self.session, delta_rows=rows.count):
                 # The query's casts are evaluated once for all that is asked about the events.
                 events, count = materialize(events, max_rows=rows.count)
                 return self._merge_local(events, count)
+        self._note(_COUNTED, rows.counted_by_spark)
         self._note(_HELD, left_to_executors)
         if rows.count is None:
             return self._merge_by_spark(events, None)
@@ -83,15 +87,43 @@ class KeyedMerge:
             self._note(_LAST, Reason.of(ReasonCode.VERY_MANY_EVENTS, rows=rows.count, limit=limit))
             return self._merge_by_spark(events, None)
         if self.apply.weight is None and not self.is_first:
-            last = last_events_of_many(events, self.apply)
-            if not isinstance(last, Reason):
-                return self._merge_last(last, events, is_local=False)
-            self._note(_LAST, last)
+            refreshed = self._merge_many(events, rows)
+            if refreshed is not None:
+                return refreshed
         cached, count = checkpointed(events)
         try:
             return self._merge_by_spark(cached, count)
         finally:
             unpersist(cached)
+
+    def _merge_many(self, events: DataFrame, rows: RelationRows) -> Refreshed | None:
+        """Merge events of which the driver orders the keys; None: Spark must."""
+        if rows.fit_in_arrow:
+            obstacle = self.task.table.arrow_obstacle(self.task.fork)
+            if obstacle is None:
+                return self._merge_arrow(events)
+            self._note(_WRITTEN, obstacle)
+        last = last_events_of_many(events, self.apply)
+        if not isinstance(last, Reason):
+            return self._merge_last(last, events, is_local=False)
+        self._note(_LAST, last)
+        return None
+
+    def _merge_arrow(self, events: DataFrame) -> Refreshed | None:
+        """Merge events that Spark hands over as Arrow; None: Spark must merge them."""
+        flow = self.task.flows[0].flow.name
+        columns = aligned_columns(events, self.schema, flow, self.apply.dropped)
+        last = last_rows(events, columns, self.apply)
+        if isinstance(last, Reason):
+            self._note(_LAST, last)
+            return None
+        rows = last.rows.rename_columns(self.schema.names)
+        staged = self.task.table.stage_arrow(self.task.fork, rows)
+        if isinstance(staged, Reason):
+            self._note(_WRITTEN, staged)
+            return None
+        stored = self._stored_rows(last.keys.num_rows, is_local=False)
+        return self._committed(staged, stored.positions_of_keys(events, last.keys), None)
 
     def _note(self, step: str, reason: Reason | None) -> None:
         """Keep why Spark did a step. All rows of a table that is built anew are Spark's work."""
@@ -144,7 +176,7 @@ class KeyedMerge:
 
     def _merge_last(self, last: LastEvents, events: DataFrame, *, is_local: bool) -> Refreshed:
         """Merge events of which the last of each key is known."""
-        staged = self._stage(last.rows.drop(*self.apply.dropped), is_local=is_local)
+        staged = self._stage(last.rows, is_local=is_local)
         if self.is_first:
             return self._committed(staged, RowPositions({}), None)
         stored = self._stored_rows(last.keys.num_rows, is_local=is_local)
@@ -176,7 +208,7 @@ class KeyedMerge:
         return StoredRows(task.table, task.fork, self.apply, self.base, self.session, events, is_local)
 
     def _stage(self, rows: DataFrame, *, is_local: bool = False) -> Staged:
-        aligned = align(rows, self.schema, self.task.flows[0].flow.name)
+        aligned = align(rows, self.schema, self.task.flows[0].flow.name, self.apply.dropped)
         staged = self.task.table.stage(self.task.fork, aligned, local=is_local)
         self._note(_WRITTEN, staged.left_to_spark)
         return staged

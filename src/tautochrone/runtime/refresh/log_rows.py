@@ -7,6 +7,8 @@ the last checkpoint is read by the first table that asks, and split:
     more rows      are counted by relation; those of many relations are held on the executors
     very many      are counted by relation, and each table reads the files
 
+The rows are counted by this process in the data files, or by a Spark job where it cannot read these.
+
 A table whose relation has no new rows needs no Spark job then.
 """
 
@@ -21,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
+from tautochrone.model.lake import AppendedRows
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import (
@@ -51,14 +54,23 @@ class RelationRows:
 
     Attributes:
         count: so many they are, at most; None: nobody knows.
-        characters: as text, at most; None: nobody knows.
+        characters: as text, or bytes in memory, at most; None: nobody knows.
         of: so many rows the log got for all relations.
+        counted_by_spark: why a Spark job counted them; None: this process did.
     """
 
     rows: DataFrame
     count: int | None
     characters: int | None = None
     of: int = 0
+    counted_by_spark: Reason | None = None
+
+    @property
+    def fit_in_arrow(self) -> bool:
+        """Whether they can be handed to the driver as Arrow."""
+        if self.count is None or self.characters is None:
+            return False
+        return self.count <= limits.MAX_ARROW_ROWS and self.characters <= limits.MAX_ARROW_BYTES
 
     @property
     def left_to_executors(self) -> Reason | None:
@@ -81,7 +93,7 @@ class _Split:
 
     Attributes:
         rows: all of them; None: there are none.
-        sizes: of each relation, the number of rows and of their characters at most, as far as known.
+        sizes: of each relation, the number of rows and of their characters or bytes at most, as far as known.
         local: rows of each relation, if these are on the driver.
         is_held: `rows` are kept on the executors.
     """
@@ -90,6 +102,7 @@ class _Split:
     sizes: Mapping[str | None, tuple[int, int | None]] = field(default_factory=dict)
     local: Mapping[str | None, DataFrame] = field(default_factory=dict)
     is_held: bool = False
+    counted_by_spark: Reason | None = None
 
 
 class LogRows:
@@ -107,6 +120,7 @@ class LogRows:
         relation: str,
         expected: int,
         read: Callable[[], DataFrame | None],
+        count: Callable[[int], AppendedRows | Reason],
     ) -> RelationRows | None:
         """The rows of a relation; None: the range has no rows at all.
 
@@ -114,20 +128,23 @@ class LogRows:
             column: the log's column that names the relation of a row.
             expected: how many rows the range has, about; only where they are held depends on it.
             read: reads the range; None: it has no rows.
+            count: counts its rows by relation, and their bytes up to a number, as
+                `LakeTable.appended_rows` does.
         """
         with self._lock:
             range_lock = self._range_locks[log_range]
         with range_lock:
             split = self._splits.get(log_range)
             if split is None:
-                split = self._splits[log_range] = _split(read(), column, expected)
+                split = self._splits[log_range] = _split(read(), column, expected, count)
         if split.rows is None:
             return None
-        count, characters = split.sizes.get(relation, (0, 0))
+        number, characters = split.sizes.get(relation, (0, 0))
         rows = split.local.get(relation)
         if rows is None:
             rows = split.rows.where(sf.col(quoted(column)) == sf.lit(relation))
-        return RelationRows(rows, count, characters, sum(rows for rows, _ in split.sizes.values()))
+        total = sum(number for number, _ in split.sizes.values())
+        return RelationRows(rows, number, characters, total, split.counted_by_spark)
 
     def forget(self) -> None:
         """Drop the rows that were held for a checkpoint."""
@@ -139,24 +156,51 @@ class LogRows:
             self._range_locks.clear()
 
 
-def _split(rows: DataFrame | None, column: str, expected: int) -> _Split:
+def _split(
+    rows: DataFrame | None, column: str, expected: int, count: Callable[[int], AppendedRows | Reason]
+) -> _Split:
     if rows is None:
         return _Split(None)
-    if fits_on_driver(expected):
-        # Reading a few rows twice takes less than holding them on the executors in between.
-        count, characters = _size(rows.coalesce(1))
-        if not fits_on_driver(count) or characters > limits.MAX_DRIVER_CHARACTERS:
-            cached, _ = checkpointed(rows)
-            return _Split(cached, _sizes(cached, column), is_held=True)
+    are_few = fits_on_driver(expected)
+    limit = limits.MAX_DRIVER_CHARACTERS if are_few else limits.MAX_ARROW_BYTES
+    counted = count(limit if expected <= limits.MAX_ARROW_ROWS else 0)
+    counted_by_spark = counted if isinstance(counted, Reason) else None
+    if are_few and _are_few_and_short(rows, counted):
         groups = local_rows_by_value(rows.coalesce(1).sortWithinPartitions(quoted(column)), column)
-        sizes = {relation: (count, characters) for relation, (_, count) in groups.items()}
-        return _Split(rows, sizes, {relation: local for relation, (local, _) in groups.items()})
-    counted = rows.groupBy(sf.col(quoted(column)).alias("relation")).agg(sf.count(sf.lit(1)).alias("rows"))
-    counts = {row["relation"]: int(row["rows"]) for row in counted.collect()}
-    if len(counts) <= _FEW_RELATIONS or sum(counts.values()) > limits.MAX_HELD_LOG_ROWS:
-        return _Split(rows, {relation: (count, None) for relation, count in counts.items()})
+        local = {relation: frame for relation, (frame, _) in groups.items()}
+        sizes = {relation: (number, limit) for relation, (_, number) in groups.items()}
+        return _Split(rows, sizes, local, counted_by_spark=counted_by_spark)
+    if not are_few:
+        sizes_by_count = _counts(rows, column, counted)
+        total = sum(number for number, _ in sizes_by_count.values())
+        if len(sizes_by_count) <= _FEW_RELATIONS or total > limits.MAX_HELD_LOG_ROWS:
+            return _Split(rows, sizes_by_count, counted_by_spark=counted_by_spark)
     cached, _ = checkpointed(rows)
-    return _Split(cached, _sizes(cached, column), is_held=True)
+    return _Split(cached, _sizes(cached, column), is_held=True, counted_by_spark=counted_by_spark)
+
+
+def _are_few_and_short(rows: DataFrame, counted: AppendedRows | Reason) -> bool:
+    """Whether the rows of a range fit on the driver; `expected` may be too low."""
+    if not isinstance(counted, Reason):
+        return counted.bytes is not None and fits_on_driver(sum(counted.counts.values()))
+    # Reading a few rows twice takes less than holding them on the executors in between.
+    number, characters = _size(rows.coalesce(1))
+    return fits_on_driver(number) and characters <= limits.MAX_DRIVER_CHARACTERS
+
+
+def _counts(
+    rows: DataFrame, column: str, counted: AppendedRows | Reason
+) -> dict[str | None, tuple[int, int | None]]:
+    """By relation, the number of rows, and the bytes that they have at most, as far as known."""
+    if isinstance(counted, Reason):
+        counts = rows.groupBy(sf.col(quoted(column)).alias("relation")).agg(sf.count(sf.lit(1)).alias("rows"))
+        return {row["relation"]: (int(row["rows"]), None) for row in counts.collect()}
+    is_short = counted.bytes is not None and counted.bytes <= limits.MAX_DRIVER_CHARACTERS
+    return {
+        # Of few rows nobody knows whether they are short where all rows are not.
+        relation: (number, None if fits_on_driver(number) and not is_short else counted.bytes)
+        for relation, number in counted.counts.items()
+    }
 
 
 def _size(rows: DataFrame) -> tuple[int, int]:
