@@ -56,6 +56,7 @@ REMARKS: dict[str, str] = {
     "stream_over_view": "Spark rewrites the view in every run and the stream reads all its rows again; here it reads what changed",
     "stream_flow_to_view": "Spark compares the columns of the two flows first",
     "sink_no_path": _LEGACY,
+    "sink_unknown_format": "`taut dry-run` refuses it before anything runs, as `SINK_FORMAT_UNKNOWN`",
     "sink_kafka_columns": "the same sentence; taut names the flow",
     "sink_batch": "Spark fails with a ClassCastException",
     "spec_overlapping_globs": "a file that several globs name is read once",
