@@ -56,7 +56,7 @@ docs: setup ## write the pages made from the code, build the site in .work/site
 test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m
 
 test: setup ## everything that CI runs
-	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 50 --durations-min 5
 
 mysql-server: setup ## a MySQL server into .venv, from Debian's packages; without one its tests are skipped
 	tests/install_mysql_server.sh $(VENV)
