@@ -29,7 +29,7 @@ postgresql.capture("bank", url="{url}", tables="public.*", log_retention={retent
 """
 _MAINTENANCE = "[maintenance]\nkeep_last = 1\nkeep = '0s'\nevery = '0s'\nhistory = '0s'\nmin_versions = 1\n"
 _TIMES_AS_LARGE = 10
-_PLACES = {
+_SPREADS = {
     # Keys that follow each other, and keys all over the table.
     "in a row": "id >= {first} AND id < {first} + {changes}",
     "all over": "id % ({rows} / {changes}) = {first} % ({rows} / {changes})",
@@ -47,7 +47,7 @@ def measure_state(
         folder: of the pipeline.
         rows: of one table; the other has ten times as many.
         changes: rows that are updated in a checkpoint.
-        rounds: checkpoints that are measured of each table and each place of keys, after another one.
+        rounds: checkpoints that are measured of each table and each spread of keys, after another one.
     """
     folder = folder / "cdc_state"
     shutil.rmtree(folder, ignore_errors=True)
@@ -114,16 +114,16 @@ def _merges(
     changes: int,
     rounds: int,
 ) -> dict[str, dict[str, Any]]:
-    """Of each place of keys: medians of each table, and how many times as long the large one takes."""
+    """Of each spread of keys: medians of each table, and how many times as long the large one takes."""
     measured: dict[tuple[str, str], list[dict[str, float]]] = {
-        (place, table): [] for place in _PLACES for table in sizes
+        (spread, table): [] for spread in _SPREADS for table in sizes
     }
     with continuous(pipeline, 500) as happened:
         for number in range(rounds + 1):
-            for (place, table), rounds_of in measured.items():
+            for (spread, table), rounds_of in measured.items():
                 wait_until(lambda: happened[-1:] and happened[-1]["event"] == "no_news", "an idle pipeline")
                 seen = len(happened)
-                where = _PLACES[place].format(first=number * changes, changes=changes, rows=sizes[table])
+                where = _SPREADS[spread].format(first=number * changes, changes=changes, rows=sizes[table])
                 updated = connection.execute(f"UPDATE {table} SET balance = balance + 1 WHERE {where}")
                 if updated.rowcount != changes:
                     raise RuntimeError(f"{updated.rowcount} rows are updated instead of {changes}")
@@ -132,16 +132,16 @@ def _merges(
                 merge_ms = Happened(happened[seen:]).refresh(f"bank_{table}")["duration_ms"]
                 rounds_of.append({**spent, "merge_s": merge_ms / 1000})
     results = {}
-    for place in _PLACES:
+    for spread in _SPREADS:
         medians = {
             table: {
-                name: statistics.median(entry[name] for entry in measured[place, table][1:])
+                name: statistics.median(entry[name] for entry in measured[spread, table][1:])
                 for name in ("wall_s", "cpu_s", "merge_s")
             }
             for table in sizes
         }
         grows_by = {name: medians["large"][name] / medians["small"][name] for name in medians["small"]}
-        results[place] = {**medians, "grows_by": grows_by}
+        results[spread] = {**medians, "grows_by": grows_by}
     return results
 
 

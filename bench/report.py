@@ -170,10 +170,10 @@ def _cdc_state(part: dict[str, Any]) -> list[str]:
         )
     log = next(t["bytes"] for name, t in part["states"]["copied"]["tables"].items() if name.endswith("_log"))
     lines.append(f"the log holds {log / million / 1e6:.1f} MB for a million copied rows")
-    for place, entry in part["merges"].items():
+    for spread, entry in part["merges"].items():
         small, large, times = entry["small"], entry["large"], entry["grows_by"]
         lines.append(
-            f"{part['changes']} changes of keys {place}: merged in {small['merge_s']:.2f} s into the small "
+            f"{part['changes']} changes of keys {spread}: merged in {small['merge_s']:.2f} s into the small "
             f"table and {large['merge_s']:.2f} s into the large one ({times['merge_s']:.2f}x); checkpoint "
             f"{small['wall_s']:.2f} s and {large['wall_s']:.2f} s ({times['wall_s']:.2f}x), CPU "
             f"{small['cpu_s']:.2f} s and {large['cpu_s']:.2f} s ({times['cpu_s']:.2f}x)"
