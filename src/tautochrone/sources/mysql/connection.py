@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -34,6 +35,7 @@ _SESSION = (
     "SET SESSION sql_mode = '', time_zone = '+00:00', net_write_timeout = 600, sql_select_limit = DEFAULT"
 )
 _PARAMETERS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket")
+_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 _RIGHTS = (
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
     ER.TABLEACCESS_DENIED_ERROR,
@@ -74,10 +76,16 @@ def address_of(url: str, capture: str) -> Address:
     except ValueError as error:
         raise _url_invalid(capture, str(error)) from error
     unknown = set(parameters) - set(_PARAMETERS)
+    if not url:
+        raise _url_invalid(capture, "it is empty")
     if parts.scheme not in ("mysql", "mariadb"):
         raise _url_invalid(capture, f"it begins with {parts.scheme}://")
     if unknown:
         raise _url_invalid(capture, f"it has the unknown parameters {', '.join(sorted(unknown))}")
+    missing = [n for n in _FILES if n in parameters and not Path(parameters[n]).is_file()]
+    if missing:
+        # Without this the connection would fail as one to a server that is down.
+        raise _url_invalid(capture, f"{missing[0]}={parameters[missing[0]]} is no file")
     password = unquote(parts.password or "")
     if password:
         keep_secret(password)
