@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.clickhouse.benches import EmbeddedBench, FaultyEngine
+from tests.clickhouse.benches import BrokenConnectionError, EmbeddedBench, FaultyEngine
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Chunk, Intent
+from tautochrone.sinks.clickhouse import staging
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.testing.sink_conformance import LINES, ORDERS, Row, SinkConformance, new_intent
 
@@ -20,7 +21,7 @@ SUITE = SinkConformance()
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[EmbeddedBench]:
-    bench = EmbeddedBench(tmp_path / "engine", chunk_rows="1000")
+    bench = EmbeddedBench(tmp_path / "engine", chunk_rows="2")
     yield bench
     bench.close()
 
@@ -78,6 +79,32 @@ def test_a_small_transaction_asks_its_server_rarely(bench: EmbeddedBench) -> Non
     SUITE.same_rows(bench, owner.sink, (1, "one"), (2, "two"))
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_insert_that_breaks_while_the_next_rows_are_encoded_fails_the_write(
+    bench: EmbeddedBench, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr(staging, "_PIPELINED_ROWS", 1)
+    owner = Owner(bench, 1)
+    owner.take_over()
+    rows: list[Row] = [(number, "x") for number in range(5)]
+    intent = new_intent(1)
+    owner.sink.begin(intent)
+    for broken in range(1, 4):
+        inserts = iter(range(1, 10))
+        condition = lambda text, inserts=inserts, broken=broken: (  # noqa: E731
+            "INSERT INTO" in text and next(inserts) == broken
+        )
+        setattr(owner.engine, moment, condition)
+        with pytest.raises(BrokenConnectionError):
+            SUITE.send(bench, owner.sink, intent, *rows)
+        setattr(owner.engine, moment, None)
+    chunks = SUITE.send(bench, owner.sink, intent, *rows)
+    assert [chunk.digest.rows for chunk in chunks] == [2, 2, 1] * 2
+    owner.sink.prepare(intent.transaction, chunks)
+    owner.sink.commit(intent.transaction, Fence(1))
+    SUITE.same_rows(bench, owner.sink, *rows)
+
+
 STATEMENTS = (
     "taut_transactions VALUES",
     "taut_replaced VALUES",
@@ -106,7 +133,7 @@ def test_an_owner_that_is_overtaken_within_its_commit_changes_nothing(
     owner.take_over()
     rows: list[Row] = [(0, "first")]
     owner.deliver(checkpoint, rows[0])
-    for text in STATEMENTS[: None if replaces else 1] + STATEMENTS[2:]:
+    for text in STATEMENTS if replaces else (STATEMENTS[0], *STATEMENTS[2:]):
         checkpoint += 1
         staged = owner.stage(checkpoint, (checkpoint, "staged"), replaces=replaces)
         overtaken = Overtaking(bench, fence + 1, text, staged, is_named=is_named)

@@ -60,20 +60,31 @@ class Batch:
     Attributes:
         arrays: the columns.
         nulls: of each row the paths of its NULL composites.
-        hashes: of each row.
     """
 
     def __init__(
         self,
         arrays: Sequence[pa.Array],
         nulls: pa.Array,
-        hashes: Sequence[bytes],
+        hash_rows: Callable[[], Sequence[bytes]],
         texts: Mapping[str, _Texts] = MappingProxyType({}),
     ) -> None:
         self.arrays = arrays
         self.nulls = nulls
-        self.hashes = hashes
+        self._hash_rows = hash_rows
+        self._hashes: Sequence[bytes] | None = None
         self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self.nulls)
+
+    @property
+    def hashes(self) -> Sequence[bytes]:
+        """Of each row. Computed when they are asked for: rows can be sent meanwhile."""
+        # Not a cached_property: its lock cannot be sent to executors with this class.
+        if self._hashes is None:
+            self._hashes = self._hash_rows()
+        return self._hashes
 
     @classmethod
     def of(cls, columns: Sequence[Column], names: Sequence[str], values: Sequence[Any]) -> Batch:
@@ -101,11 +112,11 @@ class Batch:
         else:
             nulls = pa.repeat("", count)
             parts.append(b"0:")
-        return cls(arrays, nulls, _hashes(parts, count), texts)
+        return cls(arrays, nulls, lambda: _hashes(parts, count), texts)
 
     def table(self, columns: Sequence[Column], sign: int, publication: int, chunk: int) -> pa.Table:
         """What is sent, with the hidden columns."""
-        count = len(self.nulls)
+        count = len(self)
         hidden = [
             pa.repeat(pa.scalar(publication, pa.uint64()), count),
             pa.repeat(pa.scalar(sign, pa.int8()), count),
@@ -126,7 +137,7 @@ class Batch:
                 text = joined([b"%d:%b" % (len(encoded), encoded), *texts.parts])
                 parts.append(compute.if_else(texts.is_null, pa.scalar(b"", text.type), text))
         rows: list[list[int]] = [[] for _ in range(count)]
-        for row, digest in enumerate(_hashes(parts, len(self.hashes))):
+        for row, digest in enumerate(_hashes(parts, len(self))):
             rows[int.from_bytes(digest[:8], "little") % count].append(row)
         return [self._take(part) for part in rows]
 
@@ -144,31 +155,31 @@ class Batch:
         return cls(
             [pa.concat_arrays(arrays) for arrays in columns],
             pa.concat_arrays([batch.nulls for batch in batches_of_rows]),
-            [row_hash for batch in batches_of_rows for row_hash in batch.hashes],
+            lambda: [row_hash for batch in batches_of_rows for row_hash in batch.hashes],
         )
 
     def pieces(self, max_bytes: int, max_rows: int | None = None) -> list[Batch]:
         """The rows in batches of about so many bytes and so many rows at most."""
-        size, count = self.size, len(self.hashes)
+        size, count = self.size, len(self)
         step = count if size <= max_bytes else count * max_bytes // size
         step = max(1, step if max_rows is None else min(step, max_rows))
         if step >= count:
             return [self]
-        return [
-            Batch(
-                [array.slice(start, step) for array in self.arrays],
-                self.nulls.slice(start, step),
-                self.hashes[start : start + step],
-            )
-            for start in range(0, count, step)
-        ]
+        return [self._slice(start, step) for start in range(0, count, step)]
+
+    def _slice(self, start: int, count: int) -> Batch:
+        return Batch(
+            [array.slice(start, count) for array in self.arrays],
+            self.nulls.slice(start, count),
+            lambda: self.hashes[start : start + count],
+        )
 
     def _take(self, rows: Sequence[int]) -> Batch:
         indices = pa.array(rows, pa.int64())
         return Batch(
             [array.take(indices) for array in self.arrays],
             self.nulls.take(indices),
-            [self.hashes[row] for row in rows],
+            lambda: [self.hashes[row] for row in rows],
         )
 
     def digest(self, sign: int) -> Digest:

@@ -16,6 +16,7 @@ The layout (how many servers, which one, by which columns) is stored in each ser
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -224,13 +225,16 @@ class ShardedClickHouseSink:
         if signed_rows and all(self._first.is_for_tasks(rows, known_rows) for rows, _ in signed_rows):
             open_stagings = [server.open_task_staging(transaction, table) for server in self._servers]
             return stage_by_tasks(self.name, open_stagings, signed_rows, key, self._first.options)
-        stagings = [server.open_staging(transaction, table) for server in self._servers]
         columns = self._first.columns(table)
-        for rows, sign in signed_rows:
-            for batch in batches(rows, columns, self._first.chunk_rows, known_rows):
-                for staging, part in zip(stagings, batch.split(len(stagings), key), strict=True):
-                    if part.hashes:
-                        staging.add(part, sign)
+        with ExitStack() as opened:
+            stagings = [
+                opened.enter_context(server.open_staging(transaction, table)) for server in self._servers
+            ]
+            for rows, sign in signed_rows:
+                for batch in batches(rows, columns, self._first.chunk_rows, known_rows):
+                    for staging, part in zip(stagings, batch.split(len(stagings), key), strict=True):
+                        if len(part):
+                            staging.add(part, sign)
         return [chunk for staging in stagings for chunk in staging.chunks]
 
     def _chunks_of(self, server: ClickHouseSink, chunks: Sequence[Chunk]) -> list[Chunk]:

@@ -373,10 +373,10 @@ class ClickHouseSink(TransactionSteps):
         if signed_rows and all(self.is_for_tasks(rows, known_rows) for rows, _ in signed_rows):
             open_staging = self.open_task_staging(transaction, table)
             return stage_by_tasks(self.name, [open_staging], signed_rows, (), self.options)
-        staging = self.open_staging(transaction, table)
-        for rows, sign in signed_rows:
-            for batch in batches(rows, self.columns(table), self.chunk_rows, known_rows):
-                staging.add(batch, sign)
+        with self.open_staging(transaction, table) as staging:
+            for rows, sign in signed_rows:
+                for batch in batches(rows, self.columns(table), self.chunk_rows, known_rows):
+                    staging.add(batch, sign)
         return staging.chunks
 
     def open_staging(self, transaction: TransactionId, table: TableName) -> Staging:

@@ -126,14 +126,14 @@ class _ChunkWriter:
         self.answers: list[tuple[int, int, int, str]] = []
 
     def add(self, batch: Batch) -> None:
-        if batch.hashes:
+        if len(batch):
             self._batches.append(batch)
 
     def flush(
         self, counter: Iterator[int], chunk_rows: int, chunk_bytes: int, at_least: tuple[int, int]
     ) -> None:
         """Insert what is gathered if it has so many rows or bytes."""
-        rows = sum(len(batch.hashes) for batch in self._batches)
+        rows = sum(map(len, self._batches))
         size = sum(batch.size for batch in self._batches)
         if not rows or (rows < at_least[0] and size < at_least[1]):
             return

@@ -21,6 +21,8 @@ ArrayEncoder = Callable[[pa.Array], tuple[pa.Array, pa.Array]]
 
 _TEXT = pa.large_string()
 _BYTES = pa.large_binary()
+_MOST_DIGITS_WITH_POINT = 6
+"""Arrow writes a decimal with more digits behind the point in scientific notation when it is small."""
 _INSTANT = pa.timestamp("us", tz="UTC")
 
 
@@ -62,7 +64,10 @@ def decimals(precision: int, scale: int) -> ArrayEncoder:
 
     def encode(values: pa.Array) -> tuple[pa.Array, pa.Array]:
         sent = values.cast(arrow)
-        # Arrow writes small decimals in scientific notation, but never whole numbers.
+        if 0 < scale <= _MOST_DIGITS_WITH_POINT:
+            text = compute.ascii_rtrim(compute.ascii_rtrim(sent.cast(_TEXT), "0"), ".")
+            return sent, text.cast(_BYTES)
+        # Whole numbers are never written in scientific notation.
         unscaled = pa.Array.from_buffers(
             pa.decimal128(precision, 0), len(sent), sent.buffers(), sent.null_count, sent.offset
         ).cast(_TEXT)
