@@ -174,6 +174,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(deltas, "consolidated", net)
+    monkeypatch.setattr(deltas, "net_rows", lambda *_: None)
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
         new_world = World(tmp_path, store)
         new_world.take_over()

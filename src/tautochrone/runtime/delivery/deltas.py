@@ -13,9 +13,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tautochrone.errors import HistoryLostError
+from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.delivery.net_rows import net_rows
 from tautochrone.spark.execute.multiset_diff import consolidated
 
 __all__ = ["TableDelta", "delta_of"]
@@ -93,5 +95,12 @@ def _net(change: RowChange) -> RowChange:
     removed: DataFrame | None = change.removed
     if added is None or removed is None:
         return change
+    # Rows that were only carried over cancel each other: they need not come to the driver.
+    is_small = change.rows <= limits.MAX_DRIVER_ROWS and not change.carried
+    net = net_rows(added, removed) if is_small else None
+    if net is not None:
+        net_added, net_removed = net
+        rows = len(net_added) + len(net_removed)
+        return RowChange(added=net_added or None, removed=net_removed or None, rows=rows)
     consolidated_added, consolidated_removed = consolidated(added, removed)
     return RowChange(added=consolidated_added, removed=consolidated_removed, rows=change.rows)
