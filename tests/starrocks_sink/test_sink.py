@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as spark
-from tests.starrocks_sink.benches import ORDERS, StarrocksBench, deliver, stage, transaction
+from tests.sinks.benches import ORDERS, deliver, stage
+from tests.starrocks_sink.benches import StarrocksBench
 
 from tautochrone.errors import SinkError, SinkFencedError
 from tautochrone.model.names import CheckpointNumber, Fence
@@ -21,7 +22,7 @@ from tautochrone.sinks.registry import has_adapter
 from tautochrone.sinks.starrocks.changes import load_bodies
 from tautochrone.sinks.starrocks.options import starrocks_options
 from tautochrone.sinks.starrocks.tables import MirroredTable
-from tautochrone.testing.sink_conformance import SinkConformance
+from tautochrone.testing.sink_conformance import SinkConformance, transaction
 
 
 @pytest.fixture
