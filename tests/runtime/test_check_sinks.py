@@ -62,6 +62,7 @@ def test_options_of_adapters_are_checked_without_their_system(tmp_path: Path) ->
         with pytest.raises(SinkError) as refused:
             check(None, format_name, **options)
         assert refused.value.error_class == error_class, format_name
+        assert refused.value.location == str(HERE)
     check(None, "clickhouse", url=f"clickhouse://embedded/{tmp_path}/none")
     assert not list(tmp_path.iterdir())
     with pytest.raises(SinkError) as refused:

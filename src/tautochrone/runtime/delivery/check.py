@@ -7,7 +7,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, SinkError
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
@@ -29,8 +29,14 @@ def check_sinks(
             source of this name.
         SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options.
     """
+    places = {sink.name.table: str(sink.location) for sink in definitions.sinks.values()}
     for declaration in sink_declarations(definitions, graph, settings, has_adapter):
-        check_sink(declaration.name, declaration.format, declaration.options)
+        try:
+            check_sink(declaration.name, declaration.format, declaration.options)
+        except SinkError as error:
+            # A sink of the settings alone has no place in a definition file.
+            error.location = error.location or places.get(declaration.name)
+            raise
     for sink in stream_sinks(definitions, graph, settings, has_adapter):
         # A registration belongs to the session of one query, which is not this one.
         if sink.format.lower() not in _registered_sources(sink):
