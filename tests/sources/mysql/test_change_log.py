@@ -16,9 +16,10 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.mysql import flavors
+from tautochrone.sources.mysql import capture, flavors
+from tautochrone.sources.mysql.binlog import dump
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
-from tautochrone.sources.mysql.connection import address_of
+from tautochrone.sources.mysql.connection import address_of, connect
 from tautochrone.sources.mysql.statements import Effect, Query, effects_of
 
 from .conftest import Schema
@@ -427,3 +428,34 @@ def test_doctor_names_the_missing_right(schema: Schema) -> None:
 )
 def test_effects_of_statements(text: str, kinds: list[str]) -> None:
     assert effects_of(Query("shop", text), ["shop.orders"]) == [Effect(kind, "shop.orders") for kind in kinds]
+
+
+def test_a_table_that_is_called_as_the_log_is_refused(schema: Schema) -> None:
+    schema.run("CREATE TABLE log (id INT PRIMARY KEY)")
+    with pytest.raises(DefinitionError, match="the capture's own log") as raised:
+        capture("shop", url=schema.server.server_url(), tables=f"{schema.name}.*")
+    assert raised.value.error_class == "CAPTURED_TABLE_NAME_TAKEN"
+    assert f"exclude=['{schema.name}.log']" in str(raised.value.hint)
+
+
+def test_a_lake_and_its_copy_read_at_the_same_time(schema: Schema) -> None:
+    """The server keeps nothing for a reader, and ends no connection because another one reads."""
+    schema.run(_TABLE)
+    original, copy = schema.change_log(), schema.change_log()
+    position = original.begin("reader")
+    schema.run("INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
+    file, offset = position.marker["file"], position.point & 0xFFFFFFFF
+    address = address_of(schema.server.server_url(), "test")
+    connections = [connect(address), connect(address)]
+    readers = [dump(connection, file, offset) for connection in connections]
+    one_by_one = [(next(readers[0]).end, next(readers[1]).end) for _ in range(4)]
+    assert all(first == second for first, second in one_by_one)
+    for connection in connections:
+        connection._force_close()
+    expected = [("insert", "1", "a"), ("insert", "2", "b")]
+    batches = [log.read(position, 100) for log in (original, copy)]
+    assert [events(batch.rows) for batch in batches] == [expected] * 2
+    original.acknowledge(batches[0].position)
+    assert events(copy.read(position, 100).rows) == expected
+    for log in (original, copy):
+        log.close()

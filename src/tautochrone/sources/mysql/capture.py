@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
+    check_datasets,
     check_name,
     define_log,
     define_table,
@@ -78,7 +79,7 @@ def capture(
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
             `INVALID_LOG_RETENTION`; `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NOT_LOGGED`;
-            `CAPTURED_TYPE_NOT_SUPPORTED`.
+            `CAPTURED_TYPE_NOT_SUPPORTED`; `CAPTURED_TABLE_NAME_TAKEN`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the server does not answer, or refuses.
     """
@@ -103,6 +104,12 @@ def capture(
             connection.close()
     for table in chosen:
         require_known_types(table, name)
+    schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}
+    has_one_schema = len(schemas) == 1 and not any("*" in schema for schema in schemas)
+    datasets = {
+        table.name: f"{name}_{'' if has_one_schema else f'{table.schema}_'}{table.table}" for table in chosen
+    }
+    check_datasets(name, [(dataset, relation) for relation, dataset in datasets.items()])
     _captures[name] = Capture(
         name,
         address,
@@ -116,14 +123,9 @@ def capture(
     )
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention)
-    schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}
-    has_one_schema = len(schemas) == 1 and not any("*" in schema for schema in schemas)
     for table in chosen:
-        prefix = "" if has_one_schema else f"{table.schema}_"
         comment = f"The table {table.name} of the {server} capture {name}"
-        _define_table(
-            name, f"{name}_{prefix}{table.table}", table, comment, patterns_of(as_text), invalid_values
-        )
+        _define_table(name, datasets[table.name], table, comment, patterns_of(as_text), invalid_values)
 
 
 def _check_policy(capture: str, argument: str, value: str, known: tuple[str, ...]) -> None:
