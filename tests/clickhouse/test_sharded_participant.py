@@ -145,12 +145,12 @@ def loader(
 def test_a_chunk_on_a_wrong_server_is_told_the_right_one(loader: Loader) -> None:
     assert loader.call("load-1", "begin", participant="warehouse").status_code == 200
     chunk = loader.stage("load-1", "0", loader.names[0], [1, 2])
-    told = set()
+    servers = set()
     for wrong in ("", "ch3.example.org:8123"):
         refused = loader.call("load-1", "write", chunk={**chunk, "server": wrong})
         assert (refused.status_code, refused.json()["error_class"]) == (421, "TRANSACTION_WRONG_SERVER")
-        told.add(refused.json()["parameters"]["server"])
-    (right,) = told
+        servers.add(refused.json()["parameters"]["server"])
+    (right,) = servers
     # The rows that were staged on the first server before are not shown by anybody.
     chunk = loader.stage("load-1", "0", right, [1, 2])
     assert loader.call("load-1", "write", chunk={**chunk, "server": right}).status_code == 200

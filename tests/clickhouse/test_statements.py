@@ -80,7 +80,7 @@ def test_a_small_transaction_asks_its_server_rarely(bench: EmbeddedBench) -> Non
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_insert_that_breaks_while_the_next_rows_are_encoded_fails_the_write(
+def test_an_insert_that_breaks_during_encoding_fails_the_write(
     bench: EmbeddedBench, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     monkeypatch.setattr(staging, "_PIPELINED_ROWS", 1)

@@ -107,10 +107,10 @@ def test_a_participant_that_does_not_answer_delays_no_other_transaction(service:
         wait_until(lambda: service.state("a-2") is _S.COMMITTED)
     # On a busy machine the next transaction may be slow too.
     reports = [fields for event, fields in service.events if event == "transaction_participant_slow"]
-    told = [fields for fields in reports if fields["transaction"] == "a-1"]
-    assert len(told) == 1, "a minute has not passed"
-    assert (told[0]["participant"], told[0]["waiting"]) == ("away", 2)
-    assert told[0]["reason_code"] == "TRANSACTION_PARTICIPANT_SLOW"
+    slow = [fields for fields in reports if fields["transaction"] == "a-1"]
+    assert len(slow) == 1, "a minute has not passed"
+    assert (slow[0]["participant"], told[0]["waiting"]) == ("away", 2)
+    assert slow[0]["reason_code"] == "TRANSACTION_PARTICIPANT_SLOW"
 
 
 def test_a_call_that_runs_does_not_delay_the_sweep(service: Service) -> None:

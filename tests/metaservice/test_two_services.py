@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
         when=st.sampled_from(["before", "after"]),
         number=st.integers(0, 1),
         transaction=st.sampled_from(IDS),
-        asked=st.sampled_from(["the same", "the other"]),
+        called=st.sampled_from(["the same", "the other"]),
         between=st.sampled_from(OPERATIONS),
         of=st.sampled_from(IDS),
         chunk=st.sampled_from(CHUNKS),
@@ -152,7 +152,7 @@ class Machine(RuleBasedStateMachine):
         when: str,
         number: int,
         transaction: str,
-        asked: str,
+        called: str,
         between: str,
         of: str,
         chunk: str,
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         """A call while the participant is at a point of another one. Within one service a decision about the
         same transaction would wait for the other."""
-        other = number if asked == "the same" else 1 - number
+        other = number if called == "the same" else 1 - number
 
         def cross() -> None:
             is_locked = self._services[other]._lock_of(of).lock.locked()
@@ -266,9 +266,7 @@ TestManyOrders = pytest.mark.slow(LongMachine.TestCase)
 
 
 @pytest.mark.parametrize("step", ["prepare", "commit"])
-def test_a_chunk_that_comes_while_the_participant_compares_is_not_committed(
-    tmp_path: Path, step: str
-) -> None:
+def test_a_chunk_that_comes_during_the_comparison_is_not_committed(tmp_path: Path, step: str) -> None:
     store = MetaStore.open(f"sqlite:///{tmp_path}/meta.db")
     target = Target()
     participants: Any = {"target": target}

@@ -26,9 +26,9 @@ class Frame:
 
 @pytest.mark.parametrize(("chunk_rows", "sizes"), [(100, [10]), (10, [10]), (4, [4, 4, 2]), (1, [1] * 10)])
 def test_batches_have_the_rows_of_a_chunk(chunk_rows: int, sizes: list[int]) -> None:
-    found = list(array_batches(Frame(), chunk_rows, 10))
-    assert [len(columns[0]) for _, columns in found] == sizes
-    assert [names for names, _ in found] == [["id"]] * len(sizes)
+    batches = list(array_batches(Frame(), chunk_rows, 10))
+    assert [len(columns[0]) for _, columns in batches] == sizes
+    assert [names for names, _ in batches] == [["id"]] * len(sizes)
     values = [value for _, (column,) in column_batches(Frame(), chunk_rows, 10) for value in column]
     assert values == list(range(10))
 

@@ -60,8 +60,8 @@ def test_net_rows_are_what_spark_computes(spark: SparkSession) -> None:
         assert len(side) == expected_side.count()
         assert side.toArrow().schema.names == SCHEMA.names
     # Who needs Spark's rows gets them.
-    found = Counter(map(str, net[0].toLocalIterator()))
-    assert found == Counter(map(str, expected[0].toLocalIterator()))  # type: ignore[union-attr]
+    netted = Counter(map(str, net[0].toLocalIterator()))
+    assert netted == Counter(map(str, expected[0].toLocalIterator()))  # type: ignore[union-attr]
     assert net[1].mapInArrow(lambda batches: batches, SCHEMA).count() == len(net[1])
 
 

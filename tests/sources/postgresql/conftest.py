@@ -22,3 +22,12 @@ def database() -> Iterator[psycopg.Connection]:
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
             "WHERE database = current_database()"
         )
+
+
+@pytest.fixture
+def shop(database: psycopg.Connection) -> psycopg.Connection:
+    database.execute("CREATE TABLE accounts (id int PRIMARY KEY, balance int)")
+    database.execute('CREATE TABLE "Odd ""Name" (a text, b int, v jsonb, PRIMARY KEY (b, a))')
+    database.execute("INSERT INTO accounts SELECT i, 100 FROM generate_series(1, 3) i")
+    database.execute("""INSERT INTO "Odd ""Name" VALUES ('x', 1, '{"k": 1}'), ('y', 1, NULL)""")
+    return database

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +20,6 @@ from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 from tautochrone.testing.postgresql import restart_server
 
 SLOT = "tautochrone_shop"
-
-
-@pytest.fixture
-def shop(database: psycopg.Connection) -> psycopg.Connection:
-    database.execute("CREATE TABLE accounts (id int PRIMARY KEY, balance int)")
-    database.execute('CREATE TABLE "Odd ""Name" (a text, b int, v jsonb, PRIMARY KEY (b, a))')
-    database.execute("INSERT INTO accounts SELECT i, 100 FROM generate_series(1, 3) i")
-    database.execute("""INSERT INTO "Odd ""Name" VALUES ('x', 1, '{"k": 1}'), ('y', 1, NULL)""")
-    return database
 
 
 def url_of(connection: psycopg.Connection) -> str:
@@ -323,31 +314,6 @@ def test_slot_of_another_plugin_is_left_alone(shop: psycopg.Connection, log: Pos
     shop.execute("SELECT pg_drop_replication_slot(%s)", [slot])
 
 
-def test_rights(shop: psycopg.Connection) -> None:
-    shop.execute("DROP ROLE IF EXISTS reader")
-    shop.execute("CREATE ROLE reader LOGIN REPLICATION")
-    capture = capture_of(shop, url_of(shop).replace("user=postgres", "user=reader"))
-    reader = PostgreSQLChangeLog(capture)
-    with pytest.raises(IngestError) as raised:
-        reader.begin("reader")
-    assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
-    owner = PostgreSQLChangeLog(capture_of(shop))
-    owner.begin("reader")
-    owner.close()
-    # With a publication that its owner made, REPLICATION and SELECT are enough.
-    shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
-    position = reader.begin("reader")
-    shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
-    reader.read_chunk(*chunk)
-    batch = reader.read(position, 100)
-    assert batch.rows.num_rows == 1
-    reader.acknowledge(batch.position)
-    reader.close()
-    shop.execute("DROP OWNED BY reader")
-
-
 def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
     shop.execute("DROP ROLE IF EXISTS guest")
     shop.execute("CREATE ROLE guest LOGIN")
@@ -369,40 +335,6 @@ def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLC
     assert "2 tables" in log.examine()
     log.begin("reader")
     assert "MB behind" in log.examine()
-
-
-def test_a_table_that_the_publication_lacks_is_named_with_the_statement(shop: psycopg.Connection) -> None:
-    """Its owner made the publication before there was this table, in a schema that the role may not use."""
-    shop.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE accounts WITH (publish_via_partition_root = true)")
-    shop.execute("CREATE SCHEMA sales")
-    shop.execute("CREATE TABLE sales.orders (id int PRIMARY KEY)")
-    shop.execute("DROP ROLE IF EXISTS guest")
-    shop.execute("CREATE ROLE guest LOGIN REPLICATION")
-    shop.execute("GRANT SELECT ON accounts, sales.orders TO guest")
-    as_guest = url_of(shop).replace("user=postgres", "user=guest")
-    guest = PostgreSQLChangeLog(capture_of(shop, as_guest, "public.accounts", "sales.orders"))
-
-    def missing(step: Callable[[], object]) -> str:
-        with pytest.raises(IngestError) as raised:
-            step()
-        assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
-        return str(raised.value.hint).partition(": ")[2]
-
-    statement = missing(guest.examine)
-    assert statement == 'GRANT USAGE ON SCHEMA "sales" TO "guest"'
-    shop.execute(statement)
-    statement = missing(guest.examine)
-    assert statement == f'ALTER PUBLICATION "{SLOT}" ADD TABLE ONLY "sales"."orders"'
-    assert missing(lambda: guest.begin("reader")) == statement
-    # Who owns publication and tables needs to do nothing.
-    owner = PostgreSQLChangeLog(capture_of(shop, None, "public.accounts", "sales.orders"))
-    assert "extended by the next run" in owner.examine()
-    owner.close()
-    shop.execute(statement)
-    assert f"publication {SLOT};" in guest.examine()
-    guest.begin("reader")
-    guest.close()
-    shop.execute("DROP OWNED BY guest")
 
 
 def test_publication_of_partitions_is_refused(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:

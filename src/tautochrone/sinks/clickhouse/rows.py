@@ -268,8 +268,8 @@ def _md5() -> Callable[..., Any]:
         module = importlib.import_module("_md5")
     except ImportError:
         return hashlib.md5
-    found: Callable[..., Any] = module.md5
-    return found
+    md5: Callable[..., Any] = module.md5
+    return md5
 
 
 def _number(row_hash: bytes) -> int:

@@ -1,0 +1,72 @@
+"""What a role needs that captures tables which belong to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
+
+from .test_change_log import SLOT, capture_of, error_class, url_of
+
+
+def test_rights(shop: psycopg.Connection) -> None:
+    shop.execute("DROP ROLE IF EXISTS reader")
+    shop.execute("CREATE ROLE reader LOGIN REPLICATION")
+    capture = capture_of(shop, url_of(shop).replace("user=postgres", "user=reader"))
+    reader = PostgreSQLChangeLog(capture)
+    with pytest.raises(IngestError) as raised:
+        reader.begin("reader")
+    assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
+    owner = PostgreSQLChangeLog(capture_of(shop))
+    owner.begin("reader")
+    owner.close()
+    # With a publication that its owner made, REPLICATION and SELECT are enough.
+    shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    position = reader.begin("reader")
+    shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+    chunk = position.bulk.next_chunk()
+    assert chunk is not None
+    reader.read_chunk(*chunk)
+    batch = reader.read(position, 100)
+    assert batch.rows.num_rows == 1
+    reader.acknowledge(batch.position)
+    reader.close()
+    shop.execute("DROP OWNED BY reader")
+
+
+def test_a_table_that_the_publication_lacks_is_named_with_the_statement(shop: psycopg.Connection) -> None:
+    """Its owner made the publication before there was this table, in a schema that the role may not use."""
+    shop.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE accounts WITH (publish_via_partition_root = true)")
+    shop.execute("CREATE SCHEMA sales")
+    shop.execute("CREATE TABLE sales.orders (id int PRIMARY KEY)")
+    shop.execute("DROP ROLE IF EXISTS guest")
+    shop.execute("CREATE ROLE guest LOGIN REPLICATION")
+    shop.execute("GRANT SELECT ON accounts, sales.orders TO guest")
+    as_guest = url_of(shop).replace("user=postgres", "user=guest")
+    guest = PostgreSQLChangeLog(capture_of(shop, as_guest, "public.accounts", "sales.orders"))
+
+    def missing(step: Callable[[], object]) -> str:
+        with pytest.raises(IngestError) as raised:
+            step()
+        assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
+        return str(raised.value.hint).partition(": ")[2]
+
+    statement = missing(guest.examine)
+    assert statement == 'GRANT USAGE ON SCHEMA "sales" TO "guest"'
+    shop.execute(statement)
+    statement = missing(guest.examine)
+    assert statement == f'ALTER PUBLICATION "{SLOT}" ADD TABLE ONLY "sales"."orders"'
+    assert missing(lambda: guest.begin("reader")) == statement
+    # Who owns publication and tables needs to do nothing.
+    owner = PostgreSQLChangeLog(capture_of(shop, None, "public.accounts", "sales.orders"))
+    assert "extended by the next run" in owner.examine()
+    owner.close()
+    shop.execute(statement)
+    assert f"publication {SLOT};" in guest.examine()
+    guest.begin("reader")
+    guest.close()
+    shop.execute("DROP OWNED BY guest")
