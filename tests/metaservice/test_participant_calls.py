@@ -109,7 +109,7 @@ def test_a_participant_that_does_not_answer_delays_no_other_transaction(service:
     reports = [fields for event, fields in service.events if event == "transaction_participant_slow"]
     slow = [fields for fields in reports if fields["transaction"] == "a-1"]
     assert len(slow) == 1, "a minute has not passed"
-    assert (slow[0]["participant"], told[0]["waiting"]) == ("away", 2)
+    assert (slow[0]["participant"], slow[0]["waiting"]) == ("away", 2)
     assert slow[0]["reason_code"] == "TRANSACTION_PARTICIPANT_SLOW"
 
 
