@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import psycopg
 import pytest
 
-from tautochrone.errors import IngestError
+from tautochrone.errors import DefinitionsOutdatedError, IngestError
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
 
 from .test_change_log import SLOT, capture_of, error_class, url_of
@@ -68,5 +69,26 @@ def test_a_table_that_the_publication_lacks_is_named_with_the_statement(shop: ps
     shop.execute(statement)
     assert f"publication {SLOT};" in guest.examine()
     guest.begin("reader")
+    guest.close()
+    shop.execute("DROP OWNED BY guest")
+
+
+def test_new_tables_without_rights_leave_the_flow_alone(shop: psycopg.Connection) -> None:
+    shop.execute("DROP ROLE IF EXISTS guest")
+    shop.execute("CREATE ROLE guest LOGIN REPLICATION")
+    shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO guest")
+    PostgreSQLChangeLog(capture_of(shop)).begin("other")
+    as_guest = capture_of(shop, url_of(shop).replace("user=postgres", "user=guest"))
+    guest = PostgreSQLChangeLog(replace(as_guest, patterns=["public.*"]))
+    position = guest.begin("reader")
+    shop.execute("CREATE TABLE cards (number int PRIMARY KEY)")
+    for statement in ("GRANT SELECT ON cards TO guest", f"ALTER PUBLICATION {SLOT} ADD TABLE cards"):
+        shop.execute("UPDATE accounts SET balance = balance + 1")
+        position = guest.read(position, 100).position
+        shop.execute(statement)
+    shop.execute("UPDATE accounts SET balance = balance + 1")
+    with pytest.raises(DefinitionsOutdatedError, match=r"public\.cards came since definitions were loaded"):
+        guest.read(position, 100)
+    assert guest.read(position, 100).rows.num_rows == 3, "it goes on if definitions do not load"
     guest.close()
     shop.execute("DROP OWNED BY guest")

@@ -186,7 +186,7 @@ class PostgreSQLChangeLog:
         """
         existing = read_tables(connection, self._capture.publication, with_sizes=with_sizes)
         refused = definitions_outdated if self._capture.follows_columns else table_changed
-        new = self._new_tables.take(name for name, table in existing.items() if table.has_identity)
+        new = self._new_tables.take(name for name, table in existing.items() if table.is_capturable)
         if new is not None and self._capture.follows_columns:
             raise definitions_outdated(new, "came")
         for name, table in self._tables.items():

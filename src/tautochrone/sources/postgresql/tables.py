@@ -47,6 +47,13 @@ SELECT n.nspname, c.relname, c.oid,
        -- Numbers of columns that were dropped, or that rows have which were written before the column came.
        (SELECT json_agg(a.attnum) FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND (a.attisdropped OR a.atthasmissing)),
+       -- Whether the role may read it, and it is published, or the role may publish it.
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+           AND coalesce((SELECT p.puballtables OR coalesce({schema_membership}, '') <> ''
+                                OR EXISTS (SELECT FROM pg_publication_rel r
+                                           WHERE r.prrelid = c.oid AND r.prpubid = p.oid)
+                                OR pg_has_role(p.pubowner, 'USAGE') AND pg_has_role(c.relowner, 'USAGE')
+                         FROM pg_publication p WHERE p.pubname = %(publication)s), false),
        c.relkind = 'p',
        CASE WHEN c.relkind = 'p' THEN {partitions} END
 FROM pg_class c
@@ -83,6 +90,7 @@ class CapturedTable:
         last_number: the highest number that a column ever had.
         filled_numbers: numbers of columns that were dropped, or that came with a value for the rows that were
             there already.
+        has_rights: the role may read it, and it is in the publication or the role may add it.
         partitions: of a partitioned table, below each other too; None: it is no such table.
     """
 
@@ -100,6 +108,7 @@ class CapturedTable:
     publication: str = ""
     last_number: int = 0
     filled_numbers: tuple[int, ...] = ()
+    has_rights: bool = True
     partitions: tuple[Partition, ...] | None = None
 
     @property
@@ -130,6 +139,11 @@ class CapturedTable:
     def has_identity(self) -> bool:
         """Whether the log says which row an update or delete means."""
         return bool(self.keys) or (self.has_full_identity and bool(self.columns))
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether a run could capture it as it is."""
+        return self.has_identity and self.has_rights
 
     @property
     def fingerprint(self) -> str:
@@ -199,6 +213,7 @@ def read_tables(
         published,
         last_number,
         filled_numbers,
+        has_rights,
         is_partitioned,
         partitions,
     ) in rows:
@@ -220,6 +235,7 @@ def read_tables(
             publication=published or "",
             last_number=last_number,
             filled_numbers=tuple(filled_numbers or ()),
+            has_rights=has_rights,
             partitions=tuple(Partition(*partition) for partition in partitions or ())
             if is_partitioned
             else None,
