@@ -215,3 +215,25 @@ def test_a_wait_for_another_run_is_shown(progress: Progress) -> None:
     progress.take("waiting_for_run", {"reason": reason})
     assert progress.phase == f"waiting: {reason}"
     assert describe("waiting_for_run", {"reason": reason}) == f"waiting: {reason}"
+
+
+def test_sinks_and_reasons_are_readable() -> None:
+    reason = "the server is busy"
+    assert describe("sink_waiting", {"sink": "mirror", "reason": reason, "reason_code": "X"}) == (
+        f"  {'sink mirror':<32} sink waiting: {reason}"
+    )
+    failed = {"sink": "mirror", "error": "no answer", "hint": "look", "failures": 2, "retry_in_ms": 1500}
+    assert describe("sink_failed", failed) == (
+        "  sink mirror FAILED 2 times in a row: no answer\n    hint: look\n    it is tried again in 1.5 s"
+    )
+    assert describe("sink_failed", failed | {"failures": 1, "retry_in_ms": None}).endswith("cannot help")
+    delivered = {
+        "sink": "mirror",
+        "checkpoint": 3,
+        "rows": 1200,
+        "duration_ms": 400,
+        "replaced": {BY_KEY: "new"},
+    }
+    assert describe("sink_delivered", delivered) == (
+        f"  sink mirror: checkpoint 3 delivered, 1,200 rows  0.4 s\n    {BY_KEY.partition('.')[2]}: new"
+    )

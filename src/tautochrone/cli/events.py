@@ -73,6 +73,23 @@ def _all_fields(event: str, fields: Fields) -> str:
     return f"{event.replace('_', ' ')}: {pairs}".rstrip(": ")
 
 
+def _reason_of(event: str, f: Fields) -> str:
+    """What happened to a dataset or a sink, and why.
+
+    >>> _reason_of("columns_added", {"dataset": "lake.a.t", "columns": ["x", "y"], "reason": "because"})
+    '  a.t                              columns added (columns x, y): because'
+    """
+    details = [
+        f"{key} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+        for key, value in f.items()
+        if key not in ("dataset", "sink", "flow", "reason") and not key.startswith("reason_")
+        if value not in (None, "", [])
+    ]
+    subject = short(f["dataset"]) if "dataset" in f else f"sink {f['sink']}"
+    more = f" ({'; '.join(details)})" if details else ""
+    return f"  {subject:<32} {event.replace('_', ' ')}{more}: {f['reason']}"
+
+
 def _graph(_event: str, f: Fields) -> str:
     kinds = [entry["kind"] for entry in f["datasets"]]
     counts = ", ".join(
@@ -130,6 +147,17 @@ def _flow_failed(_event: str, f: Fields) -> str:
     return "\n".join(lines)
 
 
+def _sink_failed(_event: str, f: Fields) -> str:
+    times = f" {f['failures']} times in a row" if f["failures"] > 1 else ""
+    lines = [f"  sink {f['sink']} FAILED{times}: {f['error']}"]
+    lines += [f"    hint: {f['hint']}"] if f.get("hint") else []
+    again = f.get("retry_in_ms")
+    lines += [
+        "    trying again cannot help" if again is None else f"    it is tried again in {again / 1000:g} s"
+    ]
+    return "\n".join(lines)
+
+
 def _spark_died(_event: str, f: Fields) -> str:
     lines = [f"{f['error']}"] + ([f"  hint: {f['hint']}"] if f.get("hint") else [])
     return "\n".join(lines)
@@ -145,6 +173,30 @@ def _outcome(f: Fields, word: str) -> str:
     return f"would be {word}" if f["dry_run"] else word
 
 
+def _replaced(f: Fields) -> list[tuple[str, object]]:
+    """Tables of which a sink got all rows, and why."""
+    return [(short(str(table)), why) for table, why in (f.get("replaced") or {}).items()]
+
+
+_WITH_REASON = (
+    "batch_skipped",
+    "bulk_again",
+    "columns_added",
+    "compaction_skipped",
+    "copy_waits",
+    "flow_from_snapshot",
+    "log_not_shortened",
+    "orphans_skipped",
+    "refresh_waiting",
+    "sink_not_served",
+    "sink_recovered",
+    "sink_retired",
+    "sink_skipped",
+    "sink_waiting",
+    "source_alarm",
+    "view_not_persisted",
+)
+
 _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "starting": lambda _e, f: f"pipeline {f['pipeline']}: starting Spark on {f['master']} (about 6 s)",
     "jar_download": lambda _e, f: f"downloading jar {f['number']} of {f['total']}: {f['artifact']}",
@@ -158,6 +210,13 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "sink_batch": lambda _e, f: (
         f"  sink {f['sink']}: batch {f['batch']} of {f['flow']}, {f['rows']:,} rows" if f["rows"] else ""
     ),
+    "sink_delivered": lambda _e, f: (
+        f"  sink {f['sink']}: checkpoint {f['checkpoint']} delivered, {f['rows']:,} rows  "
+        f"{f['duration_ms'] / 1000:.1f} s" + "".join(f"\n    {name}: {why}" for name, why in _replaced(f))
+    ),
+    "sink_failed": _sink_failed,
+    "bulk_complete": lambda _e, f: f"  {short(f['dataset']):<32} copied: {', '.join(f['relations'])}",
+    **dict.fromkeys(_WITH_REASON, _reason_of),
     "adopted": lambda _e, f: (
         f"  {short(f['dataset']):<32} "
         f"{'left to be rebuilt' if f['action'] == 'rebuild' else 'taken over'} at version {f['version']}"
