@@ -77,6 +77,7 @@ class Mirrored:
 @pytest.fixture
 def mirrored(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrored]:
     monkeypatch.setattr(deltas, "consolidated", net)
+    monkeypatch.setattr(deltas, "net_rows", lambda *_: None)
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
         world = World(tmp_path, store)
         world.take_over()
