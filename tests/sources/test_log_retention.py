@@ -10,7 +10,6 @@ from tests.crash.faults import Strike
 from tautochrone.errors import DefinitionError
 from tautochrone.model.effects import Step
 from tautochrone.model.log_retention import parse_log_retention
-from tautochrone.runtime.loop.run import RunState
 
 from .bank import Attempt, Bank
 
@@ -53,16 +52,33 @@ def test_old_changes_are_dropped_through_a_crash(bank: Bank, when: str) -> None:
     assert bank.log_points() == [5, 6, 7]
     bank.check()
 
-    attempt = bank.run(full_of=("accounts",))
     if when == "before":
         # The rows were dropped after the last checkpoint, whose version of the log has them.
-        attempt.require_completed()
+        bank.run(full_of=("accounts",)).require_completed()
         bank.check()
         work_days_ago(bank, 1)
         bank.run().require_completed()
-        attempt = bank.run(full_of=("accounts",))
-    assert attempt.state is RunState.FAILED
-    assert "LOG_SHORTENED" in attempt.named("refresh_failed")[0]["error"]
+    # The log lacks rows of the table, and only a run of the log can copy it.
+    attempt = bank.run(full_of=("accounts",))
+    (refused,) = [event for event in attempt.named("refresh_failed") if "accounts" in event["dataset"]]
+    assert "LOG_SHORTENED" in refused["error"]
+    assert "`taut run`" in refused["hint"]
+    # It is copied again, alone, also when the run is killed before.
+    bank.run(Strike(Step.SOURCE_BEGIN, "before", "crash"))
+    attempt = bank.run()
+    attempt.require_completed()
+    (again,) = attempt.named("bulk_again")
+    assert again["relations"] == ["accounts"]
+    assert "old changes of it were dropped" in str(again["reason"])
+    bank.check()
+    # The log has all rows of it now.
+    bank.run(full_of=("accounts",)).require_completed()
+    bank.check()
+    bank.work()
+    attempt = bank.run()
+    attempt.require_completed()
+    assert not attempt.named("bulk_again")
+    bank.check()
 
 
 @pytest.mark.slow

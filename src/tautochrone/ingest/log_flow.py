@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -51,12 +51,14 @@ class LogFlow(PolledFlow):
 
     Args:
         log: the source.
+        to_copy: relations of which the table's rows are not enough to build a table from them.
         max_events: a batch ends with the transaction that brings it to this many events.
     """
 
     log: ChangeLog
     effects: Effects
     max_events: int = DEFAULT_MAX_EVENTS
+    to_copy: Callable[[], Collection[str]] = frozenset
     position: LogPosition | None = None
     """The table's."""
     _reached: LogPosition = field(init=False, repr=False)
@@ -84,22 +86,28 @@ class LogFlow(PolledFlow):
                 self._reached = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
         else:
             self._acknowledge(self.position)
-            self._reached = self._resume(self.position)
+            anew = sorted({*self.to_copy()} - self.position.bulk.waiting)
+            reasons = {name: Reason.of(ReasonCode.LOG_LACKS_ROWS, relation=name) for name in anew}
+            self._reached = self._resume(self.position, reasons, anew)
 
     def _close(self) -> None:
         self.log.close()
 
-    def _resume(self, position: LogPosition, reasons: Sequence[Reason] = ()) -> LogPosition:
+    def _resume(
+        self, position: LogPosition, reasons: Mapping[str, Reason], anew: Collection[str] = ()
+    ) -> LogPosition:
         """With what must be copied again. It counts once the table holds the position.
 
         Args:
-            reasons: why, where a read has found it.
+            reasons: why, by relation, where it is known.
+            anew: what is copied in any case.
         """
-        resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position))
+        with self._telling_waits():
+            resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position, anew))
         copied_again = sorted(
             relation
             for relation, chunks in resumed.bulk.pending.items()
-            if reasons or chunks != position.bulk.pending.get(relation)
+            if relation in reasons or chunks != position.bulk.pending.get(relation)
         )
         if copied_again:
             reason = Reason.of(ReasonCode.TABLES_COPIED_AGAIN, relations=copied_again)
@@ -108,7 +116,7 @@ class LogFlow(PolledFlow):
                 flow=self.name,
                 dataset=str(self.table),
                 relations=copied_again,
-                reason=several([*reasons, reason]),
+                reason=several([*reasons.values(), reason]),
             )
         return resumed
 
@@ -155,7 +163,7 @@ class LogFlow(PolledFlow):
         self._raise_alarms(position)
         batch = self.log.read(position, self.max_events)
         if batch.copied_again:
-            self._reached = self._resume(batch.position, list(batch.copied_again.values()))
+            self._reached = self._resume(batch.position, batch.copied_again)
             return False
         bulk = batch.position.bulk.at(batch.position.point)
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms

@@ -327,6 +327,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.LOG_RETENTION: "rows are older than the log's retention, {retention}",
     ReasonCode.ROWS_CHANGED_WITHOUT_LOG: "{relation} {change}, which the log of the database does not show",
     ReasonCode.TABLES_COPIED_AGAIN: _copied_again_text,
+    ReasonCode.LOG_LACKS_ROWS: "{relation} is built anew, and old changes of it were dropped from the log",
     ReasonCode.LOG_KEPT_AT_SOURCE: _kept_log_text,
     ReasonCode.TRANSACTION_OPEN_AT_SOURCE: (
         "transaction {transaction} of the database is open for {seconds} s: the server keeps {kept_mb} MB of "

@@ -10,7 +10,7 @@ its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -113,10 +113,10 @@ class ChangeLog(Source, Protocol):
             IngestError: the log cannot be read: rights, settings of the database.
         """
 
-    def resume(self, position: LogPosition) -> LogPosition:
+    def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:
         """The position of a table from which a run goes on, with what must be copied since definitions or
-        relations changed: relations that came, or got other columns, are `bulk.pending` again. Repeatable;
-        it counts once the table holds it.
+        relations changed: relations that came, or got other columns, are `bulk.pending` again, and those
+        that are to be copied `anew`. Repeatable; it counts once the table holds it.
 
         Raises:
             IngestError: a relation changed so that a copy of it is not enough.

@@ -56,11 +56,13 @@ class BulkProgress:
             log are a state that the database had: the latest of the points that were read after its chunks.
             A relation whose log has passed it is no longer in here.
         done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
+        partial: those that are copied again in part, beside the rows that the log has of them.
     """
 
     pending: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pass_at: Mapping[str, int] = field(default_factory=dict)
     done: Mapping[str, int] = field(default_factory=dict)
+    partial: tuple[str, ...] = ()
 
     @property
     def waiting(self) -> frozenset[str]:
@@ -100,22 +102,27 @@ class BulkProgress:
             pending=pending,
             pass_at={**self.pass_at, relation: latest},
             done={**self.done, relation: self.done.get(relation, 0) + 1},
+            partial=self.partial,
         )
 
-    def copied_again(self, kept: Collection[str], chunks: Mapping[str, tuple[str, ...]]) -> BulkProgress:
+    def copied_again(
+        self, kept: Collection[str], chunks: Mapping[str, tuple[str, ...]], partial: Collection[str] = ()
+    ) -> BulkProgress:
         """When the chunks of some relations must be copied from their beginning.
 
         Args:
             kept: the relations whose bulk goes on; all others are left out.
+            partial: those of which the chunks are only a part.
 
         >>> bulk = BulkProgress(pending={"a": ("2",), "b": ("2",)}, done={"a": 1, "b": 1})
-        >>> bulk.copied_again(["a"], {"c": ("1",)})
-        BulkProgress(pending={'a': ('2',), 'c': ('1',)}, pass_at={}, done={'a': 1})
+        >>> bulk.copied_again(["a"], {"c": ("1",)}).pending
+        {'a': ('2',), 'c': ('1',)}
         """
         return BulkProgress(
             pending={name: left for name, left in self.pending.items() if name in kept} | dict(chunks),
             pass_at={name: point for name, point in self.pass_at.items() if name in kept},
             done={name: count for name, count in self.done.items() if name in kept},
+            partial=tuple(sorted({*(name for name in self.partial if name in kept), *partial})),
         )
 
     def at(self, point: int) -> BulkProgress:
@@ -130,7 +137,12 @@ class BulkProgress:
             if name in self.pending or pass_point > point
         }
         is_complete = not self.pending and not not_passed
-        return BulkProgress(pending=self.pending, pass_at=not_passed, done={} if is_complete else self.done)
+        return BulkProgress(
+            pending=self.pending,
+            pass_at=not_passed,
+            done={} if is_complete else self.done,
+            partial=tuple(name for name in self.partial if name in self.pending or name in not_passed),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +180,19 @@ class LogPosition:
         True
         """
         return relation not in self.marker or relation in self.bulk.waiting
+
+    def copied_since(self, before: LogPosition) -> frozenset[str]:
+        """Relations that were copied as a whole, and whose bulk is complete now and was not before.
+
+        >>> before = LogPosition(log="db", point=7, marker={"a": ""}, bulk=BulkProgress(pass_at={"a": 9}))
+        >>> sorted(LogPosition(log="db", point=9, marker={"a": ""}).copied_since(before))
+        ['a']
+        """
+        return frozenset(
+            name
+            for name in before.bulk.waiting - {*before.bulk.partial}
+            if name in self.marker and name not in self.bulk.waiting
+        )
 
     def brief(self) -> LogPosition:
         """The position itself: it has no long texts."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,12 +212,14 @@ class ToyChangeLog:
             if slot is None:
                 slot = (uuid4().hex, connection.execute("SELECT point FROM counter").fetchone()[0])
                 connection.execute("INSERT INTO slot VALUES (?, ?)", slot)
-        chunks = tuple(f"{low}-{low + CHUNK}" for low in range(0, MAX_ID, CHUNK))
-        bulk = BulkProgress(pending=dict.fromkeys(RELATIONS, chunks))
+        bulk = BulkProgress(pending=dict.fromkeys(RELATIONS, _chunks()))
         return LogPosition(log=slot[0], point=slot[1], marker=dict.fromkeys(RELATIONS, ""), bulk=bulk)
 
-    def resume(self, position: LogPosition) -> LogPosition:
-        return position
+    def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:
+        if not anew:
+            return position
+        kept = position.marker.keys() - {*anew}
+        return replace(position, bulk=position.bulk.copied_again(kept, dict.fromkeys(anew, _chunks())))
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         with self._database.connect() as connection:
@@ -275,6 +277,11 @@ class ToyChangeLog:
 
     def close(self) -> None:
         """It keeps no connection open."""
+
+
+def _chunks() -> tuple[str, ...]:
+    """Ranges of keys that cover a relation."""
+    return tuple(f"{low}-{low + CHUNK}" for low in range(0, MAX_ID, CHUNK))
 
 
 def _table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:

@@ -320,6 +320,17 @@ def test_a_table_that_comes_later_is_copied(schema: Schema) -> None:
     log.close()
 
 
+def test_a_table_is_copied_anew_on_demand(schema: Schema) -> None:
+    schema.run(_TABLE, "CREATE TABLE other (id INT PRIMARY KEY)")
+    log, name = schema.change_log(), f"{schema.name}.t"
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    assert log.resume(position, ["elsewhere.t"]) == position
+    resumed = log.resume(position, [name])
+    assert set(resumed.bulk.pending) == {name}
+    assert log.completed_rows([name], resumed)["operation"].to_pylist() == ["truncate", "completed"]
+    log.close()
+
+
 def test_a_table_that_comes_while_the_log_is_read_ends_the_flow_once(schema: Schema) -> None:
     schema.run(_TABLE)
     log = MySQLChangeLog(replace(schema.capture(), patterns=[f"{schema.name}.*"], exclude=["*.hidden_*"]))

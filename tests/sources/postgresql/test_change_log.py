@@ -281,6 +281,15 @@ def test_other_publication_means_another_copy(
     assert rows(log.read(resumed, 100)) == [("public.accounts", "update", {"id": "1", "balance": "0"})]
 
 
+def test_a_table_is_copied_anew_on_demand(log: PostgreSQLChangeLog) -> None:
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    assert not log.resume(position, ["elsewhere.accounts"]).bulk.pending
+    resumed = log.resume(position, ["public.accounts"])
+    assert (set(resumed.bulk.pending), resumed.bulk.partial) == ({"public.accounts"}, ())
+    completed = log.completed_rows(["public.accounts"], resumed)
+    assert completed["operation"].to_pylist() == ["truncate", "completed"]
+
+
 def test_publication_was_missing_for_a_while(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
     """It is back under its name, but the log was written without it."""
     position = log.begin("reader")

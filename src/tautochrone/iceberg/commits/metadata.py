@@ -108,7 +108,14 @@ def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMet
 
 
 def _together(old: CommitMetadata, new: CommitMetadata) -> tuple[str, ...]:
-    return tuple(sorted({*old.shortened, *new.shortened}))
+    """Relations of which the log lacks rows: a copy of all rows of one makes it whole again."""
+    whole = {
+        relation
+        for flow, position in new.positions.items()
+        if isinstance(position, LogPosition) and isinstance(before := old.positions.get(flow), LogPosition)
+        for relation in position.copied_since(before)
+    }
+    return tuple(sorted(({*old.shortened} - whole) | {*new.shortened}))
 
 
 def _position_fields(position: SourcePosition) -> dict[str, Any]:
@@ -137,6 +144,7 @@ def _position(fields: Mapping[str, Any]) -> SourcePosition:
             pending={relation: tuple(chunks) for relation, chunks in bulk.get("pending", {}).items()},
             pass_at=bulk.get("pass_at", {}),
             done=bulk.get("done", {}),
+            partial=tuple(bulk.get("partial", ())),
         ),
         source_ms=fields.get("source_ms"),
     )

@@ -182,7 +182,9 @@ def _require_whole(task: RefreshTask, source: LakeTable, version: Version, apply
             f"old rows of {apply.relation} were dropped from it",
             sqlstate="55000",
             location=task.location,
-            hint="copy the database again: --full-refresh of the log table and of all captured tables",
+            hint=f"`taut run` without --full-refresh copies the rows of {apply.relation} again; if another "
+            f"job writes {source.name}, copy the database again: --full-refresh of the log table and of all "
+            "captured tables",
         )
 
 

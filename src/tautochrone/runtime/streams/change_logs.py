@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.keyed_apply import keyed_apply_of
+from tautochrone.model.names import TableName
 from tautochrone.model.source import ChangeLog
 from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.runtime.job.job import Job
 from tautochrone.sources.registry import any_change_logs, change_log
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.jvm.catalyst import kind, walk
 from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
 
-__all__ = ["change_log_of"]
+__all__ = ["change_log_of", "relations_to_copy"]
 
 
 def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
@@ -41,3 +44,20 @@ def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
         location=str(resolved.flow.location),
         hint="let its table take the log as it is; select and filter in tables that read this one",
     )
+
+
+def relations_to_copy(job: Job, log: TableName) -> frozenset[str]:
+    """Relations of a log table that lacks old rows of them, and from which a captured table must be built."""
+    metadata = job.tables[log].fork().commit_metadata
+    if metadata is None or not metadata.shortened:
+        return frozenset()
+    relations = set()
+    for reader in job.graph.readers(log):
+        dataset = job.definitions.datasets.get(reader)
+        apply = None if dataset is None else keyed_apply_of(dataset.properties, str(dataset.location))
+        if apply is None or apply.relation not in metadata.shortened or reader not in job.tables:
+            continue
+        built = job.tables[reader].fork().commit_metadata
+        if built is None or str(log) not in built.inputs:
+            relations.add(str(apply.relation))
+    return frozenset(relations)

@@ -152,10 +152,10 @@ class MySQLChangeLog:
                 raise (definitions_outdated if self._capture.follows_changes else table_changed)(name, change)
         return [existing[name] for name in self._tables]
 
-    def resume(self, position: LogPosition) -> LogPosition:
-        return self._ask(lambda connection: self._resume(connection, position))
+    def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:
+        return self._ask(lambda connection: self._resume(connection, position, anew))
 
-    def _resume(self, connection: Any, position: LogPosition) -> LogPosition:
+    def _resume(self, connection: Any, position: LogPosition, anew: Collection[str]) -> LogPosition:
         """New tables and those with other columns are copied."""
         tables = self._unchanged_tables(connection)
         new = [table.name for table in tables if table.name not in position.marker]
@@ -164,11 +164,12 @@ class MySQLChangeLog:
             for table in tables
             if table.name not in new and _fingerprint(position, table.name) != table.fingerprint
         ]
-        if not new and not changed and position.marker.keys() <= {_FILE, _GTID, *self._tables}:
+        copied = {*new, *changed, *(self._tables.keys() & {*anew})}
+        if not copied and position.marker.keys() <= {_FILE, _GTID, *self._tables}:
             return position
         if (new or changed) and not self._capture.follows_changes:
             raise table_changed((new or changed)[0], "added" if new else "changed")
-        return self._planned_again(connection, position, {*new, *changed})
+        return self._planned_again(connection, position, copied)
 
     def _planned_again(self, connection: Any, position: LogPosition, copied: Collection[str]) -> LogPosition:
         """The position from which some of the tables are copied from their beginning.

@@ -14,7 +14,7 @@ began.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -195,10 +195,12 @@ class PostgreSQLChangeLog:
                 raise refused(name, "was dropped or renamed" if now is None else "was changed")
         return [existing[name] for name in self._tables]
 
-    def resume(self, position: LogPosition) -> LogPosition:
-        return self._ask(lambda connection: self._resume(connection, position))
+    def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:
+        return self._ask(lambda connection: self._resume(connection, position, anew))
 
-    def _resume(self, connection: psycopg.Connection, position: LogPosition) -> LogPosition:
+    def _resume(
+        self, connection: psycopg.Connection, position: LogPosition, anew: Collection[str]
+    ) -> LogPosition:
         state = server_state(connection, slot_of(position))
         position = self._followed(state, position)
         if state.loss(position.log, position.point) is not None:
@@ -211,6 +213,7 @@ class PostgreSQLChangeLog:
             lambda with_sizes: self._unchanged_tables(connection, with_sizes=with_sizes),
             follows=self._capture.follows_columns,
             tasks=self._capture.copy_tasks,
+            anew=anew,
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
@@ -276,11 +279,8 @@ class PostgreSQLChangeLog:
         hint = f"if the url leads to the wrong server, mend it; otherwise {COPY_AGAIN}"
         if may_be_shared:
             hint += f"; if a copy of this lake runs too, first give one of them {_OWN_SLOT}"
-        return IngestError(
-            "SOURCE_LOG_LOST",
-            f"{self.name} cannot go on from {lsn_text(position.point)}: {reason}",
-            hint=hint,
-        )
+        stopped = f"{self.name} cannot go on from {lsn_text(position.point)}"
+        return IngestError("SOURCE_LOG_LOST", f"{stopped}: {reason}", hint=hint)
 
     def _copied_again(self, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
         if not self._capture.follows_columns:

@@ -9,7 +9,7 @@ the log and earlier copies had, and not for the copied rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import psycopg
@@ -59,6 +59,7 @@ def resumed(
     *,
     follows: bool,
     tasks: int,
+    anew: Collection[str] = (),
 ) -> LogPosition:
     """The position from which a run goes on.
 
@@ -66,14 +67,14 @@ def resumed(
         current: the captured tables as they are now; with their sizes, if it is asked for.
         follows: tables may be copied again; otherwise refused.
         tasks: so many read chunks at once.
+        anew: relations that are copied in any case.
 
     Raises:
         IngestError: `CAPTURED_TABLE_CHANGED`; `CAPTURE_WAITS_FOR_TRANSACTIONS`.
     """
     for _ in range(_TRIES):
         tables = current(False)
-        changes = differences(position, tables)
-        _require_mendable(changes, follows)
+        changes = _to_copy(position, tables, follows, anew)
         if not changes:
             # The same reading: a later one may have a change that nothing was compared with.
             return _with_copies(position, tables, {}, {})
@@ -84,8 +85,7 @@ def resumed(
         transaction = await_running_transactions(connection, server.TRANSACTIONS_WAIT_S)
         if [table.fingerprint for table in current(True)] != [table.fingerprint for table in tables]:
             continue
-        changes = differences(position, tables)
-        _require_mendable(changes, follows)
+        changes = _to_copy(position, tables, follows, anew)
         chunks, restarting = {}, {}
         for table in tables:
             if table.name not in changes:
@@ -123,10 +123,16 @@ def relations_unlike_tables(
     return unlike
 
 
-def _require_mendable(changes: Mapping[str, Difference], follows: bool) -> None:
+def _to_copy(
+    position: LogPosition, tables: Sequence[CapturedTable], follows: bool, anew: Collection[str]
+) -> dict[str, Difference]:
+    changes = differences(position, tables)
     for name, change in changes.items():
         if change.has_other_key or not follows:
             raise table_changed(name, f"{change.change},")
+    # As a whole, whatever else happened to it.
+    whole = {table.name: Difference("must be copied") for table in tables if table.name in anew}
+    return changes | whole
 
 
 def _with_copies(
@@ -136,7 +142,10 @@ def _with_copies(
     restarting: Mapping[str, Restart],
 ) -> LogPosition:
     kept = {table.name for table in tables} - chunks.keys()
-    bulk = position.bulk.copied_again(kept, chunks)
+    partial = [
+        table.name for table in tables if table.keys and table.name in chunks.keys() - restarting.keys()
+    ]
+    bulk = position.bulk.copied_again(kept, chunks, partial)
     still = {
         name: restart
         for name, restart in restarts(position.marker).items()
