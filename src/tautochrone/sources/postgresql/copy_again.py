@@ -126,13 +126,15 @@ def relations_unlike_tables(
 def _to_copy(
     position: LogPosition, tables: Sequence[CapturedTable], follows: bool, anew: Collection[str]
 ) -> dict[str, Difference]:
-    changes = differences(position, tables)
+    changes = {table.name: difference(position.marker.get(table.name), table) for table in tables}
     for name, change in changes.items():
-        if change.has_other_key or not follows:
-            raise table_changed(name, f"{change.change},")
+        # A column without a value needs no copy, and is a change all the same.
+        refused = not follows and (change or change.columns_before is not None)
+        if refused or change.has_other_key:
+            raise table_changed(name, f"{change.change or 'got other columns'},")
     # As a whole, whatever else happened to it.
     whole = {table.name: Difference("must be copied") for table in tables if table.name in anew}
-    return changes | whole
+    return {name: change for name, change in changes.items() if change} | whole
 
 
 def _with_copies(
