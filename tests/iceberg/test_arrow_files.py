@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from tautochrone.iceberg.commits import task_files
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import TableName
@@ -72,6 +75,68 @@ def test_spark_reads_what_was_written(spark: SparkSession) -> None:
     assert table.read(spark, table.current_version()).count() == 2 * len(ROWS)
 
 
+def test_tasks_write_their_rows(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
+    fork = table.fork()
+    writer = table.task_writer(fork, ARROW_SCHEMA.names[::-1])
+    assert not isinstance(writer, Reason)
+    batches = rows.to_batches(max_chunksize=20)
+
+    def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from writer(batches[number] for ids in numbers for number in ids["id"].to_pylist())
+
+    files = spark.range(0, len(batches), 1, 3).mapInArrow(write, writer.files_schema)
+    staged = table.stage_task_files(fork, writer, files)
+    assert (len(staged.files), staged.rows) == (3, len(ROWS))
+    version = table.commit_staged(fork, [staged], commit_metadata()).version
+    expected = sorted(spark.createDataFrame(rows, SPARK_SCHEMA).collect(), key=str)
+    assert sorted(table.read(spark, version).collect(), key=str) == expected
+    # Each file is closed when it is large, and the next one begun.
+    monkeypatch.setattr(task_files, "_ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(task_files, "_FILE_BYTES", 3_000)
+    locations = [location for batch in writer(iter(batches)) for location in batch["location"].to_pylist()]
+    assert 1 < len(locations) < len(batches)
+    staged = table.stage_task_files(
+        fork, writer, spark.createDataFrame([(at,) for at in locations], ["location"])
+    )
+    assert staged.rows == len(ROWS)
+    assert list(writer(iter([]))) == []
+
+
+def test_nothing_is_left_of_tasks_that_fail(spark: SparkSession, tmp_path: Path) -> None:
+    table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
+    spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.data.path' = '{tmp_path / 'a[b]*'}')")
+    fork = table.fork()
+    writer = table.task_writer(fork, ARROW_SCHEMA.names)
+    assert not isinstance(writer, Reason)
+    batches = rows.to_batches(max_chunksize=60)
+
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        yield batches[0]
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        list(writer(interrupted()))
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+    def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for ids in numbers:
+            for number in ids["id"].to_pylist():
+                yield from writer(iter([batches[number]]))
+                if number == 1:
+                    raise ConnectionError
+
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        with pytest.raises(PySparkException):
+            table.stage_task_files(
+                fork, writer, spark.range(0, 2, 1, 1).mapInArrow(write, writer.files_schema)
+            )
+    finally:
+        spark.sparkContext.setLogLevel("ERROR")
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
 def test_locations_are_not_decoded(spark: SparkSession, tmp_path: Path) -> None:
     table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
     folder = tmp_path / "a%20b#c"
@@ -89,6 +154,9 @@ def test_what_only_spark_writes(spark: SparkSession) -> None:
 
     def why(written: Any = rows) -> Reason | None:
         staged = table.stage_arrow(table.fork(), written)
+        if written is rows:
+            writer = table.task_writer(table.fork(), ARROW_SCHEMA.names)
+            assert (writer == staged) if isinstance(staged, Reason) else not isinstance(writer, Reason)
         return staged if isinstance(staged, Reason) else None
 
     assert why(rows.drop_columns(["snapshot"])) == Reason.of(ReasonCode.COLUMNS_OF_ROWS_DIFFER)

@@ -33,6 +33,7 @@ from tautochrone.model.lake import Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.source import BulkOnExecutors, ChangeLog, SourceRows
 from tautochrone.model.source_position import LogPosition
+from tautochrone.model.task_stage import TaskStage
 
 __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
 
@@ -188,7 +189,7 @@ class LogFlow(PolledFlow):
         rows, staged = None, None
         chunks = self.log.next_chunks(position.bulk) if isinstance(self.log, BulkOnExecutors) else ()
         if chunks and isinstance(self.log, BulkOnExecutors):
-            staged, pass_at = self.log.copy_chunks(self._session, chunks, self._stage_frame)
+            staged, pass_at = self.log.copy_chunks(self._session, chunks, self._stage_of_tasks())
         else:
             chunks = position.bulk.next_chunks(1)
             rows, pass_at = self.log.read_chunk(*chunks[0])
@@ -244,15 +245,28 @@ class LogFlow(PolledFlow):
         staged = table.stage_arrow(table.fork(), rows)
         if not isinstance(staged, Reason):
             return staged
-        if staged != self._left_to_spark:
-            self._left_to_spark = staged
-            self.emit("log_written_by_spark", flow=self.name, dataset=str(self.table), reason=staged)
+        self._tell_left_to_spark(staged)
         frame = self._session.createDataFrame(rows, schema=self.log.schema())
         return self._stage_frame(frame, local=rows.num_rows <= _LOCAL_ROWS)
 
     def _stage_frame(self, frame: DataFrame, *, local: bool = False) -> Staged:
         table = self.committer.table
         return table.stage(table.fork(), align(frame, self.schema, self.name), local=local)
+
+    def _stage_of_tasks(self) -> Callable[[DataFrame], Staged]:
+        table = self.committer.table
+        fork = table.fork()
+        writer = table.task_writer(fork, self.log.schema().names)
+        if isinstance(writer, Reason):
+            self._tell_left_to_spark(writer)
+            return self._stage_frame
+        return TaskStage(table, fork, writer)
+
+    def _tell_left_to_spark(self, reason: Reason) -> None:
+        """Once, until it is another reason."""
+        if reason != self._left_to_spark:
+            self._left_to_spark = reason
+            self.emit("log_written_by_spark", flow=self.name, dataset=str(self.table), reason=reason)
 
     def _acknowledge(self, position: LogPosition) -> None:
         """Only what the table holds; once for each point of the log."""

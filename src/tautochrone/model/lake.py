@@ -27,6 +27,7 @@ from tautochrone.model.commit_metadata import CommitMetadata
 from tautochrone.model.maintenance import Compacted, Dropped, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason
+from tautochrone.model.task_writer import TaskWriter
 
 __all__ = [
     "FILE_COLUMN",
@@ -263,6 +264,13 @@ class LakeTable(ReadableTable, Protocol):
 
     def arrow_obstacle(self, fork: Fork) -> Reason | None:
         """Why `stage_arrow` writes no rows of the table, whatever they are; None: it writes them."""
+
+    def task_writer(self, fork: Fork, columns: Sequence[str]) -> TaskWriter | Reason:
+        """Lets Spark's tasks write Arrow batches with these columns themselves; or why Spark must."""
+
+    def stage_task_files(self, fork: Fork, writer: TaskWriter, files: Rows) -> Staged:
+        """Compute a DataFrame of what a `task_writer` gives: its files are data files of the table, without
+        any catalog commit."""
 
     def discard(self, staged: Staged) -> None:
         """Delete staged files at once."""

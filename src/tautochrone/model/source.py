@@ -183,7 +183,8 @@ class BulkOnExecutors(Protocol):
 
         Args:
             session: a SparkSession.
-            stage: gets a DataFrame of rows as `ChangeLog.read_chunk` answers them, and writes it.
+            stage: gets a DataFrame of rows as `ChangeLog.read_chunk` answers them, and writes it. A
+                `TaskStage` gets what its writer makes of them in the tasks.
 
         Returns:
             What `stage` answered, and a point read after that, as `ChangeLog.read_chunk` does.

@@ -71,7 +71,7 @@ def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
     """What of a table, other than its columns, only Spark writes."""
     properties = table.properties()
     names = set(iceberg.functions.texts(properties.keySet()))
-    location = _new_location(table)
+    location = new_location(table)
     if local_folder(location) is None:
         return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=location.rpartition("/")[0])
     encryption = sorted(name for name in names if name.startswith(_ENCRYPTION))
@@ -83,7 +83,7 @@ def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
     if file_format != _PARQUET:
         return Reason.of(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format)
     settings = {name for name in names if name.startswith(_PARQUET_SETTINGS)} - {_CODEC}
-    if _codec(table) not in _CODECS:
+    if codec_of(table) not in _CODECS:
         settings.add(_CODEC)
     return Reason.of(ReasonCode.PARQUET_SETTINGS, settings=sorted(settings)) if settings else None
 
@@ -93,30 +93,32 @@ def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Stag
     at_ms = time.time_ns() // 1_000_000
     if not rows.num_rows:
         return Staged(table=name, files=(), rows=0, at_ms=at_ms)
-    location = _new_location(table)
+    location = new_location(table)
     path = local_folder(location)
     assert path is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         # As Iceberg's specification says of decimals of up to 18 digits.
-        pq.write_table(rows, path, compression=_codec(table), store_decimal_as_integer=True)
-        file = _data_file(iceberg, table, location, path)
+        pq.write_table(rows, path, compression=codec_of(table), store_decimal_as_integer=True)
+        file = data_file(iceberg, table, location, path)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
     return Staged(table=name, files=[file], rows=rows.num_rows, at_ms=at_ms)
 
 
-def _new_location(table: Any) -> str:
+def new_location(table: Any) -> str:
     """Of a data file. It is below `write.data.path`, if the table has that."""
     return str(table.locationProvider().newDataLocation(f"00000-0-{uuid.uuid4()}.parquet"))
 
 
-def _codec(table: Any) -> str:
+def codec_of(table: Any) -> str:
+    """With which data files are compressed."""
     return str(table.properties().getOrDefault(_CODEC, _DEFAULT_CODEC))
 
 
-def _data_file(iceberg: Iceberg, table: Any, location: str, path: Path) -> Any:
+def data_file(iceberg: Iceberg, table: Any, location: str, path: Path) -> Any:
+    """Iceberg's description of a file that was written. Its statistics are read from the footer."""
     metrics = iceberg.api.parquet.ParquetUtil.fileMetrics(
         table.io().newInputFile(location), iceberg.api.MetricsConfig.forTable(table)
     )

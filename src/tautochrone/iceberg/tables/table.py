@@ -28,6 +28,7 @@ from tautochrone.iceberg.commits.compare_and_set import (
 )
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
 from tautochrone.iceberg.commits.staging import local_rows, write_files, write_locally
+from tautochrone.iceberg.commits.task_files import stage_task_files, task_writer
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
@@ -49,6 +50,7 @@ from tautochrone.model.lake import (
 )
 from tautochrone.model.names import Fence, Version
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.task_writer import TaskWriter
 
 __all__ = ["IcebergTable"]
 
@@ -85,6 +87,15 @@ class IcebergTable(IcebergMaintenance):
 
     def arrow_obstacle(self, fork: Fork) -> Reason | None:
         return arrow_obstacle(self._iceberg, fork.handle.table)
+
+    def task_writer(self, fork: Fork, columns: Sequence[str]) -> TaskWriter | Reason:
+        return task_writer(self._iceberg, fork.handle.table, columns)
+
+    def stage_task_files(self, fork: Fork, writer: TaskWriter, files: Rows) -> Staged:
+        def write() -> Staged:
+            return stage_task_files(self._name, self._iceberg, fork.handle.table, writer, files)
+
+        return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)

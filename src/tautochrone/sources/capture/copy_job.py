@@ -12,6 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
+from tautochrone.model.task_stage import TaskStage
+from tautochrone.model.task_writer import TaskWriter
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 
 __all__ = ["ReadChunk", "connection_lost", "copy_by_tasks"]
@@ -37,14 +39,16 @@ def copy_by_tasks(
     plan, event log or page shows.
 
     Args:
-        stage: gets rows of the log table, which are read when it writes them.
+        stage: gets rows of the log table, which are read when it writes them. See `BulkOnExecutors`.
         check_readable: raises what the driver sees to be wrong with the database, its tables or rights.
         extra: of the package, with the database's driver.
 
     Raises:
         IngestError: `CAPTURE_COPY_FAILED`; and what `check_readable` raises.
     """
-    frame = session.range(0, count, 1, min(count, tasks)).mapInArrow(_ChunkReader(read_chunk), SPARK_SCHEMA)
+    writer = stage.writer if isinstance(stage, TaskStage) else None
+    schema = SPARK_SCHEMA if writer is None else writer.files_schema
+    frame = session.range(0, count, 1, min(count, tasks)).mapInArrow(_ChunkReader(read_chunk, writer), schema)
     try:
         return stage(frame)
     except (PySparkException, Py4JError) as error:
@@ -72,8 +76,13 @@ def connection_lost(source: str) -> IngestError:
 @dataclass(frozen=True)
 class _ChunkReader:
     read_chunk: ReadChunk
+    writer: TaskWriter | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = self._rows(batches)
+        return rows if self.writer is None else self.writer(rows)
+
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
                 yield from self.read_chunk(number)

@@ -142,14 +142,15 @@ def _read_chunk(
 def _selected_rows(
     connection: psycopg.Connection, table: CapturedTable, chunk: str, point: int
 ) -> Iterator[pa.RecordBatch]:
-    """By one statement.
+    """By one statement, whose snapshot is printed once, in a subquery, and comes with each row.
 
     COPY prints values by their types' output functions, as the log does; a cast to text differs for some. As
     CSV it tells NULL from an empty text, and Arrow reads it.
     """
     partition = json.loads(chunk).get("partition")
     query = sql.SQL(
-        "COPY (SELECT pg_current_snapshot(), {columns} FROM {table} WHERE {range}) TO STDOUT (FORMAT csv)"
+        "COPY (SELECT (SELECT pg_current_snapshot()::text), {columns} FROM {table} WHERE {range}) "
+        "TO STDOUT (FORMAT csv)"
     ).format(
         columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
         table=sql.Identifier(*partition) if partition else table.rows_of_its_own,
@@ -163,18 +164,17 @@ def _selected_rows(
             yield from rows.to_batches()
 
 
-def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
-    """Rows that are read together; the server sends each by itself."""
-    parts: list[bytes | bytearray | memoryview] = []
-    size = 0
+def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearray]:
+    """Rows that are read together; the server sends each by itself. Python's garbage collection would look at
+    all of them again and again if they were held in a list."""
+    joined = bytearray()
     for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size >= _BATCH_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    if parts:
-        yield b"".join(parts)
+        joined += line
+        if len(joined) >= _BATCH_BYTES:
+            yield joined
+            joined = bytearray()
+    if joined:
+        yield joined
 
 
 def _conditions(table: CapturedTable, bounds: Mapping[str, Any]) -> Iterator[sql.Composable]:
@@ -224,7 +224,7 @@ def flush_log(connection: psycopg.Connection) -> None:
         connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
 
 
-def _columns_of(lines: bytes, width: int) -> list[pa.Array]:
+def _columns_of(lines: bytearray, width: int) -> list[pa.Array]:
     fields = [str(number) for number in range(width)]
     rows = csv.read_csv(
         pa.BufferReader(lines),

@@ -1,0 +1,125 @@
+"""Spark's tasks write rows that they have as Arrow batches into data files, by pyarrow.
+
+A row that goes from Python to the JVM is turned into one of Spark's first, and value by value into columns
+again; maps take most of that time. So where pyarrow may write a table's files (see `arrow_files`) only the
+names of the written files go to the driver.
+
+A task that Spark repeats writes a file of its own, and the driver takes the files of the task that counted.
+Files of the others belong to no version: they are removed with other orphans.
+"""
+
+from __future__ import annotations
+
+import glob
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tautochrone.iceberg.commits.arrow_files import codec_of, data_file, fitting_rows, new_location
+from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.durable import local_folder
+from tautochrone.model.lake import Rows, Staged
+from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
+from tautochrone.model.task_writer import TaskWriter as WritesInTasks
+
+__all__ = ["TaskWriter", "stage_task_files", "task_writer"]
+
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""So much is held in memory before it is compressed and written."""
+_FILE_BYTES = 256 * 1024 * 1024
+_SUFFIX = ".parquet"
+
+
+@dataclass(frozen=True)
+class TaskWriter:
+    """Writes the batches of a task as data files of a table.
+
+    Attributes:
+        location: of a file that nobody writes; tasks write beside it.
+        schema: the columns, with the field ids of the table.
+    """
+
+    location: str
+    schema: Any
+    codec: str
+
+    files_schema = "location string"
+    """Of what it gives, as Spark's DDL."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each file."""
+        rows = _row_groups(batches)
+        group = next(rows, None)
+        while group is not None:
+            location = f"{self.location.removesuffix(_SUFFIX)}-{uuid.uuid4()}{_SUFFIX}"
+            path = local_folder(location)
+            assert path is not None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with (
+                    path.open("wb") as file,
+                    pq.ParquetWriter(
+                        file, self.schema, compression=self.codec, store_decimal_as_integer=True
+                    ) as writer,
+                ):
+                    while group is not None and file.tell() < _FILE_BYTES:
+                        writer.write_table(group.select(self.schema.names).cast(self.schema))
+                        group = next(rows, None)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+            yield pa.record_batch({"location": [location]})
+
+    def remove_files(self) -> None:
+        """Those that all tasks have written so far."""
+        prefix = local_folder(self.location.removesuffix(_SUFFIX))
+        assert prefix is not None
+        for path in prefix.parent.glob(f"{glob.escape(prefix.name)}-*{_SUFFIX}"):
+            path.unlink(missing_ok=True)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        parts.append(batch)
+        size += batch.nbytes
+        if size >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(parts)
+            parts, size = [], 0
+    if parts:
+        yield pa.Table.from_batches(parts)
+
+
+def task_writer(iceberg: Iceberg, table: Any, columns: Sequence[str]) -> TaskWriter | Reason:
+    """For batches with these columns; or why Spark must write them."""
+    fitting = fitting_rows(iceberg, table, pa.table({name: pa.nulls(0) for name in columns}))
+    if isinstance(fitting, Reason):
+        return fitting
+    return TaskWriter(new_location(table), fitting.schema, codec_of(table))
+
+
+def stage_task_files(
+    name: TableName, iceberg: Iceberg, table: Any, writer: WritesInTasks, files: Rows
+) -> Staged:
+    """The files that `writer` writes when the DataFrame `files` is computed, which happens here."""
+    at_ms = time.time_ns() // 1_000_000
+    try:
+        rows = files.collect()
+    except BaseException:
+        writer.remove_files()
+        raise
+    written = []
+    for row in rows:
+        path = local_folder(row.location)
+        assert path is not None
+        written.append(data_file(iceberg, table, row.location, path))
+    return Staged(
+        table=name, files=written, rows=sum(int(file.recordCount()) for file in written), at_ms=at_ms
+    )
