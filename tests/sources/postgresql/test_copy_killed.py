@@ -32,9 +32,10 @@ ALTER TABLE moves REPLICA IDENTITY FULL;
 INSERT INTO moves SELECT i, a, 'opening' FROM generate_series(1, 200) i, unnest(array[3, 3, -6]) a
 """
 _SMALL_CHUNKS = """
-from tautochrone.sources.postgresql import bulk
+from tautochrone.sources.postgresql import bulk, change_log
 
-bulk.CHUNK_BYTES = 8_000
+# A job copies as much as each of its tasks reads in one chunk.
+bulk.CHUNK_BYTES = change_log.CHUNK_BYTES = 8_000
 """
 _EXPECTED_FAILURES = (
     "CAPTURED_TABLE_CHANGED",
