@@ -15,13 +15,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.iceberg.commits import task_files
+from tautochrone.iceberg.maintenance.orphans import path_of
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import LakeTable, TableDefinition
-from tautochrone.model.names import TableName
+from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.testing.lake_conformance import commit_metadata
+from tautochrone.testing.maintenance_conformance import soon_ms
 
 pytestmark = pytest.mark.spark
 
@@ -93,14 +95,63 @@ def test_tasks_write_their_rows(spark: SparkSession, monkeypatch: pytest.MonkeyP
     assert sorted(table.read(spark, version).collect(), key=str) == expected
     # Each file is closed when it is large, and the next one begun.
     monkeypatch.setattr(task_files, "_ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(task_files, "_FILE_BYTES", 3_000)
+    spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.target-file-size-bytes' = '3000')")
+    fork = table.fork()
+    writer = table.task_writer(fork, ARROW_SCHEMA.names)
+    assert not isinstance(writer, Reason)
     locations = [location for batch in writer(iter(batches)) for location in batch["location"].to_pylist()]
     assert 1 < len(locations) < len(batches)
     staged = table.stage_task_files(
         fork, writer, spark.createDataFrame([(at,) for at in locations], ["location"])
     )
     assert staged.rows == len(ROWS)
-    assert list(writer(iter([]))) == []
+    assert list(writer(iter([rows.to_batches()[0].slice(0, 0)]))) == []
+
+
+def test_manifests_have_the_statistics_of_files_of_tasks(spark: SparkSession) -> None:
+    """They are those of the same rows in a file of Spark."""
+    statistics = []
+    for is_written_by_tasks in (True, False):
+        table = log_table(spark)
+        fork = table.fork()
+        if is_written_by_tasks:
+            writer = table.task_writer(fork, ARROW_SCHEMA.names)
+            assert not isinstance(writer, Reason)
+            batches = pa.Table.from_pylist(ROWS, ARROW_SCHEMA).to_batches(max_chunksize=20)
+            (named,) = [row for batch in writer(iter(batches)) for row in batch.to_pylist()]
+            files = spark.createDataFrame([tuple(named.values())], writer.files_schema)
+            staged = table.stage_task_files(fork, writer, files)
+        else:
+            rows = spark.createDataFrame(pa.Table.from_pylist(ROWS, ARROW_SCHEMA), SPARK_SCHEMA)
+            staged = table.stage(fork, rows.coalesce(1))
+        table.commit_staged(fork, [staged], commit_metadata())
+        (file,) = spark.sql(f"SELECT * FROM {table.name.sql}.files").collect()
+        assert Path(file.file_path.removeprefix("file:")).stat().st_size == file.file_size_in_bytes
+        kinds = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+        # Spark also writes the columns of row lineage, without values.
+        of_columns = [{key: value for key, value in file[kind].items() if key < 2**30} for kind in kinds]
+        statistics.append([file.record_count, file.spec_id, *of_columns])
+    assert statistics[0] == statistics[1]
+    assert statistics[0][0] == len(ROWS)
+    assert all(statistics[0][2:])
+
+
+def test_files_of_tasks_that_did_not_count_are_orphans(spark: SparkSession) -> None:
+    """Spark repeats a task, or runs it twice at once, and takes what one of them gives."""
+    table, rows = log_table(spark), pa.Table.from_pylist(ROWS, ARROW_SCHEMA)
+    fork = table.fork()
+    writer = table.task_writer(fork, ARROW_SCHEMA.names)
+    assert not isinstance(writer, Reason)
+    lost, counted = (
+        [row["location"] for batch in writer(iter(rows.to_batches())) for row in batch.to_pylist()]
+        for _attempt in range(2)
+    )
+    files = spark.createDataFrame([(location,) for location in counted], writer.files_schema)
+    table.commit_staged(fork, [table.stage_task_files(fork, writer, files)], commit_metadata())
+    folders = IcebergLake(spark, "lake", DirectEffects()).folders()
+    orphans = table.remove_orphans(soon_ms(), Fence(1), folders)
+    assert [path_of(location) for location in orphans.files] == [path_of(location) for location in lost]
+    assert table.read(spark, table.current_version()).count() == len(ROWS)
 
 
 def test_nothing_is_left_of_tasks_that_fail(spark: SparkSession, tmp_path: Path) -> None:
@@ -181,6 +232,9 @@ def test_what_only_spark_writes(spark: SparkSession) -> None:
         assert why() == reason
         spark.sql(f"ALTER TABLE {table.name.sql} UNSET TBLPROPERTIES ('{name}')")
         assert why() is None
+    spark.sql(f"ALTER TABLE {table.name.sql} WRITE ORDERED BY point")
+    assert table.task_writer(table.fork(), ARROW_SCHEMA.names) == Reason.of(ReasonCode.TABLE_SORTED)
+    spark.sql(f"ALTER TABLE {table.name.sql} WRITE UNORDERED")
     spark.sql(f"ALTER TABLE {table.name.sql} ADD PARTITION FIELD relation")
     assert why() == Reason.of(ReasonCode.TABLE_PARTITIONED)
     spark.sql(f"ALTER TABLE {table.name.sql} DROP PARTITION FIELD relation")

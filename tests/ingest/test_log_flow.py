@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition, SparkPosition
+from tautochrone.model.task_stage import TaskStage
 from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, ToyDatabase, _table
 
 T = TypeVar("T")
@@ -195,6 +196,51 @@ def test_a_log_that_spark_writes_says_why_once(bench: Bench, monkeypatch: pytest
     assert all(written)
     said = [fields for event, fields in bench.events if event == "log_written_by_spark"]
     assert [fields["reason"] for fields in said] == [reason]
+
+
+class _CopiedByTasks(ToyChangeLog):
+    """Chunks are read by a job that gets how rows are staged."""
+
+    stages: list[Any]
+
+    def next_chunks(self, bulk: BulkProgress) -> Sequence[tuple[str, str]]:
+        return bulk.next_chunks(1)
+
+    def copy_chunks(
+        self, _session: Any, chunks: Sequence[tuple[str, str]], stage: Callable[[Any], Any]
+    ) -> tuple[Any, int]:
+        self.stages.append(stage)
+        rows, point = self.read_chunk(*chunks[0])
+        return stage(rows), point
+
+
+@pytest.mark.parametrize("reason", [None, Reason.of(ReasonCode.TABLE_SORTED)], ids=str)
+def test_tasks_write_what_they_copy_or_it_is_said_why_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, reason: Reason | None
+) -> None:
+    written: list[int] = []
+    writer = object()
+
+    def stage_rows(rows: Any) -> Staged:
+        written.append(rows.num_rows)
+        return Staged(table=TABLE, files=(), rows=rows.num_rows, at_ms=0)
+
+    monkeypatch.setattr(Table, "task_writer", lambda _table, _fork, columns: reason or writer, raising=False)
+    monkeypatch.setattr(Table, "stage_task_files", lambda *args: stage_rows(args[-1]), raising=False)
+    monkeypatch.setattr(LogFlow, "_stage_frame", lambda _flow, rows: stage_rows(rows))
+    deposit(bench, 1, 10)
+    bench.flow.log = log = _CopiedByTasks(bench.database)
+    log.stages = []
+    bench.flow.start(SimpleNamespace(), availableNow=True)  # type: ignore[arg-type]
+    assert bench.flow._thread is not None
+    bench.flow._thread.join(30)
+    assert bench.flow.failure() is None
+    assert len(log.stages) == len(written) > 1
+    assert sum(written) == 2
+    writers = [stage.writer if isinstance(stage, TaskStage) else None for stage in log.stages]
+    assert writers == [None if reason else writer] * len(written)
+    said = [fields["reason"] for event, fields in bench.events if event == "log_written_by_spark"]
+    assert said == ([reason] if reason else [])
 
 
 def test_relations_wait_until_the_log_has_passed_their_bulk() -> None:

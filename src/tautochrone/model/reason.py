@@ -295,6 +295,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.STORAGE_NOT_LOCAL: "its data files are not on this machine, but in {location}",
     ReasonCode.TABLE_ENCRYPTED: "the table has the property {property}",
     ReasonCode.TABLE_PARTITIONED: "the table has partitions",
+    ReasonCode.TABLE_SORTED: "the table has a sort order",
     ReasonCode.PARQUET_SETTINGS: _settings_text,
     ReasonCode.FILE_FORMAT_OF_SPARK: "its data files are {format}",
     ReasonCode.COLUMNS_OF_ROWS_DIFFER: "its rows do not have the table's columns",

@@ -25,14 +25,15 @@ from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.model.lake import Rows, Staged
 from tautochrone.model.names import TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.task_writer import TaskWriter as WritesInTasks
 
 __all__ = ["TaskWriter", "stage_task_files", "task_writer"]
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 """So much is held in memory before it is compressed and written."""
-_FILE_BYTES = 256 * 1024 * 1024
+_FILE_SIZE = "write.target-file-size-bytes"
+_DEFAULT_FILE_BYTES = 256 * 1024 * 1024
 _SUFFIX = ".parquet"
 
 
@@ -43,11 +44,13 @@ class TaskWriter:
     Attributes:
         location: of a file that nobody writes; tasks write beside it.
         schema: the columns, with the field ids of the table.
+        file_bytes: a file that is as large is closed, and the next one begun.
     """
 
     location: str
     schema: Any
     codec: str
+    file_bytes: int
 
     files_schema = "location string"
     """Of what it gives, as Spark's DDL."""
@@ -68,7 +71,7 @@ class TaskWriter:
                         file, self.schema, compression=self.codec, store_decimal_as_integer=True
                     ) as writer,
                 ):
-                    while group is not None and file.tell() < _FILE_BYTES:
+                    while group is not None and file.tell() < self.file_bytes:
                         writer.write_table(group.select(self.schema.names).cast(self.schema))
                         group = next(rows, None)
             except BaseException:
@@ -88,6 +91,8 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     parts: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
+        if not batch.num_rows:
+            continue
         parts.append(batch)
         size += batch.nbytes
         if size >= _ROW_GROUP_BYTES:
@@ -102,7 +107,10 @@ def task_writer(iceberg: Iceberg, table: Any, columns: Sequence[str]) -> TaskWri
     fitting = fitting_rows(iceberg, table, pa.table({name: pa.nulls(0) for name in columns}))
     if isinstance(fitting, Reason):
         return fitting
-    return TaskWriter(new_location(table), fitting.schema, codec_of(table))
+    if not table.sortOrder().isUnsorted():
+        return Reason.of(ReasonCode.TABLE_SORTED)
+    file_bytes = int(table.properties().getOrDefault(_FILE_SIZE, str(_DEFAULT_FILE_BYTES)))
+    return TaskWriter(new_location(table), fitting.schema, codec_of(table), file_bytes)
 
 
 def stage_task_files(
@@ -110,16 +118,15 @@ def stage_task_files(
 ) -> Staged:
     """The files that `writer` writes when the DataFrame `files` is computed, which happens here."""
     at_ms = time.time_ns() // 1_000_000
+    written = []
     try:
-        rows = files.collect()
+        for row in files.collect():
+            path = local_folder(row.location)
+            assert path is not None
+            written.append(data_file(iceberg, table, row.location, path))
     except BaseException:
         writer.remove_files()
         raise
-    written = []
-    for row in rows:
-        path = local_folder(row.location)
-        assert path is not None
-        written.append(data_file(iceberg, table, row.location, path))
     return Staged(
         table=name, files=written, rows=sum(int(file.recordCount()) for file in written), at_ms=at_ms
     )
