@@ -34,6 +34,7 @@ BEGIN
   END LOOP;
 END $$
 """
+_WARM_UP_ROWS = 10_000
 _CAPTURE = """
 from tautochrone.sources import postgresql
 
@@ -51,24 +52,21 @@ def measure(
     Args:
         spark: a warm session.
         folder: of the pipeline.
-        events: rows that are copied first; then all of them are updated, a hundred in each transaction.
+        events: rows that are copied first, after a few of another database, as Spark's JDBC source appends
+            a few first; then all of them are updated, a hundred in each transaction.
         no_peer: why Spark's JDBC source and Debezium with `MERGE` do not do the same. They need the JDBC
             driver (`bench.cdc_peer.JDBC_DRIVER`), the port 5432 for the server, and Debezium's jars.
     """
     project_folder = folder / "cdc"
     shutil.rmtree(project_folder, ignore_errors=True)
     project_folder.mkdir(parents=True)
+    warm_up = _copied(spark, folder / "cdc_warm_up", min(events, _WARM_UP_ROWS))
     url = fresh_database()
     pipeline = Pipeline(project_folder, spark)
     try:
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(_TABLE)
+            _fill(connection, events)
             connection.execute(_CHANGES)
-            connection.execute(
-                "INSERT INTO accounts "
-                "SELECT i, 'owner ' || i %% 1000, 100 FROM generate_series(0, %s::bigint - 1) i",
-                (events,),
-            )
             database = connection.info.dbname
         peer: dict[str, Any] = {} if no_peer is None else {"skipped": no_peer}
         with ExitStack() as opened:
@@ -109,6 +107,8 @@ def measure(
         _drop_slots(url)
     results: dict[str, Any] = {
         "events": events,
+        "first_copy_rows": min(events, _WARM_UP_ROWS),
+        "first_copy_s": warm_up["wall_s"],
         "copied_per_s": events / copied["wall_s"],
         # A run loads the definitions and opens the lake, whatever there is to do.
         "run_without_news_s": without_news["wall_s"],
@@ -128,6 +128,30 @@ def measure(
     if "skipped" in peer:
         results["peer_skipped"] = peer["skipped"]
     return results
+
+
+def _copied(spark: SparkSession, folder: Path, rows: int) -> dict[str, float]:
+    """The first copy of a process: Java has not compiled yet what it does, and no Python worker runs."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    url = fresh_database()
+    pipeline = Pipeline(folder, spark)
+    try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            _fill(connection, rows)
+        pipeline.write("definitions/bank.py", _CAPTURE.format(url=url))
+        return _run(pipeline)
+    finally:
+        pipeline.close()
+        _drop_slots(url)
+
+
+def _fill(connection: psycopg.Connection, rows: int) -> None:
+    connection.execute(_TABLE)
+    connection.execute(
+        "INSERT INTO accounts SELECT i, 'owner ' || i %% 1000, 100 FROM generate_series(0, %s::bigint - 1) i",
+        (rows,),
+    )
 
 
 def _peer(log: dict[str, float], merge: dict[str, float], events: int) -> dict[str, float]:

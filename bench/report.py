@@ -101,6 +101,8 @@ def _cdc(part: dict[str, Any]) -> list[str]:
         follow = [f"Debezium and MERGE are not measured: {part['peer_skipped']}"]
     return [
         f"capture of a PostgreSQL table of {part['events']} rows",
+        f"the first copy of a process, of {part['first_copy_rows']:,} rows, takes "
+        f"{part['first_copy_s']:.1f} s until they are readable; all others come after it in the same process",
         f"until they are readable, copied: {part['copied_per_s']:,.0f} rows/s, "
         f"{part['copied_cpu_s_per_million']:.1f} CPU seconds for a million",
         f"a run that finds nothing new takes {part['run_without_news_s']:.1f} s and "
