@@ -149,6 +149,29 @@ def test_other_replica_identity_for_a_while(database: psycopg.Connection) -> Non
         )
 
 
+def test_table_without_key_that_gets_columns_is_copied_once(database: psycopg.Connection) -> None:
+    """The log has older updates without the column, which is of the key of this table. The copy saw them."""
+    database.execute("CREATE TABLE moves (a int, b int); ALTER TABLE moves REPLICA IDENTITY FULL")
+    database.execute("INSERT INTO moves VALUES (1, 1), (2, 2)")
+    log = PostgreSQLChangeLog(capture_of(database))
+    position = log.begin("reader")
+    log.close()
+    position = replace(position, bulk=replace(position.bulk, pending={}))
+    database.execute("UPDATE moves SET b = 3 WHERE a = 1")
+    database.execute("ALTER TABLE moves ADD COLUMN c int DEFAULT 7")
+    log = PostgreSQLChangeLog(capture_of(database))
+    position = log.resume(position)
+    (relation, chunk) = position.bulk.next_chunks(1)[0]
+    rows, pass_at = log.read_chunk(relation, chunk)
+    assert (relation, len(rows)) == ("public.moves", 3)
+    position = replace(position, bulk=position.bulk.copied(relation, chunk, pass_at))
+    batch = log.read(position, 100)
+    assert batch.copied_again == {}
+    assert batch.position.point >= pass_at
+    assert log.completed_rows([relation], batch.position)["operation"].to_pylist() == ["completed"]
+    log.close()
+
+
 @pytest.mark.spark
 def test_tables_lose_rows_that_are_gone(
     database: psycopg.Connection, tmp_path: Path, spark: SparkSession

@@ -405,7 +405,7 @@ class PostgreSQLChangeLog:
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         completed = completed_rows(relations, position.point)
-        restarting = restart_rows(relations, position)
+        restarting = restart_rows([name for name in relations if self._tables[name].keys], position)
         if not restarting:
             return completed
         return pa.concat_tables([pa.Table.from_pylist(restarting, ARROW_SCHEMA), completed])

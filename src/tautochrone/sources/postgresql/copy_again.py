@@ -100,9 +100,7 @@ def resumed(
                 )
                 continue
             chunks[table.name] = chunks_of(connection, table, tasks)
-            if table.keys:
-                # Without a key the copy itself replaces all rows.
-                restarting[table.name] = Restart(point, transaction)
+            restarting[table.name] = Restart(point, transaction)
         return _with_copies(position, tables, chunks, restarting)
     raise table_changed(next(iter(changes)), "changed again and again")
 
@@ -176,7 +174,8 @@ def _fewest_columns(position: LogPosition, tables: Sequence[CapturedTable]) -> d
 
 
 def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[str, object]]:
-    """The rows of the log table from which on these relations begin anew."""
+    """The rows of the log table from which on these relations, which have keys, begin anew. Without a key the
+    copy itself replaces all rows."""
     restarting = restarts(position.marker)
     return [
         dict.fromkeys(ARROW_SCHEMA.names)
