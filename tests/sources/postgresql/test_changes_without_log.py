@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,6 @@ from pyspark.sql import SparkSession
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.postgresql import copy_again
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
-from tautochrone.sources.postgresql.copy_again import differences
-from tautochrone.sources.postgresql.tables import CapturedTable
 
 from .test_change_log import capture_of
 from .test_schema_changes import Captured
@@ -105,14 +103,15 @@ def test_change_behind_the_comparison_of_resume(
     database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(database) as (log, position):
+        compare = copy_again._to_copy
 
-        def differences_then_change(position: LogPosition, tables: Sequence[CapturedTable]) -> Any:
-            compared = differences(position, tables)
+        def compare_then_change(*arguments: Any) -> Any:
+            compared = compare(*arguments)
             database.execute("ALTER TABLE parts DETACH PARTITION parts_b")
             return compared
 
         with monkeypatch.context() as patch:
-            patch.setattr(copy_again, "differences", differences_then_change)
+            patch.setattr(copy_again, "_to_copy", compare_then_change)
             resumed = log.resume(position)
         assert set(log.read(resumed, 100).copied_again) == {"public.parts"}
 

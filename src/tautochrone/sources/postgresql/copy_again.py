@@ -114,7 +114,7 @@ def relations_unlike_tables(
     for relation in batch.relations:
         table = tables.get(relation.name)
         # Rows from before a change of columns are followed by a copy of the table, which saw them.
-        if table is None or table.name in after.bulk.waiting:
+        if table is None or (table.name in after.bulk.waiting and table.name not in fewest):
             continue
         if not table.matches(relation, fewest.get(table.name)):
             unlike.add(table.name)
@@ -146,31 +146,34 @@ def _with_copies(
         table.name for table in tables if table.keys and table.name in chunks.keys() - restarting.keys()
     ]
     bulk = position.bulk.copied_again(kept, chunks, partial)
+    columns_before = _columns_before(position, [table for table in tables if table.name in kept])
+    # Complete with the next commit, so that the lake's table gets a version with the columns.
+    widened = dict.fromkeys(columns_before.keys() - bulk.waiting, position.point)
+    bulk = replace(bulk, pass_at={**bulk.pass_at, **widened})
     still = {
         name: restart
         for name, restart in restarts(position.marker).items()
         if name in bulk.waiting and name in kept
     }
+    fewest = {name: count for name, count in fewest_columns(position.marker).items() if name in kept}
+    for name, count in columns_before.items():
+        fewest[name] = min(count, fewest.get(name, count))
     marker = {
         **of_server(position.marker, with_taken=all(table.name in position.marker for table in tables)),
         **restart_entries(still | dict(restarting)),
-        **fewest_columns_entries(
-            _fewest_columns(position, [table for table in tables if table.name in kept])
-        ),
+        **fewest_columns_entries(fewest),
         **{table.name: table.fingerprint for table in tables},
     }
     return replace(position, marker=marker, bulk=bulk)
 
 
-def _fewest_columns(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, int]:
-    """Of tables that got columns and are not copied: the log may have older rows behind the position."""
-    fewest = fewest_columns(position.marker)
-    for table in tables:
-        before = difference(position.marker.get(table.name), table).columns_before
-        if before is not None:
-            fewest[table.name] = min(before, fewest.get(table.name, before))
-    names = {table.name for table in tables}
-    return {name: count for name, count in fewest.items() if name in names}
+def _columns_before(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, int]:
+    """Of tables that got columns without a value: how many they had. The log may have rows behind the
+    position that are as old."""
+    counts = {
+        table.name: difference(position.marker.get(table.name), table).columns_before for table in tables
+    }
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[str, object]]:
