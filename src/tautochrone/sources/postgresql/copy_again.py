@@ -146,15 +146,16 @@ def _with_copies(
         table.name for table in tables if table.keys and table.name in chunks.keys() - restarting.keys()
     ]
     bulk = position.bulk.copied_again(kept, chunks, partial)
-    columns_before = _columns_before(position, [table for table in tables if table.name in kept])
-    # Complete with the next commit, so that the lake's table gets a version with the columns.
-    widened = dict.fromkeys(columns_before.keys() - bulk.waiting, position.point)
-    bulk = replace(bulk, pass_at={**bulk.pass_at, **widened})
     still = {
         name: restart
         for name, restart in restarts(position.marker).items()
         if name in bulk.waiting and name in kept
     }
+    columns_before = _columns_before(position, [table for table in tables if table.name in kept])
+    # Complete with the next commit, so that the lake's table gets a version with the columns. What is left of
+    # an earlier copy, such as where its rows begin anew, does not count again.
+    widened = dict.fromkeys(columns_before.keys() - bulk.waiting, position.point)
+    bulk = replace(bulk, pass_at={**bulk.pass_at, **widened})
     fewest = {name: count for name, count in fewest_columns(position.marker).items() if name in kept}
     for name, count in columns_before.items():
         fewest[name] = min(count, fewest.get(name, count))
