@@ -67,7 +67,7 @@ class LogFlow(PolledFlow):
     _acknowledged: int | None = None
     _next_alarms: float = 0.0
     _left_to_spark: Reason | None = None
-    """Why Spark wrote the last batch, as events have told."""
+    """Why Spark wrote the last batch, if an event has said it."""
 
     def _read_position(self) -> None:
         self.position = position_of(
@@ -83,7 +83,7 @@ class LogFlow(PolledFlow):
         keep its log."""
         self._acknowledged = None
         if self.position is None:
-            with self._telling_waits():
+            with self._reporting_waits():
                 self._reached = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
         else:
             self._acknowledge(self.position)
@@ -103,7 +103,7 @@ class LogFlow(PolledFlow):
             reasons: why, by relation, where it is known.
             anew: what is copied in any case.
         """
-        with self._telling_waits():
+        with self._reporting_waits():
             resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position, anew))
         copied_again = sorted(
             relation
@@ -122,7 +122,7 @@ class LogFlow(PolledFlow):
         return resumed
 
     @contextmanager
-    def _telling_waits(self) -> Iterator[None]:
+    def _reporting_waits(self) -> Iterator[None]:
         """While the source waits for transactions that are open there, events say for which."""
         log = self.log
         if not isinstance(log, AwaitsTransactions):
@@ -130,7 +130,7 @@ class LogFlow(PolledFlow):
             return
         ended = threading.Event()
 
-        def tell() -> None:
+        def report() -> None:
             pause_s = WAIT_S
             while not ended.wait(pause_s):
                 pause_s = _ALARMS_INTERVAL_S
@@ -142,7 +142,7 @@ class LogFlow(PolledFlow):
                 if reasons and not ended.is_set():
                     self.emit("copy_waits", flow=self.name, dataset=str(self.table), reason=several(reasons))
 
-        thread = threading.Thread(target=tell, name=f"waits-{self.name}", daemon=True)
+        thread = threading.Thread(target=report, name=f"waits-{self.name}", daemon=True)
         thread.start()
         try:
             yield
@@ -234,8 +234,10 @@ class LogFlow(PolledFlow):
             waiting=sorted(position.bulk.waiting),
             lag=lag,
         )
-        if completed:
-            self.emit("bulk_complete", flow=self.name, dataset=str(self.table), relations=completed)
+        # A table that only got columns is complete without a copy.
+        copied = [relation for relation in completed if relation in before.bulk.done]
+        if copied:
+            self.emit("bulk_complete", flow=self.name, dataset=str(self.table), relations=copied)
         return position
 
     def _stage(self, rows: SourceRows) -> Staged:
@@ -245,7 +247,7 @@ class LogFlow(PolledFlow):
         staged = table.stage_arrow(table.fork(), rows)
         if not isinstance(staged, Reason):
             return staged
-        self._tell_left_to_spark(staged)
+        self._report_left_to_spark(staged)
         frame = self._session.createDataFrame(rows, schema=self.log.schema())
         return self._stage_frame(frame, local=rows.num_rows <= _LOCAL_ROWS)
 
@@ -258,11 +260,11 @@ class LogFlow(PolledFlow):
         fork = table.fork()
         writer = table.task_writer(fork, self.log.schema().names)
         if isinstance(writer, Reason):
-            self._tell_left_to_spark(writer)
+            self._report_left_to_spark(writer)
             return self._stage_frame
         return TaskStage(table, fork, writer)
 
-    def _tell_left_to_spark(self, reason: Reason) -> None:
+    def _report_left_to_spark(self, reason: Reason) -> None:
         """Once, until it is another reason."""
         if reason != self._left_to_spark:
             self._left_to_spark = reason

@@ -116,6 +116,20 @@ def test_change_behind_the_comparison_of_resume(
         assert set(log.read(resumed, 100).copied_again) == {"public.parts"}
 
 
+def test_a_column_without_a_value_makes_no_shortened_log_whole(database: psycopg.Connection) -> None:
+    """The table is complete with the next commit, but nothing was copied: the log lacks what it lacked."""
+    with begun(database) as (_log, position):
+        database.execute("ALTER TABLE keyed ADD COLUMN more int")
+        log = PostgreSQLChangeLog(capture_of(database))
+        resumed = log.resume(position)
+        reached = log.read(resumed, 100).position
+        reached = replace(reached, bulk=reached.bulk.at(reached.point))
+        log.close()
+    assert resumed.bulk.waiting == {"public.keyed"}
+    assert not reached.bulk.waiting
+    assert reached.copied_since(resumed) == frozenset()
+
+
 def test_created_partition_that_is_dropped_is_missed(database: psycopg.Connection) -> None:
     with begun(database) as (log, position):
         database.execute("CREATE TABLE c PARTITION OF parts FOR VALUES IN ('c')")

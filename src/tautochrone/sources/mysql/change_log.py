@@ -26,6 +26,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.capture.changed_tables import definitions_outdated
 from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
@@ -36,7 +37,7 @@ from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, 
 from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
-from tautochrone.sources.mysql.reader import LogReader, definitions_outdated, table_changed
+from tautochrone.sources.mysql.reader import LogReader, table_changed
 from tautochrone.sources.mysql.rows import truncate_row
 from tautochrone.sources.mysql.server import (
     check_server,
@@ -148,7 +149,7 @@ class MySQLChangeLog:
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is None or now.fingerprint != table.fingerprint:
-                change = "dropped" if now is None else "changed"
+                change = "was dropped" if now is None else "was changed"
                 raise (definitions_outdated if self._capture.follows_changes else table_changed)(name, change)
         return [existing[name] for name in self._tables]
 
@@ -168,7 +169,7 @@ class MySQLChangeLog:
         if not copied and position.marker.keys() <= {_FILE, _GTID, *self._tables}:
             return position
         if (new or changed) and not self._capture.follows_changes:
-            raise table_changed((new or changed)[0], "added" if new else "changed")
+            raise table_changed((new or changed)[0], "was added" if new else "was changed")
         return self._planned_again(connection, position, copied)
 
     def _planned_again(self, connection: Any, position: LogPosition, copied: Collection[str]) -> LogPosition:
@@ -210,10 +211,10 @@ class MySQLChangeLog:
         if reader.has_new_tables and self._capture.follows_changes:
             new = self._new_tables.take(name for name, table in read_tables(connection).items() if table.keys)
             if new is not None:
-                raise definitions_outdated(new, "created")
+                raise definitions_outdated(new, "was created")
         if reader.changed and reader.point == after.point:
             if not reader.by_cascade and not self._capture.follows_changes:
-                raise table_changed(reader.changed[0], "changed by a statement")
+                raise table_changed(reader.changed[0], "was changed by a statement")
             position = self._planned_again(connection, after, reader.changed)
             return replace(nothing, position=position, caught_up=False)
         rows, caught_up = reader.table(), reader.is_at_end

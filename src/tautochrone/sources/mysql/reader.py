@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
-from tautochrone.errors import DefinitionsOutdatedError, IngestError
+from tautochrone.errors import IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
 from tautochrone.sources.mysql.flavors import Flavor
 from tautochrone.sources.mysql.foreign_keys import Cascade
 from tautochrone.sources.mysql.rows import RowEvents, log_rows, truncate_row
-from tautochrone.sources.mysql.statements import begins_group, effects_of, ends_group
+from tautochrone.sources.mysql.statements import begins_group, effects_of, ends_group, may_make_tables
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
-__all__ = ["LogReader", "definitions_outdated", "table_changed"]
+__all__ = ["LogReader", "table_changed"]
 
 _DECODED_BYTES = 8 * 1024 * 1024
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
-_NEW_TABLES = re.compile(r"\s*(CREATE|ALTER|RENAME)\b", re.IGNORECASE)
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
 
 
 def table_changed(name: str, change: str) -> IngestError:
     return IngestError(
         "CAPTURED_TABLE_CHANGED",
-        f"The table {name} was {change} since it is captured",
+        f"The table {name} {change} since it is captured",
         hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
-    )
-
-
-def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
-    """The table as it is now is captured once definitions are loaded anew."""
-    return DefinitionsOutdatedError(
-        "CAPTURED_TABLE_CHANGED",
-        f"The table {name} was {change} since definitions were loaded",
-        hint="run again, as a continuous run does by itself: definitions then have the table as it is",
     )
 
 
@@ -211,12 +200,12 @@ class LogReader:
         if is_commit is not None:
             self._end(event, is_committed=is_commit)
             return True
-        self.has_new_tables |= bool(_NEW_TABLES.match(query.text))
+        self.has_new_tables |= may_make_tables(query)
         normal = str.casefold if self.ignores_case else str
-        known = {name: table for name, (table, _since) in self.tables.items()}
+        captured = {name: table for name, (table, _since) in self.tables.items()}
         effects = [
             effect
-            for effect in effects_of(query, self.tables.keys(), normal, known)
+            for effect in effects_of(query, self.tables.keys(), normal, captured)
             if event.point > self.tables[effect.relation][1]
         ]
         self.changed = tuple(effect.relation for effect in effects if effect.kind in ("change", "behind"))
@@ -267,7 +256,7 @@ def _check_layout(table: CapturedTable, layout: TableMap) -> None:
         kind in BINLOG_TYPES[column.data_type] for kind, column in zip(logged, table.logged, strict=True)
     )
     if not fits:
-        raise table_changed(table.name, "changed")
+        raise table_changed(table.name, "was changed")
 
 
 def _differ(table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]) -> bool:

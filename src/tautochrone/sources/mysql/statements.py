@@ -10,7 +10,7 @@ from tautochrone.sources.mysql.alterations import Alteration, alteration_of, alt
 from tautochrone.sources.mysql.binlog import Query
 from tautochrone.sources.mysql.tables import CapturedTable
 
-__all__ = ["Effect", "begins_group", "effects_of", "ends_group"]
+__all__ = ["Effect", "begins_group", "effects_of", "ends_group", "may_make_tables"]
 
 _PIECE = re.compile(
     r"(?P<name>`(?:[^`]|``)*`|\"[^\"]*\")|(?P<text>'(?:[^'\\]|\\.|'')*')"
@@ -25,6 +25,7 @@ _REFERENCED = re.compile(
 """A table that a foreign key names: the statement leaves its rows as they are."""
 _SETTINGS = re.compile(r"SET\s+STATEMENT\b.*?\bFOR\s+", re.IGNORECASE | re.DOTALL)
 """Of MariaDB: settings for the one statement that follows."""
+_MAKES_TABLES = re.compile(r"(CREATE|ALTER|RENAME)\b", re.IGNORECASE)
 _ROWS = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
 _HARMLESS = re.compile(
     r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b(?!\s+`?PRIMARY\b)"
@@ -80,9 +81,7 @@ def effects_of(
     >>> effects_of(Query("shop", "ALTER TABLE other ADD c INT"), ["shop.orders"])
     []
     """
-    text = _PIECE.sub(_without_comment, query.text).strip()
-    settings = _SETTINGS.match(text)
-    whole = text[settings.end() :] if settings else text
+    whole = _plain_text(query)
     text = _REFERENCED.sub(" ", whole)
     matches = list(_WORD.finditer(text))
     words = [normal(match[0].strip('`"').replace("``", "`")) for match in matches]
@@ -108,6 +107,22 @@ def effects_of(
         return _of_alteration(whole, named, tables or {}, normal)
     kind = "truncate" if first == "TRUNCATE" else "change"
     return [Effect(kind, name) for name in named]
+
+
+def may_make_tables(query: Query) -> bool:
+    """Whether there may be a table behind a statement that was not there before, under any name.
+
+    >>> may_make_tables(Query("shop", "/* new */ CREATE TABLE cards (id INT)"))
+    True
+    """
+    return _MAKES_TABLES.match(_plain_text(query)) is not None
+
+
+def _plain_text(query: Query) -> str:
+    """The statement without comments and without settings for it."""
+    text = _PIECE.sub(_without_comment, query.text).strip()
+    settings = _SETTINGS.match(text)
+    return text[settings.end() :] if settings else text
 
 
 def _of_alteration(

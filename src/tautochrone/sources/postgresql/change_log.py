@@ -31,6 +31,7 @@ from tautochrone.model.kept_log import KeptLog
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
+from tautochrone.sources.capture.changed_tables import definitions_outdated
 from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
@@ -57,7 +58,6 @@ from tautochrone.sources.postgresql.continuity import (
     with_batch,
 )
 from tautochrone.sources.postgresql.copy_again import (
-    definitions_outdated,
     differences,
     relations_unlike_tables,
     restart_rows,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import psycopg
 
-from tautochrone.errors import DefinitionsOutdatedError, IngestError
+from tautochrone.errors import IngestError
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql import server
@@ -34,7 +34,6 @@ from tautochrone.sources.postgresql.server import add_to_publication, await_runn
 from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = [
-    "definitions_outdated",
     "differences",
     "relations_unlike_tables",
     "restart_rows",
@@ -153,9 +152,14 @@ def _with_copies(
     }
     columns_before = _columns_before(position, [table for table in tables if table.name in kept])
     # Complete with the next commit, so that the lake's table gets a version with the columns. What is left of
-    # an earlier copy, such as where its rows begin anew, does not count again.
+    # an earlier copy, such as where its rows begin anew, does not count again. Nothing is copied: rows that
+    # the log lacks are still missing.
     widened = dict.fromkeys(columns_before.keys() - bulk.waiting, position.point)
-    bulk = replace(bulk, pass_at={**bulk.pass_at, **widened})
+    bulk = replace(
+        bulk,
+        pass_at={**bulk.pass_at, **widened},
+        partial=tuple(sorted({*bulk.partial, *widened})),
+    )
     fewest = {name: count for name, count in fewest_columns(position.marker).items() if name in kept}
     for name, count in columns_before.items():
         fewest[name] = min(count, fewest.get(name, count))
@@ -201,13 +205,4 @@ def table_changed(name: str, change: str) -> IngestError:
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} {change} since it is captured",
         hint=f"run again: the table is copied; if it is refused again, {COPY_AGAIN}",
-    )
-
-
-def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
-    """The table as it is now is captured once definitions are loaded anew."""
-    return DefinitionsOutdatedError(
-        "CAPTURED_TABLE_CHANGED",
-        f"The table {name} {change} since definitions were loaded",
-        hint="run again, as a continuous run does by itself: definitions then have the table as it is",
     )

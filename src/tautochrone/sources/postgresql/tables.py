@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import psycopg
 from psycopg import sql
 
 from tautochrone.errors import DefinitionError
+from tautochrone.sources.capture.definitions import matches_any
 from tautochrone.sources.postgresql.messages import Column, Relation
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
@@ -253,7 +253,7 @@ def captured_tables(
         DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`.
     """
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in tables):
+        if not any(matches_any(name, [pattern]) for name in tables):
             raise DefinitionError(
                 "CAPTURE_WITHOUT_TABLES",
                 f"The capture {capture} names {pattern}, and the database has no such table",
@@ -262,8 +262,7 @@ def captured_tables(
     matching = tuple(
         table
         for name, table in tables.items()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-        and not any(fnmatchcase(name, pattern) for pattern in exclude)
+        if matches_any(name, patterns) and not matches_any(name, exclude)
     )
     without_key = [table.name for table in matching if not table.has_identity]
     if without_key:
