@@ -8,6 +8,7 @@ import pytest
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model import limits
+from tautochrone.runtime.refresh import verify
 
 from .conftest import DialectProject
 from .test_expectations import refresh_counts
@@ -51,6 +52,11 @@ def remembered(project: DialectProject, table: str) -> list[int]:
     return sorted(row[0] for row in rows.collect())
 
 
+def verdict_of(project: DialectProject, table: str) -> verify.Verdict:
+    (verdict,) = (verdict for verdict in project.pipeline.verify() if verdict.dataset.table == table)
+    return verdict
+
+
 @pytest.mark.timeout(600)
 def test_late_events_of_forgotten_deletions_are_refused(
     project: DialectProject, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +70,12 @@ def test_late_events_of_forgotten_deletions_are_refused(
     project.run()
     for table in ("newest", "values"):
         assert remembered(project, table) == [2, 3]
+    # Nothing was refused, so all events at once give the same rows, and a difference would be one.
+    assert verdict_of(project, "newest").equal
+    with monkeypatch.context() as patch:
+        patch.setattr(verify, "recompute", lambda *_: (1, 0))
+        with pytest.raises(AssertionError, match="equal=False, missing=1"):
+            project.pipeline.verify()
     # Now it is 8 March. Without the deletion of 1 this event would bring the row back.
     project.json("events/3.json", event(1, 1, "late"), event(4, 7, "new"), event(5, 8, "Di"))
     happened = project.pipeline.run()
@@ -73,14 +85,14 @@ def test_late_events_of_forgotten_deletions_are_refused(
         merged, late = refused["reason_params"]["reasons"]
         assert merged["code"] == "EVENTS_MERGED"
         assert late["code"] == "LATE_EVENTS_REFUSED"
-        assert late["params"] == {"events": 2, "horizon": "2026-03-08T00:00:00+00:00"}
+        assert late["params"] == {"events": 2, "horizon": "2026-03-08T00:00:00.000000Z"}
         assert refresh_counts(refused) == {"tautochrone.tombstone-retention": (2, 2)}
         assert project.rows(f"SELECT * FROM {table}") == [(3, "Cy"), (5, "Di")]
         assert remembered(project, table) == [3, 5]
     # All events at once would give 4: whoever verifies is told why that is no fault.
-    verdicts = {verdict.dataset.table: verdict for verdict in project.pipeline.verify()}
-    assert verdicts["newest"].equal is None
-    assert "tombstone-retention" in (verdicts["newest"].reason or "")
+    verdict = verdict_of(project, "newest")
+    assert verdict.equal is None
+    assert "2 events came too late" in (verdict.reason or "")
     # Only late ones: the table keeps its version, and says why.
     project.json("events/4.json", event(6, 2, "late"))
     refused = project.pipeline.run().refresh("newest")

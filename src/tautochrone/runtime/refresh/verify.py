@@ -131,8 +131,7 @@ def verify(
             yield _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
             continue
         equal: bool | None = missing == unexpected == 0
-        forgets = TOMBSTONE_RETENTION in definitions.datasets[view].properties
-        why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint, forgets=forgets)
+        why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint)
         yield Verdict(
             dataset=view,
             checkpoint=checkpoint,
@@ -144,23 +143,18 @@ def verify(
 
 
 def _why_unknown(
-    store: Store,
-    graph: Graph,
-    flow: ResolvedFlow,
-    view: TableName,
-    checkpoint: CheckpointNumber,
-    *,
-    forgets: bool,
+    store: Store, graph: Graph, flow: ResolvedFlow, view: TableName, checkpoint: CheckpointNumber
 ) -> str | None:
     """Why a view may rightly differ from its recomputation, or None."""
-    if forgets:
-        return f"events may have come too late for it: it has the property {TOMBSTONE_RETENTION}"
-    if flow.file_tables:
-        # The store carries an older version of a table of files on, where the cut names none.
-        refreshes = (r for r in store.history.refreshes(view) if r.checkpoint <= checkpoint)
-        last = next((r.refresh for r in refreshes if r.refresh is not None), None)
-        if last is not None and last.reason.code in _READ_FILES:
-            return f"it was computed from the files as they were then: {last.reason}"
+    refreshes = (r for r in store.history.refreshes(view) if r.checkpoint <= checkpoint)
+    last = next((r.refresh for r in refreshes if r.refresh is not None), None)
+    counts = () if last is None else last.expectations
+    late = sum(count.violations for count in counts if count.name == TOMBSTONE_RETENTION)
+    if late:
+        return f"{late} events came too late for it, which the property {TOMBSTONE_RETENTION} says"
+    # The store carries an older version of a table of files on, where the cut names none.
+    if flow.file_tables and last is not None and last.reason.code in _READ_FILES:
+        return f"it was computed from the files as they were then: {last.reason}"
     if flow.streaming:
         session = graph.analysis_session
         assert session is not None

@@ -13,8 +13,8 @@ too. The horizon never goes back, because the row with the greatest sequence val
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DateType, TimestampType
@@ -41,7 +41,8 @@ class Horizon:
     @property
     def text(self) -> str:
         """The time as ISO 8601 says it."""
-        return datetime.fromtimestamp(self.at_us / 1e6, UTC).isoformat()
+        # Python's datetime ends with the year 9999, Spark's TIMESTAMP does not.
+        return f"{np.datetime64(self.at_us, 'us')}Z"
 
     @property
     def forgets(self) -> str:
