@@ -8,6 +8,7 @@ numbers of dropped objects are gathered for a moment and sent together.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from queue import Empty, SimpleQueue
@@ -16,7 +17,11 @@ from typing import Any
 from py4j.clientserver import JavaClient
 from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID, Py4JError
 
+from tautochrone.spark.session.jvm_liveness import jvm_failure
+
 __all__ = ["forget_objects_together"]
+
+_log = logging.getLogger(__name__)
 
 _SEPARATOR = ","
 _PAUSE_S = 0.05
@@ -70,9 +75,11 @@ class _ForgettingThread(threading.Thread):
                 return
             try:
                 self._forget(targets)
-            except (Py4JError, OSError):
-                # The JVM has ended, and what it kept with it. Others see that and say so.
-                return
+            except (Py4JError, OSError) as error:
+                if not self._client.is_connected or jvm_failure(ask=True) is not None:
+                    # What the JVM kept has ended with it.
+                    return
+                _log.warning("%d dropped objects stay in Java's memory: %s", len(targets), error)
 
 
 class _Forget:
