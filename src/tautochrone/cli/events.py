@@ -279,7 +279,10 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "definitions_reloading": lambda _e, f: (
         f"{f['error']}\ndefinitions are loaded anew in {f['in_s']:g} s, by a new start of this run"
     ),
-    "definitions_not_reloaded": lambda _e, f: f"definitions cannot be loaded anew: {f['error']}",
+    "definitions_not_reloaded": lambda _e, f: (
+        f"definitions cannot be loaded anew: {f['error']}"
+        + (f"\n  hint: {f['hint']}" if f.get("hint") else "")
+    ),
     "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
     "flow_recovered": lambda _e, f: f"  flow {f['flow']} has recovered",
     "checkpoint": _checkpoint,

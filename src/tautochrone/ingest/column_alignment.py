@@ -35,8 +35,8 @@ def aligned_columns(
         DefinitionError: `FLOW_SCHEMA_MISMATCH`.
     """
     columns = {column.name.lower(): column for column in schema.fields}
-    known = columns.keys() | {name.lower() for name in dropped}
-    extra = [name for name in rows.columns if name.lower() not in known]
+    expected = columns.keys() | {name.lower() for name in dropped}
+    extra = [name for name in rows.columns if name.lower() not in expected]
     if extra:
         raise DefinitionError(
             "FLOW_SCHEMA_MISMATCH",

@@ -256,8 +256,8 @@ class TransactionCoordinator:
         if participant is None:
             # Another service of this store has it. Without its consent nothing can be decided.
             raise self._unknown_participant(record.participant)
-        with self._calls.place(record.participant) as has_place:
-            if not has_place:
+        with self._calls.admission(record.participant) as is_admitted:
+            if not is_admitted:
                 raise _busy(
                     f"{CALLS_AT_ONCE} calls already wait for the participant {record.participant} of "
                     f"transaction {transaction}"
@@ -308,8 +308,8 @@ class TransactionCoordinator:
             if overdue:  # in the participant's own thread
                 step(record, chunks)
             else:
-                with self._calls.place(record.participant) as has_place:
-                    if not has_place:
+                with self._calls.admission(record.participant) as is_admitted:
+                    if not is_admitted:
                         return record.state  # the next sweep does it
                     step(record, chunks)
         except Exception as error:

@@ -29,27 +29,27 @@ class ParticipantCalls:
 
     Args:
         emit: receives `transaction_participant_slow`.
-        wait_s: how long a sweep waits for the participants, and a program for a free place.
+        wait_s: how long a sweep waits for the participants, and a call to be admitted.
         slow_s: a call that takes longer is reported, and again each minute.
     """
 
     def __init__(self, emit: Emit, *, wait_s: float = 1.0, slow_s: float = 10.0) -> None:
         self._emit, self._wait_s, self._slow_s = emit, wait_s, slow_s
         self._guard = Lock()
-        self._places: dict[str, BoundedSemaphore] = {}
+        self._admissions: dict[str, BoundedSemaphore] = {}
         self._workers: dict[str, _Worker] = {}
 
     @contextmanager
-    def place(self, participant: str) -> Iterator[bool]:
-        """A place for one call of a program. False: all are taken, and the call must not be made."""
+    def admission(self, participant: str) -> Iterator[bool]:
+        """Admits one call of a program. False: too many run, and the call must not be made."""
         with self._guard:
-            places = self._places.setdefault(participant, BoundedSemaphore(CALLS_AT_ONCE))
-        has_place = places.acquire(timeout=self._wait_s)
+            admissions = self._admissions.setdefault(participant, BoundedSemaphore(CALLS_AT_ONCE))
+        is_admitted = admissions.acquire(timeout=self._wait_s)
         try:
-            yield has_place
+            yield is_admitted
         finally:
-            if has_place:
-                places.release()
+            if is_admitted:
+                admissions.release()
 
     def sweep(self, due: Mapping[str, Sequence[str]], carry_out: Callable[[str], None]) -> None:
         """Let each participant carry out what is due, one transaction after the other.

@@ -29,13 +29,13 @@ def check_sinks(
             source of this name.
         SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options.
     """
-    places = {sink.name.table: str(sink.location) for sink in definitions.sinks.values()}
+    locations = {sink.name.table: str(sink.location) for sink in definitions.sinks.values()}
     for declaration in sink_declarations(definitions, graph, settings, has_adapter):
         try:
             check_sink(declaration.name, declaration.format, declaration.options)
         except SinkError as error:
-            # A sink of the settings alone has no place in a definition file.
-            error.location = error.location or places.get(declaration.name)
+            # A sink that only the settings declare is in no definition file.
+            error.location = error.location or locations.get(declaration.name)
             raise
     for sink in stream_sinks(definitions, graph, settings, has_adapter):
         # A registration belongs to the session of one query, which is not this one.
