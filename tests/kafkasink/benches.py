@@ -10,18 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.sinks.benches import LosesAnswers, SparkBench
 
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Operation, Sink
+from tautochrone.model.sink import Sink
 from tautochrone.sinks.kafka.client import new_producer
 from tautochrone.sinks.kafka.options import KafkaOptions, kafka_options
 from tautochrone.sinks.kafka.sink import KafkaSink
-from tautochrone.testing.sqlite_sink import ListRows
-
-
-class LostAnswerError(Exception):
-    """The operation was done, and its answer did not arrive."""
 
 
 class LossyProducer:
@@ -41,26 +36,8 @@ class LossyProducer:
         return getattr(self._producer, name)
 
 
-class ForgetfulSink:
-    """A sink whose answer may be lost."""
-
-    def __init__(self, sink: KafkaSink, bench: KafkaBench) -> None:
-        self._sink = sink
-        self._bench = bench
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._sink, name)
-        if name not in tuple(Operation):
-            return value
-
-        def operate(*arguments: Any, **named: Any) -> Any:
-            answer = value(*arguments, **named)
-            if self._bench.loses_answer:
-                self._bench.loses_answer = False
-                raise LostAnswerError(name)
-            return answer
-
-        return operate
+class FaultySink(LosesAnswers, KafkaSink):
+    """Loses an answer when its bench says so."""
 
 
 def committed_messages(bootstrap: str, topic: str) -> list[Any]:
@@ -112,10 +89,11 @@ def newest_values(messages: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
     return rows
 
 
-class KafkaBench:
+class KafkaBench(SparkBench):
     """Topics of its own on one broker, opened by several sinks as by several processes."""
 
     def __init__(self, bootstrap: str, mode: str = "changelog", **options: str) -> None:
+        super().__init__()
         self.prefix = uuid.uuid4().hex[:8]
         self.bootstrap = bootstrap
         given = {
@@ -127,45 +105,18 @@ class KafkaBench:
             **options,
         }
         self.options: KafkaOptions = kafka_options("mirror", given)
-        self.loses_row = False
-        self.loses_answer = False
-        self._columns = ["id", "word"]
-        self._sinks: list[KafkaSink] = []
 
     def open(self) -> Sink:
-        sink = KafkaSink("mirror", self.options, lambda options: LossyProducer(new_producer(options), self))
-        self._sinks.append(sink)
-        forgetful: Any = ForgetfulSink(sink, self)
-        return forgetful
-
-    def schema(self, *columns: str) -> Any:
-        self._columns = ["id", "word", *columns]
-        texts = [StructField(name, StringType()) for name in ("word", *columns)]
-        return StructType([StructField("id", LongType()), *texts])
-
-    def frame(self, rows: Sequence[tuple[Any, ...]]) -> ListRows:
-        return ListRows(["id", "word"], rows)
+        sink: Sink = self.opened(
+            FaultySink("mirror", self.options, lambda options: LossyProducer(new_producer(options), self))
+        )
+        return sink
 
     def messages(self, table: TableName) -> list[Any]:
         return committed_messages(self.bootstrap, self.options.topic_of(table))
 
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
         return [
-            tuple(json.loads(text).get(column) for column in self._columns)
+            tuple(json.loads(text).get(column) for column in self.columns)
             for text in net_rows(self.messages(table)).elements()
         ]
-
-    def break_during(self, operation: Operation) -> type[Exception] | None:
-        # A commit is one request to Kafka, and whatever is open ends with its process.
-        return None
-
-    def lose_answer(self) -> type[Exception]:
-        self.loses_answer = True
-        return LostAnswerError
-
-    def lose_row(self) -> None:
-        self.loses_row = True
-
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()

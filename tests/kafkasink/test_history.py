@@ -98,7 +98,7 @@ def test_a_number_given_again_is_that_of_the_newest_commit(bench: KafkaBench) ->
 
 def remove_record(sink: Any, partition: int) -> None:
     """As if Kafka had compacted the first record of a partition of the topic."""
-    client = sink._sink._client
+    client = sink._client
     read = client.read
 
     def reading(topic: str, starts: Any) -> Iterator[Any]:
@@ -159,7 +159,7 @@ def test_deleted_records_of_a_topic_are_told_by_their_class(bench: KafkaBench) -
 def test_what_an_older_release_wrote_was_not_counted(bench: KafkaBench) -> None:
     sink = opened(bench)
     deliver(sink, 1, FIRST)
-    control = sink._sink._control
+    control = sink._control
     object.__setattr__(control.pointer, "totals", {})
     deliver(sink, 4, [(0, "new")], FIRST[:2])
     deliver(sink, 5, [(1, "back")])

@@ -115,11 +115,11 @@ def test_a_zombie_is_fenced_and_a_lost_commit_is_settled(bench: KafkaBench) -> N
     # The zombie passes its own look at the fence, and only then the new owner comes.
     second = owner(bench, 2)
     zombie: Any = first
-    require, zombie._sink._require = zombie._require, lambda fence: None
+    require, zombie._require = zombie._require, lambda fence: None
     with pytest.raises(SinkError) as lost_session:
         first.commit(prepared, Fence(1))
     assert lost_session.value.error_class == "SINK_SESSION_LOST"
-    zombie._sink._require = require
+    zombie._require = require
     with pytest.raises(SinkFencedError):
         first.commit(prepared, Fence(1))
     intent = Intent(transaction=prepared, versions={})
@@ -155,7 +155,7 @@ def test_a_fatal_error_that_the_client_loses_ends_the_session(bench: KafkaBench)
     sink = owner(bench, 1)
     deliver(sink, 1, 1, [(1, "one")])
     prepared = prepare(sink, 2, 1, [(1, "two")], [(1, "one")])
-    session = cast("Any", sink)._sink._session
+    session = cast("Any", sink)._session
     session._producer = LosesItsFatalError(session._producer)
     with pytest.raises(SinkError) as lost_session:
         sink.commit(prepared, Fence(1))

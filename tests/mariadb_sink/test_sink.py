@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as spark
-from tests.mariadb_sink.benches import ORDERS, MariadbBench, deliver, transaction
+from tests.mariadb_sink.benches import MariadbBench
+from tests.sinks.benches import ORDERS, deliver
 
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, TransactionState
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.testing.mariadb import is_installed, restart_server
-from tautochrone.testing.sink_conformance import SinkConformance
+from tautochrone.testing.sink_conformance import SinkConformance, transaction
 from tautochrone.testing.sqlite_sink import ListRows
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="MariaDB is not installed")
 
-COLUMNS = ["id", "word"]
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=dt.UTC)
 
 
@@ -72,7 +72,7 @@ def test_values_are_audited_by_what_the_columns_hold(bench: MariadbBench, key: l
     sink.fence(Fence(1))
     sink.ensure(ORDERS, TYPES, key, Fence(1))
     rows = [tuple(value for _, value in VALUES.values()), (None,) * len(VALUES)]
-    deliver(sink, transaction(1), [*VALUES], rows)
+    deliver(sink, transaction(1), rows, columns=[*VALUES])
     frame = ListRows([*VALUES], rows)
     assert sink.audit(ORDERS, CheckpointNumber(1)) == sink.digest(ORDERS, frame)
     (stored,) = bench.query(
@@ -93,8 +93,8 @@ def test_keys_are_updated_in_place_and_told_apart_by_every_byte(bench: MariadbBe
     sink.fence(Fence(1))
     sink.ensure(ORDERS, bench.schema(), ["word"], Fence(1))
     words = ["a", "A", "a ", "ä", "x" * 5000, "x" * 4999 + "y", None]
-    deliver(sink, transaction(1), COLUMNS, [(1, word) for word in words])
-    deliver(sink, transaction(2), COLUMNS, [(2, "a"), (3, "b")], [(1, "a"), (1, "A"), (1, None)])
+    deliver(sink, transaction(1), [(1, word) for word in words])
+    deliver(sink, transaction(2), [(2, "a"), (3, "b")], [(1, "a"), (1, "A"), (1, None)])
     expected = [(2, "a"), (3, "b"), *((1, word) for word in words[2:6])]
     assert Counter(bench.read(ORDERS)) == Counter(expected)
     for added, removed, error_class in (
@@ -105,7 +105,7 @@ def test_keys_are_updated_in_place_and_told_apart_by_every_byte(bench: MariadbBe
     ):
         opened = transaction(3, attempt=1 + len(added) * 2 + len(removed))
         with pytest.raises(SinkError) as refused:
-            deliver(sink, opened, COLUMNS, added, removed)
+            deliver(sink, opened, added, removed)
         assert refused.value.error_class == error_class
         sink.abort(opened, Fence(1))
     assert Counter(bench.read(ORDERS)) == Counter(expected)
@@ -122,7 +122,7 @@ def test_a_number_that_mariadb_lacks_is_refused(bench: MariadbBench) -> None:
     sink.ensure(ORDERS, spark.StructType([spark.StructField("f", spark.DoubleType())]), [], Fence(1))
     for value in (math.nan, math.inf):
         with pytest.raises(SinkError) as refused:
-            deliver(sink, transaction(1), ["f"], [(value,)])
+            deliver(sink, transaction(1), [(value,)], columns=["f"])
         assert refused.value.error_class == "SINK_VALUE_UNSUPPORTED"
 
 
@@ -139,7 +139,7 @@ def test_a_lost_connection_aborts_what_was_staged_and_no_commit(bench: MariadbBe
     assert unreachable.value.retryable
     (recovered,) = sink.recover([Intent(transaction=lost, versions={})], Fence(1))
     assert recovered.state is TransactionState.ABORTED
-    deliver(sink, transaction(1, attempt=2), COLUMNS, [(1, "one")])
+    deliver(sink, transaction(1, attempt=2), [(1, "one")])
     bench.query("KILL USER sink")
     with pytest.raises(SinkError):
         sink.published()
@@ -211,7 +211,7 @@ def deliver_and_die(bench: MariadbBench, statements: int, *, keyed: bool) -> boo
         connection.query = query_or_die
         sink.fence(Fence(2))
         sink.ensure(ORDERS, bench.schema("more"), ["id"] if keyed else [], Fence(2))
-        deliver(sink, transaction(2, fence=2), COLUMNS, [(1, "two"), (3, "three")], [(1, "one")])
+        deliver(sink, transaction(2, fence=2), [(1, "two"), (3, "three")], [(1, "one")])
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -230,7 +230,7 @@ def test_a_process_killed_at_any_statement_leaves_a_whole_checkpoint(keyed: bool
             sink.fence(Fence(1))
             key = ["id"] if keyed else []
             sink.ensure(ORDERS, bench.schema(), key, Fence(1))
-            deliver(sink, transaction(1), COLUMNS, [(1, "one")])
+            deliver(sink, transaction(1), [(1, "one")])
             sink.close()
             is_over = deliver_and_die(bench, statements, keyed=keyed)
             sink = bench.open()
@@ -242,7 +242,7 @@ def test_a_process_killed_at_any_statement_leaves_a_whole_checkpoint(keyed: bool
             if recovered.state is TransactionState.ABORTED:
                 assert bench.read(ORDERS) == [(1, "one", None)]
                 change = [(1, "two"), (3, "three")], [(1, "one")]
-                deliver(sink, transaction(2, fence=3), COLUMNS, *change)
+                deliver(sink, transaction(2, fence=3), *change)
             assert Counter(bench.read(ORDERS)) == Counter([(1, "two", None), (3, "three", None)])
             frame = bench.frame([(1, "two"), (3, "three")])
             assert sink.audit(ORDERS, CheckpointNumber(2)) == sink.digest(ORDERS, frame)
@@ -258,8 +258,8 @@ def test_a_row_changed_by_somebody_else_is_noticed_when_it_goes(bench: MariadbBe
     sink = bench.open()
     sink.fence(Fence(1))
     sink.ensure(ORDERS, bench.schema(), [], Fence(1))
-    deliver(sink, transaction(1), COLUMNS, [(1, "one"), (1, "one"), (2, "two")])
+    deliver(sink, transaction(1), [(1, "one"), (1, "one"), (2, "two")])
     bench.query(f"DELETE FROM {bench.database}.orders LIMIT 1")
     with pytest.raises(SinkContentError) as missing:
-        deliver(sink, transaction(2), COLUMNS, [], [(1, "one"), (1, "one")])
+        deliver(sink, transaction(2), [], [(1, "one"), (1, "one")])
     assert missing.value.error_class == "SINK_ROW_MISSING"

@@ -12,100 +12,52 @@ import psycopg
 import pytest
 from psycopg import sql
 from pyspark.sql import types as spark
+from tests.sinks.benches import ORDERS, LosesAnswers, SparkBench, deliver, stage
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.sink import Intent, Operation, Sink, TransactionId, TransactionState
+from tautochrone.model.sink import Intent, Sink, TransactionState
 from tautochrone.sinks.postgresql.options import postgresql_options
 from tautochrone.sinks.postgresql.sink import PostgresqlSink
 from tautochrone.testing.postgresql import fresh_database
-from tautochrone.testing.sink_conformance import SinkConformance
+from tautochrone.testing.sink_conformance import SinkConformance, transaction
 from tautochrone.testing.sqlite_sink import ListRows
 
-ORDERS = TableName("lake", ("default",), "orders")
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 
-class LostAnswerError(Exception):
-    """The operation was done, and its answer did not arrive."""
-
-
-class FaultySink(PostgresqlSink):
+class FaultySink(LosesAnswers, PostgresqlSink):
     """Loses a row or an answer when its bench says so."""
 
     bench: PostgresqlBench
 
     def _write_rows(self, copy: Any, rows: Sequence[Sequence[Any]]) -> None:
-        if self.bench.loses_row:
-            self.bench.loses_row, rows = False, rows[:-1]
-        super()._write_rows(copy, rows)
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name not in tuple(Operation):
-            return value
-
-        def operate(*arguments: Any, **named: Any) -> Any:
-            answer = value(*arguments, **named)
-            if self.bench.loses_answer:
-                self.bench.loses_answer = False
-                raise LostAnswerError(name)
-            return answer
-
-        return operate
+        super()._write_rows(copy, self.bench.without_lost_row(rows))
 
 
 _schemas = iter(range(1_000_000))
 
 
-class PostgresqlBench:
+class PostgresqlBench(SparkBench):
     """A schema of its own in one database, opened by several sinks as by several processes."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self.url = url
         self.options = postgresql_options(
             "mirror", {"url": url, "schema": f"test_{next(_schemas)}", "chunk_rows": "1"}
         )
-        self.loses_row = self.loses_answer = False
-        self.sinks: list[FaultySink] = []
-        self._columns = ["id", "word"]
 
     def open(self) -> Sink:
-        sink = FaultySink("mirror", self.options)
-        sink.bench = self
-        self.sinks.append(sink)
+        sink: Sink = self.opened(FaultySink("mirror", self.options))
         return sink
-
-    def schema(self, *columns: str) -> Any:
-        self._columns = ["id", "word", *columns]
-        texts = [spark.StructField(name, spark.StringType()) for name in ("word", *columns)]
-        return spark.StructType([spark.StructField("id", spark.LongType()), *texts])
-
-    def frame(self, rows: Sequence[tuple[Any, ...]]) -> ListRows:
-        return ListRows(["id", "word"], rows)
 
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
         namespace = () if table.namespace == ("default",) else table.namespace
         name = sql.Identifier(self.options.schema, "__".join((*namespace, table.table)))
-        columns = sql.SQL(", ").join(map(sql.Identifier, self._columns))
+        columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
         with psycopg.connect(self.url) as connection:
             return connection.execute(sql.SQL("SELECT {} FROM {}").format(columns, name)).fetchall()
-
-    def break_during(self, operation: Operation) -> type[Exception] | None:
-        # A commit is one transaction, and what is staged ends with the connection.
-        return None
-
-    def lose_answer(self) -> type[Exception]:
-        self.loses_answer = True
-        return LostAnswerError
-
-    def lose_row(self) -> None:
-        self.loses_row = True
-
-    def close(self) -> None:
-        for sink in self.sinks:
-            sink.close()
 
 
 @pytest.fixture(scope="module")
@@ -126,22 +78,6 @@ class TestPostgresql(SinkConformance):
         bench = PostgresqlBench(url)
         yield bench
         bench.close()
-
-
-def transaction(checkpoint: int, fence: int = 1, attempt: int = 1) -> TransactionId:
-    return TransactionId(
-        incarnation="store-1",
-        sink="mirror",
-        checkpoint=CheckpointNumber(checkpoint),
-        fence=Fence(fence),
-        attempt=attempt,
-    )
-
-
-def prepare(sink: Sink, opened: TransactionId, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    sink.begin(Intent(transaction=opened, versions={}))
-    change = RowChange(added=ListRows(columns, rows), rows=len(rows))
-    sink.prepare(opened, sink.write(opened, ORDERS, change))
 
 
 VALUES: dict[str, tuple[spark.DataType, Any]] = {
@@ -167,8 +103,7 @@ def test_values_are_audited_by_what_the_columns_hold(bench: PostgresqlBench) -> 
     schema = spark.StructType([spark.StructField(name, kind) for name, (kind, _) in VALUES.items()])
     sink.ensure(ORDERS, schema, ["n"], Fence(1))
     rows = [tuple(value for _, value in VALUES.values()), (None,) * len(VALUES)]
-    prepare(sink, transaction(1), [*VALUES], rows)
-    sink.commit(transaction(1), Fence(1))
+    deliver(sink, transaction(1), rows, columns=[*VALUES])
     frame = ListRows([*VALUES], rows)
     assert sink.audit(ORDERS, CheckpointNumber(1)) == sink.digest(ORDERS, frame)
     with psycopg.connect(bench.url) as connection:
@@ -191,7 +126,7 @@ def test_a_lost_connection_aborts_what_was_staged_and_no_commit(bench: Postgresq
     sink: Any = bench.open()
     sink.fence(Fence(1))
     sink.ensure(ORDERS, bench.schema(), [], Fence(1))
-    prepare(sink, transaction(1), ["id", "word"], [(1, "one")])
+    stage(sink, transaction(1), [(1, "one")])
 
     def end_connections() -> None:
         with psycopg.connect(bench.url, autocommit=True) as connection:
@@ -207,8 +142,7 @@ def test_a_lost_connection_aborts_what_was_staged_and_no_commit(bench: Postgresq
     assert lost.value.retryable
     (recovered,) = sink.recover([Intent(transaction=transaction(1), versions={})], Fence(1))
     assert recovered.state is TransactionState.ABORTED
-    prepare(sink, transaction(1, attempt=2), ["id", "word"], [(1, "one")])
-    sink.commit(transaction(1, attempt=2), Fence(1))
+    deliver(sink, transaction(1, attempt=2), [(1, "one")])
     end_connections()
     with pytest.raises(SinkError):
         sink.published()
