@@ -350,3 +350,21 @@ def test_a_temporary_view_is_in_no_database(project: ProjectMaker) -> None:
         """)
     assert error.error_class == "TABLE_OR_VIEW_NOT_FOUND"
     assert "recent is a temporary view" in str(error.hint)
+
+
+def test_a_dataset_of_a_capture_is_where_the_project_calls_it(project: ProjectMaker, name: Name) -> None:
+    definitions = project.load(
+        {
+            "defs/a.py": """
+            from tautochrone.sources.capture.definitions import define_log
+
+            def capture(name):
+                define_log(name, "captured_log", "a log", None)
+
+            capture("shop")
+            """
+        }
+    )
+    log = name("shop_log")
+    locations = definitions.datasets[log].location, definitions.flows_of(log)[0].location
+    assert list(map(str, locations)) == ["defs/a.py:5", "defs/a.py:5"]

@@ -5,10 +5,11 @@ What needs the whole graph (unknown targets, cycles, kinds of queries) is checke
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, cast
 
 from pyspark.pipelines import flow as sdp_flow
@@ -40,6 +41,7 @@ from tautochrone.spark.analysis.session_context import spark_sql_parser
 
 __all__ = ["Registry"]
 
+_PACKAGE = Path(__file__).parents[1]
 _KINDS = {
     StatementKind.STREAMING_TABLE: DatasetKind.STREAMING_TABLE,
     StatementKind.STREAMING_TABLE_AS: DatasetKind.STREAMING_TABLE,
@@ -74,8 +76,10 @@ class Registry(GraphElementRegistry):
     # Databricks' dialect ----------------------------------------------------------------------
 
     def location(self, location: Any) -> SourceLocation:
-        """A place in Python code as people should see it."""
-        return SourceLocation(self._project.shown(location.filename), location.line_number)
+        """A place in Python code as people should see it: in the project, where it called a function that
+        defines datasets, such as a capture."""
+        filename, line = _calling_code(location.filename, location.line_number)
+        return SourceLocation(self._project.shown(filename), line)
 
     def ignored(self, statement: str, clause: str, location: Any) -> None:
         """A part of a definition that has no effect here."""
@@ -428,6 +432,18 @@ class Registry(GraphElementRegistry):
                 snapshots=snapshots,
             )
         )
+
+
+def _calling_code(filename: str, line: int) -> tuple[str, int]:
+    """The line outside this package that called a function of it; other lines stay as they are."""
+    if not Path(filename).is_relative_to(_PACKAGE):
+        return filename, line
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None and frame.f_code.co_filename != filename:
+        frame = frame.f_back
+    while frame is not None and Path(frame.f_code.co_filename).is_relative_to(_PACKAGE):
+        frame = frame.f_back
+    return (filename, line) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _single(parts: tuple[str, ...], error_class: str, kind_name: str, location: SourceLocation) -> None:
