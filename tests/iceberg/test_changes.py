@@ -397,9 +397,18 @@ def staged_file_sets(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]
 
 def collect_garbage(spark: SparkSession) -> None:
     """Release in the JVM what Python dropped, of which the JVM is told a moment later."""
+    jvm: Any = spark._jvm
+    last_dropped = jvm.java.lang.Object()
+    released = jvm.java.lang.ref.WeakReference(last_dropped)
+    del last_dropped
     gc.collect()
-    time.sleep(0.3)
-    spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+    deadline = time.monotonic() + 10
+    while True:
+        jvm.java.lang.System.gc()
+        if released.refersTo(None):
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def delete_by_word(lake: IcebergLake, name: TableName, word: str) -> None:

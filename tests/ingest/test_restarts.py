@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tautochrone.errors import FencedError, IngestError, TautochroneError
+from tautochrone.errors import DefinitionsOutdatedError, FencedError, IngestError, TautochroneError
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
@@ -19,9 +19,9 @@ BROKEN = IngestError("FLOW_FAILED", "the broker does not answer")
 class Query:
     """A flow's query whose fate the test decides."""
 
-    def __init__(self) -> None:
-        self.table = "flow"
-        self.name = "flow"
+    def __init__(self, name: str = "flow") -> None:
+        self.table = name
+        self.name = name
         self.starts = 0
         self.error: TautochroneError | None = None
         self.active = self.progressed = False
@@ -121,6 +121,17 @@ def test_one_shot_run_tries_once() -> None:
     assert bench.after(1e6) == 1
     assert bench.emitted[-1]["again_in_s"] is None
     assert bench.ingestion.problems == {"flow": str(BROKEN)}
+
+
+def test_only_flows_that_lack_new_definitions_are_outdated(bench: Bench) -> None:
+    changed, broken = Query("changed"), Query("broken")
+    flows: Any = [(changed, lambda: None), (broken, lambda: None)]
+    bench.ingestion.start(flows, 0, processingTime="1 seconds")
+    changed.die(DefinitionsOutdatedError("CAPTURED_TABLE_CHANGED", "orders has another column"))
+    broken.die()
+    bench.ingestion.watch()
+    assert set(bench.ingestion.problems) == {"changed", "broken"}
+    assert bench.ingestion.outdated_flows == {"changed"}
 
 
 def test_fenced_flow_ends_the_run(bench: Bench) -> None:

@@ -191,7 +191,10 @@ class Run:
         return self._job.store.checkpoints.versions_at(latest.number).get(table, NEWEST)
 
     def _finish(self, state: RunState = RunState.COMPLETED) -> RunState:
-        # The flow that ended the run fails no longer once definitions are loaded.
-        state = RunState.FAILED if self.problems and self.outdated is None else state
-        self._job.emit("run", state=str(state), problems=sorted(self.problems))
+        problems = set(self.problems)
+        if self.outdated is not None:
+            # Flows that lack new definitions work again once these are loaded; other problems stay.
+            problems -= self._ingestion.outdated_flows
+        state = RunState.FAILED if problems else state
+        self._job.emit("run", state=str(state), problems=sorted(problems))
         return state

@@ -71,6 +71,13 @@ class Ingestion:
         return {flow.query.name: str(flow.problem) for flow in self._flows if flow.problem}
 
     @property
+    def outdated_flows(self) -> frozenset[str]:
+        """Those of `problems` that end once definitions are loaded anew."""
+        return frozenset(
+            flow.query.name for flow in self._flows if isinstance(flow.problem, DefinitionsOutdatedError)
+        )
+
+    @property
     def active(self) -> bool:
         """Whether a flow is still at work."""
         return any(flow.query.active for flow in self._flows)
