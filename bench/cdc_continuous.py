@@ -9,7 +9,7 @@ import statistics
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ _ROWS = 100
 _LAG_ROWS = 10_000
 _TRANSACTIONS_PER_S = 10
 _LAG_LIMIT_S = 120.0
+_STATEMENTS_PER_S = 5
 _WRITER = """
 CREATE SCHEMA writer;
 CREATE TABLE writer.commits (number int PRIMARY KEY, at timestamptz NOT NULL);
@@ -101,46 +102,59 @@ def measure_tables(spark: SparkSession, folder: Path, tables: int = 100, rounds:
 
 
 def measure_idle(
-    spark: SparkSession, folder: Path, interval_ms: int = 10_000, seconds: float = 60
+    spark: SparkSession,
+    folder: Path,
+    rates: Sequence[int] = (5, 300),
+    interval_ms: int = 10_000,
+    seconds: float = 60,
 ) -> dict[str, Any]:
-    """CPU of this process, its JVM and their workers as part of one CPU, while three captured tables get five
-    changes a second.
+    """CPU of this process, its JVM and their workers as part of one CPU, while three captured tables get few
+    changes.
 
     Args:
         spark: a warm session.
         folder: of the pipeline.
+        rates: changes a second, of all tables together; five statements a second make them.
         interval_ms: between checkpoints.
-        seconds: that are measured.
+        seconds: that are measured for each rate.
     """
+    parts = []
     with _captured(spark, folder / "cdc_idle", 3) as (pipeline, connection):
-        ended = threading.Event()
+        ended, changed = threading.Event(), rates[0]
 
         def write() -> None:
             number = 0
-            while not ended.wait(0.2):
+            while not ended.wait(1 / _STATEMENTS_PER_S):
                 number += 1
-                connection.execute(f"UPDATE t{number % 3} SET n = n + 1 WHERE id = %s", (number % _ROWS,))
+                connection.execute(
+                    f"UPDATE t{number % 3} SET n = n + 1 WHERE id <= %s", (changed // _STATEMENTS_PER_S,)
+                )
 
         writer = threading.Thread(target=write)
         with continuous(pipeline, interval_ms) as happened:
             wait_until(lambda: bool(happened.checkpoints) and not _waiting(happened), "the first copy")
             writer.start()
-            wait_until(lambda: len(happened.checkpoints) >= 4, "the first checkpoints")
-            before, jobs, started = len(happened.checkpoints), pipeline.spark_jobs(), time.monotonic()
-            cpu = cpu_s(spark)
-            time.sleep(seconds)
-            spent, elapsed_s = cpu_since(spark, cpu), time.monotonic() - started
-            checkpoints, jobs = len(happened.checkpoints) - before, pipeline.spark_jobs() - jobs
+            for changed in rates:
+                seen = len(happened.checkpoints)
+                wait_until(lambda: len(happened.checkpoints) >= seen + 3, "the first checkpoints")  # noqa: B023
+                before, jobs, started = len(happened.checkpoints), pipeline.spark_jobs(), time.monotonic()
+                cpu = cpu_s(spark)
+                time.sleep(seconds)
+                spent, elapsed_s = cpu_since(spark, cpu), time.monotonic() - started
+                checkpoints, jobs = len(happened.checkpoints) - before, pipeline.spark_jobs() - jobs
+                share = {side: seconds / elapsed_s for side, seconds in spent.items()}
+                parts.append(
+                    {
+                        "rate": changed,
+                        "checkpoints": checkpoints,
+                        "jobs_of_a_checkpoint": jobs / max(1, checkpoints),
+                        "cpu_share": share,
+                        "cpu_share_in_all": sum(share.values()),
+                    }
+                )
             ended.set()
             writer.join()
-    share = {side: seconds / elapsed_s for side, seconds in spent.items()}
-    return {
-        "interval_ms": interval_ms,
-        "checkpoints": checkpoints,
-        "jobs_of_a_checkpoint": jobs / max(1, checkpoints),
-        "cpu_share": share,
-        "cpu_share_in_all": sum(share.values()),
-    }
+    return {"interval_ms": interval_ms, "rates": parts}
 
 
 def measure_lag(

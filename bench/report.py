@@ -125,12 +125,15 @@ def _cdc_tables(part: dict[str, Any]) -> list[str]:
 
 
 def _cdc_idle(part: dict[str, Any]) -> list[str]:
-    shares = ", ".join(f"{side} {share:.1%}" for side, share in part["cpu_share"].items())
-    return [
-        f"three captured tables with five changes a second, every {part['interval_ms'] / 1000:g} s: "
-        f"{part['cpu_share_in_all']:.1%} of a CPU ({shares}), {part['jobs_of_a_checkpoint']:.1f} Spark jobs "
-        f"a checkpoint"
-    ]
+    lines = []
+    for measured in part["rates"]:
+        shares = ", ".join(f"{side} {share:.1%}" for side, share in measured["cpu_share"].items())
+        lines.append(
+            f"three captured tables with {measured['rate']} changes a second, every "
+            f"{part['interval_ms'] / 1000:g} s: {measured['cpu_share_in_all']:.1%} of a CPU ({shares}), "
+            f"{measured['jobs_of_a_checkpoint']:.1f} Spark jobs a checkpoint"
+        )
+    return lines
 
 
 def _cdc_lag(part: dict[str, Any]) -> list[str]:
