@@ -6,6 +6,7 @@ import pytest
 
 from tautochrone.app.captures import CaptureStatus, CommitRates, commit_rates
 from tautochrone.cli.sources import show_sources, source_line
+from tautochrone.model.kept_log import KeptLog
 from tautochrone.model.lake import CommitMetadata, TableVersion
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source_position import LogPosition
@@ -68,3 +69,28 @@ def test_sources_show_progress_and_rates(capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     for text in ("copying", "4,096 bytes", "7 of 12", "45,678.9", "12.3", "2.3", "1970-01-01T00:00:00+00:00"):
         assert text in shown
+
+
+def test_only_slots_of_other_lakes_are_offered_for_dropping(capsys: pytest.CaptureFixture[str]) -> None:
+    """A lake that has not begun yet may have made one of them."""
+    kept = [
+        KeptLog(
+            name=f"slot_{number}",
+            is_own=is_own,
+            distance_bytes=0,
+            kept_bytes=None,
+            is_lost=False,
+            last_read=None,
+            drop=f"DROP {number}",
+        )
+        for number, is_own in enumerate((True, False, None))
+    ]
+    status = CaptureStatus(
+        source="PostgreSQL capture shop",
+        table=TableName("lake", ("default",), "shop_log"),
+        phase="not begun",
+        relations=3,
+        kept=kept,
+    )
+    show_sources([source_line(status)])
+    assert [line for line in capsys.readouterr().out.splitlines() if "DROP" in line] == ["  DROP 1;"]

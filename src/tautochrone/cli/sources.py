@@ -52,7 +52,7 @@ def show_sources(lines: Sequence[dict[str, Any]]) -> None:
         answer().write("\n")
         shown = ("source", "name", "is_own", "distance_bytes", "kept_bytes", "is_lost", "last_read")
         table(shown, [[_cell(entry[column]) for column in shown] for entry in kept])
-    others = [entry["drop"] for entry in kept if not entry["is_own"]]
+    others = [entry["drop"] for entry in kept if entry["is_own"] is False]
     if others:
         answer().write(
             "\nOf other lakes, or of none. What nobody reads any more fills the database's disk:\n"

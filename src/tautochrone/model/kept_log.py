@@ -18,7 +18,8 @@ class KeptLog:
 
     Attributes:
         name: such as that of a replication slot.
-        is_own: it belongs to the position that was asked for; others are of other lakes, or of none.
+        is_own: it belongs to the position that was asked for; others are of other lakes, or of none. None:
+            the table has no position yet, so it may be what a copy that begins has made.
         distance_bytes: how far the log is ahead of what was acknowledged.
         kept_bytes: how much of it is on the database's disk; None where it does not say.
         is_lost: the database removed log that the reader needs.
@@ -27,7 +28,7 @@ class KeptLog:
     """
 
     name: str
-    is_own: bool
+    is_own: bool | None
     distance_bytes: int | None
     kept_bytes: int | None
     is_lost: bool

@@ -153,7 +153,9 @@ def test_each_table_has_a_slot_of_its_own(shop: psycopg.Connection, log: Postgre
     # Another capture, whose name begins with that of this one.
     other = replace(capture_of(shop), slot=f"{capture_of(shop).slot}_eu")
     PostgreSQLChangeLog(other).begin("0123456789")
-    assert {kept.name for kept in log.kept_logs(ours)} == {slot_of(ours), slot_of(theirs)}
+    kept = {entry.name: entry.is_own for entry in log.kept_logs(ours)}
+    assert kept == {slot_of(ours): True, slot_of(theirs): False}
+    assert {entry.is_own for entry in log.kept_logs(None)} == {None}, "one may be of a copy that begins"
     # Our next copy replaces our slot only.
     log.begin("0123456789")
     assert rows(log.read(theirs, 100)) == []

@@ -141,7 +141,7 @@ def slots_of(connection: psycopg.Connection, prefix: str, own: str | None) -> li
     return [
         KeptLog(
             name=name,
-            is_own=name == own,
+            is_own=None if own is None else name == own,
             distance_bytes=distance,
             kept_bytes=kept,
             is_lost=is_lost,
