@@ -120,8 +120,10 @@ def test_a_call_that_runs_does_not_delay_the_sweep(service: Service) -> None:
     call.start()
     wait_until(lambda: service.away.reached == 1)
     service.decide("a-2", "away")
-    service.away.answers.set()
+    assert [due.id for due in service.store.transactions.due()] == ["a-1", "a-2"]
     service.coordinator.sweep()
+    wait_until(lambda: service.away.reached == 2)
+    service.away.answers.set()
     call.join()
     wait_until(lambda: service.state("a-2") is _S.COMMITTED)
     assert service.state("a-1") is _S.COMMITTED

@@ -34,18 +34,31 @@ def test_a_format_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_format_passes_the_suite_of_all_sinks(name: str) -> None:
-    """Its tests run it: a module with the suite imports the adapter's package."""
+    """Its tests run it: a module with the suite, or the benches beside it, import the adapter's sink."""
     package = ADAPTERS[name].opens.partition(":")[0]
-    suites = [
-        folder
-        for folder in (ROOT / "tests").iterdir()
-        if any("(SinkConformance)" in path.read_text("utf-8") for path in folder.glob("*.py"))
+    assert any(_imports_from(package, module) for module in _suites())
+
+
+def test_a_package_without_a_suite_is_noticed() -> None:
+    """`tests/sinks` has the suite's own tests, and names the packages of all adapters."""
+    assert not any(_imports_from("tautochrone.sinks.common", module) for module in _suites())
+    assert len(_suites()) >= len(ADAPTERS)
+
+
+def _suites() -> list[Path]:
+    """The modules that run the suite over an adapter."""
+    modules = (ROOT / "tests").glob("*/test_*.py")
+    return [
+        module
+        for module in modules
+        if module.parent.name != "sinks" and "(SinkConformance)" in module.read_text("utf-8")
     ]
-    assert any(re.search(rf"{re.escape(package)}\b", _texts(folder)) for folder in suites)
 
 
-def _texts(folder: Path) -> str:
-    return "\n".join(path.read_text("utf-8") for path in folder.glob("*.py"))
+def _imports_from(package: str, module: Path) -> bool:
+    files = [file for file in (module, module.with_name("benches.py")) if file.exists()]
+    pattern = rf"^(from|import) {re.escape(package)}\.sink\b"
+    return any(re.search(pattern, file.read_text("utf-8"), re.MULTILINE) for file in files)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
