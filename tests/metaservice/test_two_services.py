@@ -21,6 +21,7 @@ from tautochrone.meta import MetaStore
 from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import ENDED, CoordinatedTransaction, TransactionChunk
+from tautochrone.testing.stores import fresh_postgres
 
 _S = TransactionState
 TIMEOUT_MS = 10_000
@@ -263,6 +264,26 @@ class LongMachine(Machine):
 
 LongMachine.TestCase.settings = settings(QUICK, max_examples=300, stateful_step_count=40)
 TestManyOrders = pytest.mark.slow(LongMachine.TestCase)
+
+
+class PostgresqlMachine(Machine):
+    """The same over PostgreSQL, whose transactions really cross."""
+
+    def url(self) -> str:
+        return fresh_postgres()
+
+
+PostgresqlMachine.TestCase.settings = settings(QUICK, max_examples=5)
+TestAnyOrderInPostgresql = PostgresqlMachine.TestCase
+
+
+@pytest.mark.slow
+class LongPostgresqlMachine(PostgresqlMachine):
+    """Many more orders."""
+
+
+LongPostgresqlMachine.TestCase.settings = settings(QUICK, max_examples=100, stateful_step_count=40)
+TestManyOrdersInPostgresql = pytest.mark.slow(LongPostgresqlMachine.TestCase)
 
 
 @pytest.mark.parametrize("step", ["prepare", "commit"])
