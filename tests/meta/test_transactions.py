@@ -198,6 +198,52 @@ def test_begin_again_with_another_timeout_or_participant_is_refused(store: SqlTr
             store.begin("t", "loader", 1, *more)
 
 
+def test_a_newer_run_begins_without_the_chunks_of_older_runs(store: SqlTransactions, clock: Clock) -> None:
+    """It may stage the same rows in other chunks: with those of the older run they would be there twice."""
+    whole = TransactionChunk(id="whole", table="orders", rows=4, hash="ef")
+    call(store, _Operation.BEGIN, "t")
+    call(store, _Operation.WRITE, "t")
+    clock.now_ms += TIMEOUT_MS - 1
+    assert call(store, _Operation.BEGIN, "t", fence=2) is _S.INITIALIZED
+    assert store.chunks("t") == ()
+    with pytest.raises(FencedError):
+        call(store, _Operation.WRITE, "t", fence=1)
+    clock.now_ms += TIMEOUT_MS - 1
+    store.write("t", "loader", 2, whole)
+    serial = store.serial("loader")
+    assert call(store, _Operation.BEGIN, "t", fence=2) is _S.INITIALIZED  # its answer was lost
+    assert (store.chunks("t"), store.serial("loader")) == ((whole,), serial)
+    assert store.commit("t", "loader", 2, 1) is _S.COMMITTING
+    assert store.chunks("t") == (whole,)
+    clock.now_ms += TIMEOUT_MS
+    call(store, _Operation.BEGIN, "expired", fence=2)
+    clock.now_ms += TIMEOUT_MS
+    with pytest.raises(MetaError, match="TRANSACTION_EXPIRED"):
+        call(store, _Operation.BEGIN, "expired", fence=3)
+
+
+@pytest.mark.parametrize("state", [state for state in STEPS_TO if state is not _S.UNKNOWN])
+@pytest.mark.parametrize(("owner", "fence"), [("loader", 1), ("loader", 2), ("stranger", 9)])
+def test_only_a_newer_run_of_the_owner_begins_anew(
+    store: SqlTransactions, state: TransactionState, owner: str, fence: int
+) -> None:
+    first, *rest = STEPS_TO[state]
+    if _Operation.PREPARE in rest or state is _S.INITIALIZED:
+        rest = [_Operation.WRITE, *rest]
+    for step in (first, *rest):
+        call(store, step, "t")
+    chunks = store.chunks("t")
+    if owner == "loader" and state is _S.INITIALIZED:
+        assert store.begin("t", owner, fence, TIMEOUT_MS) is state
+        assert store.chunks("t") == (chunks if fence == 1 else ())
+    else:
+        refusal = "TRANSACTION_DIFFERS" if owner == "stranger" else "TRANSACTION_STATE"
+        with pytest.raises(MetaError, match=refusal):
+            store.begin("t", owner, fence, TIMEOUT_MS)
+        assert store.chunks("t") == chunks
+    assert state_of(store, "t") is state
+
+
 def test_refused_operation_raises_the_fence(store: SqlTransactions) -> None:
     with pytest.raises(MetaError, match="TRANSACTION_STATE"):
         call(store, _Operation.COMMIT, "unknown", fence=5)
@@ -274,6 +320,8 @@ class Machine(RuleBasedStateMachine):
         self._expected: dict[str, TransactionState] = {}
         self._expires: dict[str, int] = {}
         self._ended: dict[str, TransactionState] = {}
+        self._changed_by: dict[str, int] = {}
+        self._chunks: dict[str, tuple[TransactionChunk, ...]] = {}
 
     @initialize()
     def open(self) -> None:
@@ -304,8 +352,14 @@ class Machine(RuleBasedStateMachine):
             else:
                 assert call(self._store, operation, transaction, fence) is answer
                 self._fence = fence
-                if transaction not in self._expected:
+                begins = operation is _Operation.BEGIN and self._changed_by.get(transaction, 0) < fence
+                if begins or transaction not in self._expected:
                     self._expires[transaction] = self._clock.now_ms + TIMEOUT_MS
+                    self._chunks[transaction] = ()
+                if operation is _Operation.WRITE:
+                    self._chunks[transaction] = (CHUNK,)
+                if operation is not _Operation.FAIL:
+                    self._changed_by[transaction] = fence
                 self._expected[transaction] = answer
 
     @rule(passed_ms=st.sampled_from([1, TIMEOUT_MS]))
@@ -326,6 +380,7 @@ class Machine(RuleBasedStateMachine):
     def the_store_agrees_and_ends_are_final(self) -> None:
         for transaction, state in self._expected.items():
             assert state_of(self._store, transaction) is state
+            assert self._store.chunks(transaction) == self._chunks[transaction]
             if state in ENDED:
                 assert self._ended.setdefault(transaction, state) is state
 

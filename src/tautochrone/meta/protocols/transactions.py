@@ -47,7 +47,11 @@ class Transactions(Protocol):
     def begin(
         self, transaction: str, owner: str, fence: int, timeout_ms: int, participant: str = CLIENT
     ) -> TransactionState:
-        """Open the transaction. On an open one of the same owner it answers `INITIALIZED` again."""
+        """Open the transaction. On an open one of the same owner it answers `INITIALIZED` again.
+
+        A newer run than the one that last changed it begins anew: without the chunks of older runs, and with
+        the whole time-out. A repeat by the same run changes nothing.
+        """
 
     @writes(wire="write_transaction")
     def write(self, transaction: str, owner: str, fence: int, chunk: TransactionChunk) -> TransactionState:

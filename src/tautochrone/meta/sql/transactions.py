@@ -63,6 +63,8 @@ class SqlTransactions(Repository):
                     f"time-out of {row.timeout_ms} ms",
                 )
             else:
+                if row.fence < fence:
+                    self._begin_anew(connection, row)
                 self._set(connection, row, state, fence)
             return state
 
@@ -217,6 +219,14 @@ class SqlTransactions(Repository):
         )
         with self._read() as connection:
             return tuple(map(_transaction, connection.execute(query.order_by(_T.id))))
+
+    def _begin_anew(self, connection: Connection, row: Row[Any]) -> None:
+        """A newer run stages all rows itself, perhaps in other chunks: those of the run before would be
+        committed beside them. It has the whole time-out for that."""
+        connection.execute(delete(t.transaction_chunks).where(_K.transaction_id == row.id))
+        values = {"due_at_ms": self._clock() + row.timeout_ms}
+        connection.execute(update(t.transactions).where(_T.id == row.id).values(values))
+        _count_change(connection, row.owner)
 
     @contextmanager
     def _as_owner(self, owner: str, fence: int) -> Iterator[Connection]:
@@ -392,7 +402,7 @@ def _row(connection: Connection, transaction: str, owner: str) -> Row[Any] | Non
 
 
 def _require_chunks(connection: Connection, transaction: str, compared: int) -> None:
-    """Chunks never change and never go, so their number says whether these are the ones."""
+    """Within one run chunks never change and never go, so their number says whether these are the ones."""
     query = select(func.count()).select_from(t.transaction_chunks).where(_K.transaction_id == transaction)
     present = connection.execute(query).scalar_one()
     if present != compared:
