@@ -20,6 +20,7 @@ from tests.sinks.test_delivery import LINES, ORDERS, World, bag, net
 
 from tautochrone.meta import MetaStore
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.revision.plan import RevisionRequest
@@ -77,7 +78,7 @@ class Mirrored:
 @pytest.fixture
 def mirrored(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrored]:
     monkeypatch.setattr(deltas, "consolidated", net)
-    monkeypatch.setattr(deltas, "net_rows", lambda *_: None)
+    monkeypatch.setattr(deltas, "net_rows", lambda *_: Reason.of(ReasonCode.ROWS_CARRIED_OVER))
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
         world = World(tmp_path, store)
         world.take_over()

@@ -29,6 +29,7 @@ from tautochrone.model.delivery import DeliveryState, SinkDeclaration
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.job.journal import Journal
@@ -174,7 +175,8 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(deltas, "consolidated", net)
-    monkeypatch.setattr(deltas, "net_rows", lambda *_: None)
+    left = Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column="word", type="array<string>")
+    monkeypatch.setattr(deltas, "net_rows", lambda *_: left)
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
         new_world = World(tmp_path, store)
         new_world.take_over()
@@ -197,6 +199,9 @@ def test_deltas_follow_the_checkpoints(world: World) -> None:
     assert len(first["replaced"]) == 2
     assert {reason["reason_code"] for reason in first["replaced_reasons"]} == {"SINK_HAS_NO_ROWS"}
     assert not any(event["replaced"] for event in later)
+    # Only orders had rows on both sides, and only at the second checkpoint.
+    left = [[(e["dataset"], e["reason_code"]) for e in event["left_to_spark"]] for event in (first, *later)]
+    assert left == [[], [(str(ORDERS), "COLUMN_COMPARED_BY_SPARK")], []]
 
 
 def test_a_sink_without_news_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import types as spark_types
 
 from tautochrone.model import limits
 from tautochrone.model.lake import RowChange
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.net_rows import CollectedRows, net_rows
 from tautochrone.spark.execute.multiset_diff import consolidated
@@ -53,7 +54,7 @@ def copies(rows: Any) -> Counter[str]:
 def test_net_rows_are_what_spark_computes(spark: SparkSession) -> None:
     added, removed = frames(spark)
     net, expected = net_rows(added, removed), consolidated(added, removed)
-    assert net is not None
+    assert not isinstance(net, Reason)
     for side, expected_side in zip(net, expected, strict=True):
         assert expected_side is not None
         assert copies(side) == copies(expected_side)
@@ -68,7 +69,8 @@ def test_net_rows_are_what_spark_computes(spark: SparkSession) -> None:
 def test_a_delivery_nets_few_rows_by_one_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     added, removed = frames(spark)
     before = spark_jobs(spark)
-    change = deltas._net(RowChange(added=added, removed=removed, rows=40))
+    change, left_to_spark = deltas._net(RowChange(added=added, removed=removed, rows=40))
+    assert left_to_spark is None
     assert isinstance(change.added, CollectedRows)
     assert isinstance(change.removed, CollectedRows)
     assert change.rows == len(change.added) + len(change.removed) < 40
@@ -76,12 +78,18 @@ def test_a_delivery_nets_few_rows_by_one_job(spark: SparkSession, monkeypatch: p
     change.removed.toArrow()
     assert spark_jobs(spark) - before == 1
     # A side that has nothing left is None, as everywhere.
-    nothing = deltas._net(RowChange(added=added, removed=added, rows=40))
+    nothing, _ = deltas._net(RowChange(added=added, removed=added, rows=40))
     assert (nothing.added, nothing.removed, nothing.rows) == (None, None, 0)
     carried = RowChange(added=added, removed=removed, rows=40, carried=True)
-    assert isinstance(deltas._net(carried).added, DataFrame)
+    change, left_to_spark = deltas._net(carried)
+    assert isinstance(change.added, DataFrame)
+    assert left_to_spark == Reason.of(ReasonCode.ROWS_CARRIED_OVER)
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 39)
-    assert isinstance(deltas._net(RowChange(added=added, removed=removed, rows=40)).added, DataFrame)
+    change, left_to_spark = deltas._net(RowChange(added=added, removed=removed, rows=40))
+    assert isinstance(change.added, DataFrame)
+    assert left_to_spark == Reason.of(ReasonCode.MANY_ROWS_CHANGED, rows=40, limit=39)
+    only_added, left_to_spark = deltas._net(RowChange(added=added, rows=40))
+    assert (only_added.added, left_to_spark) == (added, None)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +97,6 @@ def test_a_delivery_nets_few_rows_by_one_job(spark: SparkSession, monkeypatch: p
 )
 def test_types_that_arrow_does_not_group_are_left_to_spark(spark: SparkSession, kind: str) -> None:
     rows = spark.sql(f"SELECT CAST(NULL AS {kind}) AS a")
-    assert net_rows(rows, rows) is None
+    (field,) = rows.schema.fields
+    kind = field.dataType.simpleString()
+    assert net_rows(rows, rows) == Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column="a", type=kind)

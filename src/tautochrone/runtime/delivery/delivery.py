@@ -249,6 +249,11 @@ class Delivery:
                 {"dataset": str(table), **reason_fields("reason", reason)}
                 for table, reason in replaced.items()
             ],
+            left_to_spark=[
+                {"dataset": str(delta.table), **reason_fields("reason", delta.left_to_spark)}
+                for delta in deltas
+                if delta.left_to_spark is not None
+            ],
             duration_ms=round((time.monotonic() - started) * 1000),
         )
         if isinstance(sink, SinkMaintenance):

@@ -25,12 +25,18 @@ __all__ = ["TableDelta", "delta_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDelta:
-    """What goes to the sink of one table: a consolidated `change`, or all `rows` for a `reason`."""
+    """What goes to the sink of one table: a consolidated `change`, or all `rows` for a `reason`.
+
+    Attributes:
+        left_to_spark: why Spark's jobs cancelled rows that were added and removed; None: this process did, or
+            there were none.
+    """
 
     table: TableName
     change: RowChange | None = None
     rows: Rows | None = None
     reason: Reason | None = None
+    left_to_spark: Reason | None = None
 
     @property
     def is_insert_only(self) -> bool:
@@ -51,7 +57,8 @@ def delta_of(table: LakeTable, session: Any, delivered: Version | None, publishe
     except HistoryLostError as lost:
         reason = Reason.of(ReasonCode.CHANGES_UNKNOWN, error_class=lost.error_class, text=lost.message)
         return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
-    return TableDelta(table=table.name, change=_net(change))
+    net, left_to_spark = _net(change)
+    return TableDelta(table=table.name, change=net, left_to_spark=left_to_spark)
 
 
 def _change(table: LakeTable, session: Any, delivered: Version, published: Version) -> RowChange:
@@ -90,17 +97,25 @@ def _both(first: Rows | None, second: Rows | None) -> Rows | None:
     return first.unionByName(second, allowMissingColumns=True)
 
 
-def _net(change: RowChange) -> RowChange:
+def _net(change: RowChange) -> tuple[RowChange, Reason | None]:
+    """The change without the rows that are on both sides, and why Spark computed it, if it did."""
     added: DataFrame | None = change.added
     removed: DataFrame | None = change.removed
     if added is None or removed is None:
-        return change
-    # Rows that were only carried over cancel each other: they need not come to the driver.
-    is_small = change.rows <= limits.MAX_DRIVER_ROWS and not change.carried
-    net = net_rows(added, removed) if is_small else None
-    if net is not None:
-        net_added, net_removed = net
-        rows = len(net_added) + len(net_removed)
-        return RowChange(added=net_added or None, removed=net_removed or None, rows=rows)
-    consolidated_added, consolidated_removed = consolidated(added, removed)
-    return RowChange(added=consolidated_added, removed=consolidated_removed, rows=change.rows)
+        return change, None
+    net = _left_to_spark(change) or net_rows(added, removed)
+    if isinstance(net, Reason):
+        consolidated_added, consolidated_removed = consolidated(added, removed)
+        return RowChange(added=consolidated_added, removed=consolidated_removed, rows=change.rows), net
+    net_added, net_removed = net
+    rows = len(net_added) + len(net_removed)
+    return RowChange(added=net_added or None, removed=net_removed or None, rows=rows), None
+
+
+def _left_to_spark(change: RowChange) -> Reason | None:
+    if change.carried:
+        # They cancel each other: they need not come to the driver.
+        return Reason.of(ReasonCode.ROWS_CARRIED_OVER)
+    if change.rows > limits.MAX_DRIVER_ROWS:
+        return Reason.of(ReasonCode.MANY_ROWS_CHANGED, rows=change.rows, limit=limits.MAX_DRIVER_ROWS)
+    return None

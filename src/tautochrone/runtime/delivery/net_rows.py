@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from tautochrone.model.names import quoted
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["CollectedRows", "net_rows"]
 
@@ -61,11 +62,11 @@ class CollectedRows:
         return self._frame(self._table).mapInArrow(*arguments, **named)
 
 
-def net_rows(added: DataFrame, removed: DataFrame) -> tuple[CollectedRows, CollectedRows] | None:
+def net_rows(added: DataFrame, removed: DataFrame) -> tuple[CollectedRows, CollectedRows] | Reason:
     """Both relations without the rows that are in both, copy by copy, as `multiset_diff.consolidated`.
 
     Returns:
-        None: Arrow does not group by the type of a column.
+        A reason why Spark has to do it: Arrow does not group by the type of a column.
 
     Example:
         ============ ============== =================
@@ -74,8 +75,10 @@ def net_rows(added: DataFrame, removed: DataFrame) -> tuple[CollectedRows, Colle
         ============ ============== =================
     """
     schema = added.schema
-    if not all(_is_grouped(field.dataType) for field in schema.fields):
-        return None
+    for field in schema.fields:
+        if not _is_grouped(field.dataType):
+            kind = field.dataType.simpleString()
+            return Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=field.name, type=kind)
     columns = [sf.col(quoted(name)) for name in added.columns]
     both = added.select(*columns, sf.lit(1).alias(_SIGN)).unionAll(
         removed.select(*columns, sf.lit(-1).alias(_SIGN))
