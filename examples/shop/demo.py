@@ -118,15 +118,15 @@ class Demo:
         try:
             (row,) = reader.sql("SELECT total FROM money", checkpoint=checkpoint).collect()
         except TautochroneError as error:
-            self.say(f"query       not yet: {error.error_class}")
+            self.say(f"query       not yet: {error.message}")
             return
         self.checks += 1
+        shown = "newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
         self.say(
-            f"query       checkpoint {checkpoint}: {row['total']}, "
-            f"{self.shop.transactions:,} transactions in the database"
+            f"query       {shown}: {row['total']}, {self.shop.transactions:,} transactions in the database"
         )
         if row["total"] != TOTAL:
-            self.problem(f"checkpoint {checkpoint} shows a sum of {row['total']}, it should be {TOTAL}")
+            self.problem(f"{shown} shows a sum of {row['total']}, it should be {TOTAL}")
 
     def live(self) -> None:
         """Capture, query, kill, go on."""
