@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from tautochrone.app.captures import capture_statuses
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
-from tautochrone.cli.sources import source_line
+from tautochrone.cli.sources import show_sources, source_line
 from tautochrone.model.keyed_apply import column_list, keyed_apply_of
 from tautochrone.testing.harness import Pipeline
 
@@ -89,15 +90,20 @@ def test_invalid_values_fail_or_become_null(captured: Captured) -> None:
     require_source_status(captured)
 
 
-def require_source_status(captured: Captured) -> None:
-    """The capture follows the log, and another lake's slot is listed with the SQL that drops it."""
-    database, pipeline = captured.database, captured.pipeline
-    orphan = f"tautochrone_db_{database.info.dbname[-8:]}"
-    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [orphan])
+def status_of(captured: Captured) -> dict[str, Any]:
+    pipeline = captured.pipeline
     options = Options(spec=str(pipeline.folder / "spark-pipeline.yml"))
     with Project(options, lambda _event, **_fields: None, base=pipeline.session) as project:
         (status,) = capture_statuses(project)
-    line = source_line(status)
+    return source_line(status)
+
+
+def require_source_status(captured: Captured) -> None:
+    """The capture follows the log, and another lake's slot is listed with the SQL that drops it."""
+    database = captured.database
+    orphan = f"tautochrone_db_{database.info.dbname[-8:]}"
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [orphan])
+    line = status_of(captured)
     assert (line["phase"], line["relations"], line["waiting"], line["chunks_left"]) == ("following", 2, [], 0)
     assert (line["chunks_done"], line["chunks_total"]) == (0, 0), "the copy is complete"
     assert line["rows_per_s"] > 0
@@ -109,3 +115,26 @@ def require_source_status(captured: Captured) -> None:
     assert list(own.values()) == [True]
     drops = {entry["name"]: entry["drop"] for entry in line["kept"]}
     database.execute(drops[orphan])
+
+
+@pytest.mark.spark
+def test_sources_say_what_the_first_copy_waits_for(
+    captured: Captured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captured.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    captured.define()
+    info = captured.database.info
+    with psycopg.connect(host=info.host, dbname=info.dbname, user="postgres") as other:
+        other.execute("INSERT INTO t VALUES (1)")
+        line = status_of(captured)
+        other.commit()
+        session = f"process {other.info.backend_pid}"
+        (waited,) = [waited for waited in line["waits_for"] if waited["reason_params"]["session"] == session]
+        assert line["phase"] == "not begun"
+        assert waited["reason_code"] == "COPY_WAITS_FOR_TRANSACTION"
+        show_sources([line])
+        assert waited["reason"] in capsys.readouterr().out
+        captured.run()
+        other.execute("INSERT INTO t VALUES (2)")
+        line = status_of(captured)
+        assert (line["phase"], line["waits_for"]) == ("following", []), "only the first copy's are listed"
