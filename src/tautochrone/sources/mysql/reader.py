@@ -13,7 +13,7 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
 from tautochrone.sources.mysql.flavors import Flavor
 from tautochrone.sources.mysql.foreign_keys import Cascade
-from tautochrone.sources.mysql.rows import RowEvents, log_rows, truncate_row
+from tautochrone.sources.mysql.rows import RowEvents, changed_types, log_rows, truncate_row
 from tautochrone.sources.mysql.statements import begins_group, effects_of, ends_group, may_make_tables
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.types import BINLOG_TYPES
@@ -159,7 +159,8 @@ class LogReader:
         is_new = event.point > self.tables[table.name][1]
         if not is_new and not cascades:
             return
-        _check_layout(table, layout)
+        if is_new:
+            _check_layout(table, layout)
         body = rows_body(event.kind, event.body)
         if not body.is_complete:
             raise IngestError(
@@ -168,10 +169,11 @@ class LogReader:
                 f"binlog_row_image",
                 hint=f"SET GLOBAL binlog_row_image = 'FULL', no session may change it; {_AGAIN}",
             )
+        differ = _differ if is_new else _may_differ
         relations = {
             name
             for cascade in cascades
-            if event.kind in Kind.DELETE or _differ(table, layout, body.images, cascade.columns)
+            if event.kind in Kind.DELETE or differ(table, layout, body.images, cascade.columns)
             for name in cascade.tables
             if event.point > self.tables[name][1]
         }
@@ -264,6 +266,15 @@ def _differ(table: CapturedTable, layout: TableMap, images: bytes, columns: tupl
     # An update of a key becomes a delete and an insert.
     events = RowEvents(replace(table, keys=columns), layout, "update", [images], [0], [0], [0])
     return "delete" in log_rows(events)["operation"].to_pylist()
+
+
+def _may_differ(table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]) -> bool:
+    """The same of an update from before the table was copied again: its columns may have had other places."""
+    changed = changed_types(layout, images)
+    kinds = {
+        kind for column in table.logged if column.name in columns for kind in BINLOG_TYPES[column.data_type]
+    }
+    return changed is None or not changed.isdisjoint(kinds)
 
 
 def _not_supported(event: Event, what: str) -> IngestError:

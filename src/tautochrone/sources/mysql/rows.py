@@ -16,13 +16,14 @@ from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.values import PADDING, Cells, decimal_bytes, text_of
 
-__all__ = ["RowEvents", "log_rows", "truncate_row"]
+__all__ = ["RowEvents", "changed_types", "log_rows", "truncate_row"]
 
 _ROWS_PER_EVENT_BITS = 32
 _FIXED = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 3, 10: 3, 13: 1}
 _TIMES = {17: 4, 18: 5, 19: 3}
 _DECIMAL, _BIT, _ENUM, _SET = 246, 16, 247, 248
 _BLOBS = (245, 252, 255)
+_TYPES = frozenset({*_FIXED, *_TIMES, *_BLOBS, _DECIMAL, _BIT, _ENUM, _SET, 15, 254})
 
 
 @dataclass(slots=True)
@@ -97,6 +98,34 @@ def log_rows(events: RowEvents) -> pa.Table:
         return written
     where = np.flatnonzero(moved)
     return pa.concat_tables([writer.rows(old.at(moved), np.full(len(where), "delete"), where, -1), written])
+
+
+def changed_types(layout: TableMap, images: bytes) -> frozenset[int] | None:
+    """Numbers of the types of the columns that an update changes, whatever columns the table has now.
+
+    Args:
+        images: of the rows, before and after in turn.
+
+    Returns:
+        None: not known, since the layout has a type of unknown length.
+    """
+    if not _TYPES.issuperset(layout.types):
+        return None
+    buffer: Bytes = np.frombuffer(images + bytes(PADDING), np.uint8)
+    position: Integers = np.zeros(1, np.int64)
+    changed = set()
+    while position[0] < len(images):
+        before, position = _read(buffer, position, layout)
+        after, position = _read(buffer, position, layout)
+        values = (_values(images, before), _values(images, after))
+        changed |= {kind for kind, *pair in zip(layout.types, *values, strict=True) if pair[0] != pair[1]}
+    return frozenset(changed)
+
+
+def _values(images: bytes, row: _Images) -> list[bytes | None]:
+    """The value of each column of one row as it is written; None for NULL."""
+    columns = zip(row.starts[0], row.lengths[0], row.is_null[0], strict=True)
+    return [None if is_null else images[start : start + length] for start, length, is_null in columns]
 
 
 def truncate_row(relation: str, point: int, timestamp: int | None, sequence: int = 0) -> pa.Table:
