@@ -85,8 +85,11 @@ EVENTS = [
 
 
 def test_published_sample(project: DialectProject) -> None:
+    spec = project.pipeline.folder / "spark-pipeline.yml"
+    spec.write_text(f"{spec.read_text()}configuration:\n  layer: default\n  key: userId\n")
     project.define("users.py", PYTHON)
-    project.define("history.sql", SQL)
+    with_parameters = SQL.replace("INTO history", "INTO ${layer}.history").replace("(userId)", "(${key})")
+    project.define("history.sql", with_parameters)
     project.json("users/1.json", *EVENTS[:6])
     assert project.pipeline.run().state == "COMPLETED"
     newest = [

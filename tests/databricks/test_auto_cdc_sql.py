@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tautochrone.errors import DefinitionError
@@ -36,6 +38,28 @@ def test_all_clauses() -> None:
             tracked=ColumnChoice(("name", "city")),
         ),
         table_text="",
+    )
+
+
+def test_names_with_parameters() -> None:
+    text = """CREATE FLOW ${layer}_f AS AUTO CDC INTO ${catalog}.${layer}.a FROM STREAM(${layer}.b)
+    KEYS (${key}) APPLY AS DELETE WHEN op = ${op} SEQUENCE BY n
+    COLUMNS * EXCEPT (${key}, n) STORED AS SCD TYPE ${type}"""
+    values = {"catalog": "lake", "layer": "silver", "key": "id, `region id`", "type": "2"}
+
+    def substitute(text: str) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda parameter: values.get(parameter[1], parameter[0]), text)
+
+    clause = auto_cdc_clause(text, "a.sql:1", substitute)
+    assert clause is not None
+    assert (clause.flow, clause.target) == (("silver_f",), ("lake", "silver", "a"))
+    assert clause.query == "SELECT * FROM STREAM(${layer}.b)", "Spark's parser replaces them"
+    assert clause.auto_cdc == AutoCdc(
+        keys=("id", "region id"),
+        sequence="n",
+        delete="op = ${op}",
+        columns=ColumnChoice(("id", "region id", "n"), is_except=True),
+        scd_type=2,
     )
 
 

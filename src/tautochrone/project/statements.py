@@ -5,9 +5,10 @@ Nothing here analyses a query: tables need not exist when definitions are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from py4j.java_gateway import JavaObject
 from pyspark.errors import PySparkException
@@ -20,7 +21,7 @@ from tautochrone.model.names import quoted
 from tautochrone.project.databricks.auto_cdc_sql import auto_cdc_clause
 from tautochrone.project.databricks.sql import Translated, translate
 from tautochrone.project.sqltext import Chunk, split
-from tautochrone.spark.analysis.session_context import spark_sql_parser
+from tautochrone.spark.analysis.session_context import spark_sql_parser, substituted
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -74,7 +75,9 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
             (PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR), with `file:line`.
     """
     spark_parser = spark_sql_parser(session)
-    return [statement for chunk in split(text) for statement in _statements(chunk, file, spark_parser)]
+    substitute = partial(substituted, session)
+    chunks = split(text)
+    return [statement for chunk in chunks for statement in _statements(chunk, file, spark_parser, substitute)]
 
 
 def statement_refused(message: str, location: SourceLocation, hint: str | None = None) -> DefinitionError:
@@ -94,11 +97,13 @@ def query_of(plan: JavaObject) -> JavaObject:
     return plan.plan() if kind == StatementKind.TEMPORARY_VIEW else plan.query()
 
 
-def _statements(chunk: Chunk, file: str, spark_parser: JavaObject) -> list[Statement]:
+def _statements(
+    chunk: Chunk, file: str, spark_parser: JavaObject, substitute: Callable[[str], str]
+) -> list[Statement]:
     """A statement, or several: `CREATE STREAMING TABLE … FLOW AUTO CDC …` makes a table and its flow, and the
     query of snapshots is a view."""
     location = SourceLocation(file, chunk.line)
-    clause = auto_cdc_clause(chunk.text, str(location))
+    clause = auto_cdc_clause(chunk.text, str(location), substitute)
     if clause is None:
         return [_statement(chunk, file, spark_parser)]
     table = replace(chunk, text=clause.table_text)

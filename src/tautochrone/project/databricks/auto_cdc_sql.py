@@ -8,7 +8,7 @@ CREATE FLOW f AS AUTO CDC INTO t FROM SNAPSHOT (SELECT …) KEYS (id) …
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tautochrone.errors import DefinitionError
@@ -53,22 +53,27 @@ class AutoCdcClause:
     table_text: str
 
 
-def auto_cdc_clause(text: str, location: str) -> AutoCdcClause | None:
+def auto_cdc_clause(text: str, location: str, substitute: Callable[[str], str] = str) -> AutoCdcClause | None:
     """The AUTO CDC flow of a statement; None: it has none.
+
+    Args:
+        substitute: a text with the values of its `${parameters}`. Names are read here; query and expressions
+            keep theirs for Spark's parser.
 
     Raises:
         DefinitionError: `AUTO_CDC_SYNTAX`, `AUTO_CDC_ARGUMENT_NOT_SUPPORTED`, `DATABRICKS_ONLY`.
     """
-    return _Parser(text, location).parse()
+    return _Parser(text, location, substitute).parse()
 
 
 class _Parser:
     """One statement. `_words` are its tokens without spaces and comments."""
 
-    def __init__(self, text: str, location: str) -> None:
+    def __init__(self, text: str, location: str, substitute: Callable[[str], str]) -> None:
         self._text = text
         self._location = location
-        self._words = [token for token in tokens(text) if token.kind not in ("space", "comment")]
+        self._substitute = substitute
+        self._words = _words(text)
         self._upper = [token.text.upper() if token.kind == "name" else token.text for token in self._words]
         self._depths = _depths(self._upper)
 
@@ -190,7 +195,7 @@ class _Parser:
         return () if keys is None else keys.names
 
     def _scd_type(self, parts: Mapping[tuple[str, ...], tuple[int, int]]) -> int:
-        text = self._between(parts.get(("STORED", "AS", "SCD", "TYPE"))) or "1"
+        text = self._substitute(self._between(parts.get(("STORED", "AS", "SCD", "TYPE")))) or "1"
         return int(text) if text.isdecimal() else 0
 
     # -- clauses ----------------------------------------------------------------------------------
@@ -215,28 +220,30 @@ class _Parser:
         return at
 
     def _name(self, start: int, stop: int) -> tuple[str, ...]:
-        parts = split_name(self._between((start, stop)))
+        text = self._substitute(self._between((start, stop)))
+        parts = split_name(text)
         if not parts:
-            raise self._invalid(f"{self._between((start, stop)) or 'nothing'} is no name")
+            raise self._invalid(f"{text or 'nothing'} is no name")
         return parts
 
     def _columns(self, part: tuple[int, int] | None) -> ColumnChoice | None:
         """`a, b`, `(a, b)` or `* EXCEPT (a, b)`."""
         if part is None:
             return None
-        start, stop = part
-        is_except = self._upper[start : start + 2] == ["*", "EXCEPT"]
-        if is_except:
-            start += 2
-        elif self._upper[start:stop] == ["*"]:
+        text = self._substitute(self._between(part))
+        words = _words(text)
+        start = [word.text.upper() for word in words[:2]]
+        if start == ["*"]:
             return ColumnChoice((), is_except=True)
-        words = self._words[start:stop]
+        is_except = start == ["*", "EXCEPT"]
+        if is_except:
+            words = words[2:]
         if [word.text for word in (*words[:1], *words[-1:])] == ["(", ")"]:
             words = words[1:-1]
         names, commas = words[::2], words[1::2]
         is_list = all(name.kind == "name" and not name.text[0].isdigit() for name in names)
         if not names or not is_list or any(comma.text != "," for comma in commas):
-            raise self._invalid(f"{self._between(part) or 'nothing'} is no list of columns")
+            raise self._invalid(f"{text or 'nothing'} is no list of columns")
         return ColumnChoice(tuple(unquote(name.text) for name in names), is_except=is_except)
 
     # -- text -------------------------------------------------------------------------------------
@@ -284,6 +291,10 @@ class _Parser:
             location=self._location,
             hint=_HINT,
         )
+
+
+def _words(text: str) -> list[Token]:
+    return [token for token in tokens(text) if token.kind not in ("space", "comment")]
 
 
 def _depths(words: Sequence[str]) -> list[int]:

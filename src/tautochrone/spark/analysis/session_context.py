@@ -21,6 +21,7 @@ __all__ = [
     "session_settings",
     "set_active_session",
     "spark_sql_parser",
+    "substituted",
     "use_session",
 ]
 
@@ -32,6 +33,11 @@ def spark_sql_parser(session: SparkSession) -> JavaObject:
     query. Definitions are parsed before any database exists.
     """
     return _packages(session).execution.SparkSqlParser()
+
+
+def substituted(session: SparkSession, text: str) -> str:
+    """The text with the values of `${parameters}`, as Spark's parser takes it. Unknown ones stay."""
+    return str(_packages(session).internal.VariableSubstitution().substitute(text))
 
 
 def scala_seq(session: SparkSession, items: list[JavaObject]) -> JavaObject:
