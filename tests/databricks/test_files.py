@@ -53,6 +53,44 @@ def test_auto_loader_reads_new_files_as_strings(project: DialectProject) -> None
     assert project.rows("SELECT id FROM orders") == [("1",), ("x",)]
 
 
+def test_csv_files_with_another_header_are_refused(project: DialectProject) -> None:
+    """Spark goes by places: values would be in the wrong columns, without a word."""
+    project.define(
+        "bronze.py",
+        """
+        import dlt
+
+        @dlt.table
+        def orders():
+            reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "csv")
+            return reader.load("@IN@/orders")
+
+        @dlt.table
+        def unnamed():
+            reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "csv")
+            return reader.load("@IN@/unnamed")
+        """,
+    )
+    project.data("orders/1.csv", "id,amount\n1,2\n")
+    project.data("unnamed/1.csv", ",amount\n1,2\n")
+    project.run()
+    many = "".join(f"{number},0\n" for number in range(2, 9))
+    # The columns are those of the largest file.
+    project.data("orders/2.csv", f"id,amount\n{many}")
+    project.data("unnamed/2.csv", ",amount\n2,3\n")
+    for header, shown in (("amount,id", "amount, id, not id, amount"), ("op,id,amount", "3 columns, not 2")):
+        project.data("orders/3.csv", f"{header}\n9,1\n")
+        failure = project.pipeline.run().failure("orders")
+        assert "[CSV_HEADER_DIFFERS]" in failure
+        assert f"/orders/3.csv has {shown}" in failure
+    assert project.rows("SELECT id, amount FROM orders") == [("1", "2")]
+    assert project.rows("SELECT _c0, amount FROM unnamed") == [("1", "2"), ("2", "3")]
+    (project.inputs / "orders/3.csv").unlink()
+    project.data("orders/4.csv", "ID,amount\n9,1\n")
+    project.run()
+    assert project.rows("SELECT count(*), max(id) FROM orders") == [(9, "9")]
+
+
 def test_values_that_do_not_fit_are_rescued(project: DialectProject) -> None:
     project.define(
         "bronze.py",

@@ -35,6 +35,10 @@ _CLASSED = re.compile(
     r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] (.+?)(?:\s*SQLSTATE: (\w{5}).*)?$", re.MULTILINE
 )
 _FILE = re.compile(r"while reading file (?:file:/*(?=/))?(\S+?)\.?\s")
+_CSV_HEADER = re.compile(
+    r"CSV header does not conform to the schema\.\s+Header: (?P<header>.*)\s+Schema: (?P<schema>.*)"
+    r"|Header length: (?P<found>\d+), schema size: (?P<expected>\d+)"
+)
 _CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
@@ -48,6 +52,9 @@ def explain(error: Exception, flow: str) -> TautochroneError:
             hint="rows between the two positions are lost to this flow; to accept that, start over with "
             "--full-refresh, or set the source's own option (Kafka: failOnDataLoss=false)",
         )
+    other_header = _CSV_HEADER.search(text)
+    if other_header is not None:
+        return _other_header(other_header, _FILE.search(text), flow)
     condition, sentence, state = "", _sentence(text), None
     if isinstance(error, PySparkException):
         condition, state = error.getCondition() or "", error.getSqlState()
@@ -60,6 +67,18 @@ def explain(error: Exception, flow: str) -> TautochroneError:
     kind = DefinitionError if type(error).__name__ in ("AnalysisException", "ParseException") else IngestError
     return kind(
         condition, f"Flow {flow} failed: {sentence}", sqlstate=state or None, hint=_HINTS.get(condition)
+    )
+
+
+def _other_header(header: re.Match[str], file: re.Match[str] | None, flow: str) -> IngestError:
+    columns = f"{header['found']} columns, not {header['expected']}"
+    if header["header"] is not None:
+        columns = f"{header['header']}, not {header['schema']}"
+    return IngestError(
+        "CSV_HEADER_DIFFERS",
+        f"Flow {flow} failed: the header of {'a file' if file is None else file[1]} has {columns}",
+        hint="values are read by their place: give all files of the folder one header, or read these by a "
+        "flow of their own; with the option enforceSchema = true headers are not compared",
     )
 
 

@@ -7,7 +7,7 @@ what was read is remembered with the table's positions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -109,8 +109,12 @@ def open_files(session: SparkSession, source: FileSource) -> DataFrame:
         if file_format.lower() == "csv":
             # Databricks assumes a header where it takes the columns from the files.
             options.setdefault("header", "true")
-        schema = _inferred(session, source.path, file_format, options, infers=infers)
-        schema = _with_hints(schema, by_name.get("schemahints"))
+        inferred = _inferred(session, source.path, file_format, options, infers=infers)
+        schema = _with_hints(inferred, by_name.get("schemahints"))
+        is_header = len(schema) == len(inferred) and _is_header(inferred.names)
+        if file_format.lower() == "csv" and "enforceschema" not in by_name and is_header:
+            # Auto Loader finds values by the names in each header; Spark goes by places, and can compare.
+            options["enforceSchema"] = "false"
     elif isinstance(schema, str):
         schema = _parsed(schema)
     in_text = file_format.lower() in _TEXT_FORMATS
@@ -173,6 +177,18 @@ def _inferred(
     """The columns of the files that are there now."""
     typed = {**options, **({"inferSchema": "true"} if infers else {"primitivesAsString": "true"})}
     return session.read.format(file_format).options(**typed).load(path).schema
+
+
+def _is_header(names: Sequence[str]) -> bool:
+    """Whether a CSV file has them as its header: Spark gives empty and repeated names their number.
+
+    >>> [_is_header(names) for names in (["id", "name"], ["_c0", "id"], ["a0", "a1"])]
+    [True, False, False]
+    """
+    numbered = [
+        name.removesuffix(str(number)) for number, name in enumerate(names) if name.endswith(str(number))
+    ]
+    return "_c" not in numbered and len(numbered) == len(set(numbered))
 
 
 def _with_hints(schema: StructType, hints: str | None) -> StructType:
