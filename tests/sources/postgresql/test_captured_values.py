@@ -15,7 +15,9 @@ from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.cli.sources import show_sources, source_line
 from tautochrone.model.keyed_apply import column_list, keyed_apply_of
+from tautochrone.model.names import TableName
 from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.sqlite_sink import FORMAT, SqliteSink
 
 CAPTURE = """
 from tautochrone.sources import postgresql
@@ -54,6 +56,32 @@ def test_key_columns_may_have_any_names(names: tuple[str, ...]) -> None:
     apply = keyed_apply_of(properties, "")
     assert apply is not None
     assert apply.keys == names
+
+
+@pytest.mark.spark
+def test_captured_tables_have_properties_of_their_own(captured: Captured) -> None:
+    """Such as the sinks that mirror them with all changes."""
+    database, folder = captured.database, captured.pipeline.folder
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, x text); CREATE TABLE u (id int PRIMARY KEY);"
+        "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 3) i; INSERT INTO u VALUES (1)"
+    )
+    path = folder / "mirror.db"
+    captured.pipeline.write(
+        "definitions/mirror.py",
+        "from pyspark import pipelines as dp\n"
+        f"dp.create_sink('mirror', {FORMAT!r}, {{'path': {str(path)!r}}})\n",
+    )
+    captured.define(', table_properties={"*.t": {"tautochrone.sinks": "mirror"}}')
+    captured.run()
+    mirror, table = SqliteSink("mirror", str(path)), TableName("lake", ("default",), "db_t")
+    assert sorted(mirror.rows(table)) == [(1, "x"), (2, "x"), (3, "x")]
+    database.execute("DELETE FROM t WHERE id = 1; UPDATE t SET x = 'y' WHERE id = 2")
+    database.execute("UPDATE t SET id = 9 WHERE id = 3")
+    captured.run()
+    assert sorted(mirror.rows(table)) == [(2, "y"), (9, "x")]
+    assert mirror.rows(TableName("lake", ("default",), "db_u")) == []
+    mirror.close()
 
 
 @pytest.mark.spark

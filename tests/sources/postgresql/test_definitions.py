@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -116,3 +117,21 @@ def test_a_lake_that_begins_anew_makes_its_copy_stop(
         with pytest.raises(IngestError, match="made anew") as raised:
             original.read(begun, 100)
         assert "slot=" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("table_properties", "hint"),
+    [
+        ({"tautochrone.sinks": "mirror"}, r'table_properties=\{"\*\.\*"'),
+        ({"public.orders": {"tautochrone.sinks": "mirror"}}, "captured are public.t;"),
+        ({"*.*": {"tautochrone.apply.keys": "id"}}, "leave it out"),
+    ],
+)
+def test_wrong_table_properties_are_refused(
+    database: psycopg.Connection, table_properties: Any, hint: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with pytest.raises(DefinitionError) as raised:
+        capture("shop", url=url_of(database), table_properties=table_properties)
+    assert raised.value.error_class == "CAPTURE_PROPERTIES_INVALID"
+    assert re.search(hint, str(raised.value.hint))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from pyspark import pipelines as dp
@@ -18,10 +18,21 @@ from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 
-__all__ = ["check_datasets", "check_name", "define_log", "define_table", "matches_any", "patterns_of"]
+__all__ = [
+    "check_datasets",
+    "check_name",
+    "check_properties",
+    "define_log",
+    "define_table",
+    "matches_any",
+    "patterns_of",
+    "properties_of",
+]
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _PREFIX = "__taut_"
+_APPLY = "tautochrone.apply."
+"""How the names of properties begin by which a captured table is merged."""
 _EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
 """Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
 _INVALID = f"{_PREFIX}invalid"
@@ -80,6 +91,55 @@ def matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def check_properties(
+    capture: str, table_properties: Mapping[str, Mapping[str, str]], relations: Collection[str]
+) -> None:
+    """
+    Args:
+        table_properties: by pattern `schema.table`.
+        relations: the captured tables of the database.
+
+    Raises:
+        DefinitionError: `CAPTURE_PROPERTIES_INVALID`: there is no pattern, a name without `*` is of no
+            captured table, or a property is one of the capture's own.
+
+    >>> check_properties("shop", {"public.orders": {"tautochrone.sinks": "mirror"}}, ["public.orders"])
+    """
+    for pattern, properties in table_properties.items():
+        if not isinstance(properties, Mapping):
+            raise DefinitionError(
+                "CAPTURE_PROPERTIES_INVALID",
+                f"The capture {capture} has table_properties with {pattern!r} and no table that it is for",
+                hint=f'for all tables: table_properties={{"*.*": {{{pattern!r}: {properties!r}}}}}',
+            )
+        if not any(sign in pattern for sign in "*?[") and pattern not in relations:
+            raise DefinitionError(
+                "CAPTURE_PROPERTIES_INVALID",
+                f"The capture {capture} has table_properties for {pattern!r}, which is no captured table",
+                hint=f"captured are {', '.join(sorted(relations))}; a pattern with * may match none",
+            )
+        for name in properties:
+            if name.lower().startswith(_APPLY):
+                raise DefinitionError(
+                    "CAPTURE_PROPERTIES_INVALID",
+                    f"The capture {capture} sets {name}, by which captured tables are merged",
+                    hint="leave it out: the capture sets it itself",
+                )
+
+
+def properties_of(relation: str, table_properties: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The properties of a table: those of all patterns that match, later ones before earlier ones.
+
+    >>> properties_of("eu.orders", {"eu.*": {"a": "1", "b": "1"}, "eu.orders": {"b": "2"}, "us.*": {}})
+    {'a': '1', 'b': '2'}
+    """
+    properties: dict[str, str] = {}
+    for pattern, of_pattern in table_properties.items():
+        if fnmatchcase(relation, pattern):
+            properties |= of_pattern
+    return properties
+
+
 def define_log(name: str, format_name: str, comment: str, retention: str | None) -> None:
     """The log table of a capture, over a stream that `sources.registry` knows by the format.
 
@@ -124,6 +184,7 @@ def define_table(
     comment: str,
     invalid: Sequence[str],
     invalid_values: str,
+    properties: Mapping[str, str],
     has_equal_rows: bool = False,
 ) -> None:
     """A table of the database: the last event of each key.
@@ -134,6 +195,7 @@ def define_table(
         columns: SQL over rows of the log table, with aliases.
         invalid: SQL of texts about values that the types of their columns do not have; NULL: there is none.
         invalid_values: the policy for them, `fail` or `null`.
+        properties: of the lake's table, beside those by which it is merged.
     """
     selected = [*columns, *(f"{column} AS {_PREFIX}{column}" for column in _EVENT_COLUMNS)]
     selected.append(f"{_list_of_invalid(invalid)} AS {_INVALID}")
@@ -143,6 +205,7 @@ def define_table(
         name=dataset if "." in dataset else quoted(dataset),
         comment=comment,
         table_properties={
+            **properties,
             "tautochrone.apply.keys": column_list(keys),
             "tautochrone.apply.sequence": f"{_PREFIX}point, {_PREFIX}sequence",
             "tautochrone.apply.delete": f"{_PREFIX}operation = 'delete'",

@@ -11,17 +11,19 @@ are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
     check_datasets,
     check_name,
+    check_properties,
     define_log,
     define_table,
     matches_any,
     patterns_of,
+    properties_of,
 )
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect, explained
@@ -51,6 +53,7 @@ def capture(
     invalid_values: str = "fail",
     copy_tasks: int = 8,
     log_retention: str | None = None,
+    table_properties: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Capture tables of a MariaDB or MySQL server, each at the same transaction at every checkpoint.
 
@@ -75,10 +78,13 @@ def capture(
             the driver reads it, for executors that have no way to the database.
         log_retention: how long the log table keeps changes, such as `7 days` or `12h`. `0s`: they go as soon
             as all captured tables have them, for who needs no changes but tables. Without it all stay.
+        table_properties: properties of the lake's tables, as of `dp.table`, by patterns `schema.table` with
+            `*`: `{"*.*": {"tautochrone.sinks": "mirror"}}`. Of two patterns that match, the later one counts.
 
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
-            `INVALID_LOG_RETENTION`; `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NOT_LOGGED`;
+            `INVALID_LOG_RETENTION`; `CAPTURE_PROPERTIES_INVALID`;
+            `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NOT_LOGGED`;
             `CAPTURED_TYPE_NOT_SUPPORTED`; `CAPTURED_TABLE_NAME_TAKEN`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the server does not answer, or refuses.
@@ -110,6 +116,8 @@ def capture(
         table.name: f"{name}_{'' if has_one_schema else f'{table.schema}_'}{table.table}" for table in chosen
     }
     check_datasets(name, [(dataset, relation) for relation, dataset in datasets.items()])
+    table_properties = table_properties or {}
+    check_properties(name, table_properties, datasets)
     _captures[name] = Capture(
         name,
         address,
@@ -125,7 +133,10 @@ def capture(
     define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention)
     for table in chosen:
         comment = f"The table {table.name} of the {server} capture {name}"
-        _define_table(name, datasets[table.name], table, comment, patterns_of(as_text), invalid_values)
+        properties = properties_of(table.name, table_properties)
+        _define_table(
+            name, datasets[table.name], table, comment, patterns_of(as_text), invalid_values, properties
+        )
 
 
 def _check_policy(capture: str, argument: str, value: str, known: tuple[str, ...]) -> None:
@@ -144,6 +155,7 @@ def _define_table(
     comment: str,
     text_patterns: Sequence[str],
     policy: str,
+    properties: Mapping[str, str],
 ) -> None:
     columns, invalid = [], []
     for column in table.columns:
@@ -164,4 +176,5 @@ def _define_table(
         comment=comment,
         invalid=invalid,
         invalid_values=policy,
+        properties=properties,
     )

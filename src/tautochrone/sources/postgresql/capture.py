@@ -12,17 +12,19 @@ are loaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
     check_datasets,
     check_name,
+    check_properties,
     define_log,
     define_table,
     matches_any,
     patterns_of,
+    properties_of,
 )
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url, connect, explained
@@ -53,6 +55,7 @@ def capture(
     invalid_values: str = "fail",
     copy_tasks: int = 8,
     log_retention: str | None = None,
+    table_properties: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Capture tables of a PostgreSQL database, each at the same transaction at every checkpoint.
 
@@ -75,10 +78,13 @@ def capture(
             the driver reads it, for executors that have no way to the database.
         log_retention: how long the log table keeps changes, such as `7 days` or `12h`. `0s`: they go as soon
             as all captured tables have them, for who needs no changes but tables. Without it all stay.
+        table_properties: properties of the lake's tables, as of `dp.table`, by patterns `schema.table` with
+            `*`: `{"*.*": {"tautochrone.sinks": "mirror"}}`. Of two patterns that match, the later one counts.
 
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
-            `INVALID_LOG_RETENTION`; `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NAME_TAKEN`.
+            `INVALID_LOG_RETENTION`; `CAPTURE_PROPERTIES_INVALID`;
+            `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NAME_TAKEN`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the database does not answer, or refuses.
     """
@@ -107,6 +113,8 @@ def capture(
         chosen = captured_tables(existing, patterns_of(tables), patterns_of(exclude), name)
         columns = [with_built_in_types(connection, table.columns) for table in chosen]
     check_datasets(name, [(_dataset(name, table), table.name) for table in chosen])
+    table_properties = table_properties or {}
+    check_properties(name, table_properties, [table.name for table in chosen])
     _captures[name] = Capture(
         name=name,
         url=url,
@@ -123,7 +131,8 @@ def capture(
     for table, columns_of_table in zip(chosen, columns, strict=True):
         names = [column.name for column in table.columns]
         texts = [column for column in names if matches_any(f"{table.name}.{column}", patterns_of(as_text))]
-        _define_table(name, table, columns_of_table, texts, invalid_values)
+        properties = properties_of(table.name, table_properties)
+        _define_table(name, table, columns_of_table, texts, invalid_values, properties)
 
 
 def _dataset(capture: str, table: CapturedTable) -> str:
@@ -132,7 +141,12 @@ def _dataset(capture: str, table: CapturedTable) -> str:
 
 
 def _define_table(
-    name: str, table: CapturedTable, columns_of_table: Sequence[Column], texts: Sequence[str], policy: str
+    name: str,
+    table: CapturedTable,
+    columns_of_table: Sequence[Column],
+    texts: Sequence[str],
+    policy: str,
+    properties: Mapping[str, str],
 ) -> None:
     columns = []
     invalid_values = []
@@ -154,4 +168,5 @@ def _define_table(
         comment=f"The table {table.name} of the PostgreSQL capture {name}",
         invalid=invalid_values,
         invalid_values=policy,
+        properties=properties,
     )
