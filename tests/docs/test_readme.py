@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def test_the_quickstart(tmp_path: Path) -> None:
     set_up, *steps = blocks(section("Quickstart"))
     assert "make setup" in set_up.text
     follow.follow(steps, tmp_path, environment, timeout_s=880, log=tmp_path / "log")
+
+
+def test_the_commands_to_try_are_those_of_the_makefile() -> None:
+    commands = re.findall(r"^make ([a-z-]+)", section("Try it"), re.M)
+    assert {"demo", "test"} <= set(commands)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(commands) <= targets
 
 
 @pytest.mark.slow

@@ -170,5 +170,24 @@ def test_tables_of_others_and_changed_columns_are_refused(bench: PostgresqlBench
         with pytest.raises(SinkError) as refused:
             sink.ensure(ORDERS, schema, [], Fence(1))
         assert refused.value.error_class == error_class
-    with pytest.raises(SinkError, match="password in its url"):
-        postgresql_options("mirror", {"url": "postgresql://u:secret@h/d"})
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("postgresql://u:secret@h/d", "has a password in its url"),
+        ("host=h password=secret", "has a password in its url"),
+        ("mysql://h/secret", "no connection string of PostgreSQL"),
+        ("secret", "no connection string of PostgreSQL"),
+    ],
+)
+def test_urls_that_are_refused(url: str, problem: str) -> None:
+    with pytest.raises(SinkError, match=problem) as refused:
+        postgresql_options("mirror", {"url": url})
+    assert refused.value.error_class == "SINK_OPTION_INVALID"
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize("url", ["postgresql://h/d?sslmode=require", "postgres:///d", "host=/run dbname=d"])
+def test_urls_are_connection_strings_of_libpq(url: str) -> None:
+    assert postgresql_options("mirror", {"url": url}).url == url

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from tautochrone.sinks.common.options import (
     invalid_option,
@@ -13,6 +12,7 @@ from tautochrone.sinks.common.options import (
     require_known,
     require_option,
 )
+from tautochrone.sinks.common.packages import needs_package
 
 __all__ = ["PostgresqlOptions", "postgresql_options"]
 
@@ -45,14 +45,21 @@ def postgresql_options(name: str, options: Mapping[str, str]) -> PostgresqlOptio
         >>> postgresql_options("mirror", {"url": "postgresql://reports@db.example/shop"}).schema
         'lake'
     """
-    hint = "postgresql://user@host:5432/database?sslmode=verify-full"
-    url = urlsplit(require_option(name, "postgresql", options, "url", hint))
+    hint = "postgresql://user@host:5432/database?sslmode=verify-full, or host=… dbname=…"
+    url = require_option(name, "postgresql", options, "url", hint)
     require_known(name, options, _NAMES)
-    if url.scheme not in ("postgresql", "postgres"):
+    with needs_package(name, "psycopg", "postgres"):
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+    try:
+        parts = conninfo_to_dict(url)
+    except ProgrammingError:
+        # The error has the text in it, which may have a password.
         raise invalid_option(
-            name, f"cannot read the url {url.scheme}://…", "Write postgresql://user@host/database."
-        )
-    refuse_password(name, url.password or None)
+            name, "has a url that is no connection string of PostgreSQL", f"Write {hint}."
+        ) from None
+    password = parts.get("password")
+    refuse_password(name, str(password) if password else None)
     return PostgresqlOptions(
         url=options["url"],
         user=options.get("user", ""),
