@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.clickhouse.dashboards import Client
@@ -17,6 +18,7 @@ from tests.metaservice.serving import serving
 from tautochrone.app.participants import open_participants
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
+from tautochrone.metaservice import leftovers
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.metaservice.http.access import Access, Role
@@ -268,3 +270,41 @@ def test_a_lost_table_is_said_and_the_hint_helps(loader: Loader) -> None:
     loader.coordinator.sweep()
     assert loader.shown() == [1, 2, 3, 4, 4, 5]
     assert loader.left() == []
+
+
+def test_what_was_staged_and_taken_after_a_rollback_goes_away(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_MIN_AGE_MS", 0)
+    loader.begin("load-1", loader.stage("load-1"))
+    begun = loader.store.transactions.get("load-1")
+    assert begun is not None
+    assert loader.coordinator.rollback("load-1", "loader", 1) is _S.ABORTED
+    assert loader.left() == []
+    # A program is late, and another service had read the transaction before it was rolled back.
+    loader.stage("load-1")
+    loader.participants["warehouse"].prepare(begun, loader.store.transactions.chunks("load-1"))
+    loader.stage("load-1", chunk="1")
+    gone = loader.left()
+    assert sorted(name.split("_")[1] for name in gone) == ["staged", "taken"]
+    live = loader.stage("load-2")
+    loader.begin("load-2", live)
+    loader.stage("of-another-installation")
+    # Its rows are not in `orders`, and somebody said that they are.
+    loader.begin("by-hand", loader.stage("by-hand", [(9, 90)]))
+    assert loader.coordinator.prepare("by-hand", "loader", 1) is _S.PREPARED
+    by_hand = loader.store.transactions
+    by_hand.commit("by-hand", "loader", 1)
+    by_hand.settle("by-hand", TransactionOperation.CONFIRM)
+    expected = sorted(set(loader.left()) - set(gone))
+    events: list[tuple[str, dict[str, Any]]] = []
+    service = TransactionCoordinator(
+        loader.store, loader.participants, emit=lambda event, **fields: events.append((event, fields))
+    )
+    service.sweep()
+    service.join(30)
+    assert loader.left() == expected
+    ((event, fields),) = events
+    assert (event, sorted(fields["tables"])) == ("transaction_leftovers_dropped", gone)
+    assert loader.commit("load-2") is _S.COMMITTED
+    assert loader.shown() == [1, 2, 3, 4]

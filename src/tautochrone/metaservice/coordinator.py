@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import Store
+from tautochrone.metaservice.leftovers import Leftovers
 from tautochrone.metaservice.participant_calls import CALLS_AT_ONCE, ParticipantCalls
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.events import Emit
@@ -64,8 +65,8 @@ class TransactionCoordinator:
     Args:
         store: where the transactions are recorded.
         participants: who carries decisions out, by name.
-        emit: receives `transaction_needs_attention`, `transaction_failed`, `transaction_expired` and
-            `transaction_participant_slow`; None: they are logged.
+        emit: receives `transaction_needs_attention`, `transaction_failed`, `transaction_expired`,
+            `transaction_participant_slow` and `transaction_leftovers_dropped`; None: they are logged.
         keep_ids_ms: how long ids of ended transactions are kept, a day at least; None: for ever.
         slow_s: a participant that takes longer for one transaction is reported.
     """
@@ -92,6 +93,7 @@ class TransactionCoordinator:
         self._locks: WeakValueDictionary[str, _TransactionLock] = WeakValueDictionary()
         self._locks_guard = Lock()
         self._calls = ParticipantCalls(self._emit, slow_s=slow_s)
+        self._leftovers = Leftovers(self._store, participants, self._emit)
 
     def begin(
         self, transaction: str, owner: str, fence: int, timeout_ms: int, participant: str = CLIENT
@@ -192,6 +194,9 @@ class TransactionCoordinator:
             self._store.forget_chunks(now_ms - _CHUNKS_KEPT_MS)
             if self._keep_ids_ms is not None:
                 self._store.forget_ended(now_ms - self._keep_ids_ms)
+            # In the participants' threads: one that does not answer holds up nobody else.
+            names = {name: [name] for name in self._leftovers.participants}
+            self._calls.sweep(names, lambda name: self._leftovers.drop(name, now_ms))
 
     def join(self, timeout_s: float) -> None:
         """Wait for what participants are carrying out, as long as that at most."""

@@ -457,6 +457,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     ReasonCode.CHECKPOINT_RETENTION: _retention_text,
     ReasonCode.VERSIONS_NOT_NEEDED: "no checkpoint, pin, tag or refresh needs them",
+    ReasonCode.TRANSACTION_HAD_ENDED: "the transaction was {state} when something was staged for it",
     ReasonCode.SMALL_FILES: "at least {min_files} small files, or a file of which half is deleted",
     ReasonCode.COMPACTION_FAILED: "{text}",
     ReasonCode.FILES_UNREFERENCED: _unreferenced_text,

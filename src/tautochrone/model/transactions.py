@@ -26,6 +26,8 @@ __all__ = [
     "CoordinatedTransaction",
     "Participant",
     "ShardedParticipant",
+    "Staged",
+    "TidyParticipant",
     "TransactionChunk",
     "TransactionOperation",
 ]
@@ -171,3 +173,38 @@ class ShardedParticipant(Protocol):
 
     def server_of(self, transaction: CoordinatedTransaction, chunk: TransactionChunk) -> str | None:
         """The server that has to take the chunk; None: any of them. The answer never changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """Something in a target that was staged for a transaction.
+
+    Attributes:
+        key: of the transaction, as `TidyParticipant.key_of` computes it.
+        name: in the target's spelling.
+        server: that has it.
+        age_ms: for how long it has been there, by the target's clock.
+    """
+
+    key: str
+    name: str
+    server: str
+    age_ms: int
+
+
+@runtime_checkable
+class TidyParticipant(Protocol):
+    """What a participant offers too that can tell what is staged in its target, by whomever."""
+
+    def key_of(self, transaction: str) -> str:
+        """What the names of everything that is staged for a transaction have in common."""
+
+    def staged(self) -> Sequence[Staged]:
+        """Everything that is staged in the target, also by programs of other services."""
+
+    def drop(self, transaction: CoordinatedTransaction, staged: Sequence[Staged]) -> Sequence[str]:
+        """Drop what an ended transaction left, if its rows are not needed. Repeatable.
+
+        Returns:
+            The names of what was dropped.
+        """

@@ -39,6 +39,7 @@ READS = {
     "require_free", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
     "shared_clocks", "skipped_files", "standing", "status", "table_ids", "timeline", "versions_at",
     "why_absent", "transaction", "transaction_chunks", "transactions", "due_transactions",
+    "ended_transactions",
     "transaction_forgotten", "transaction_serial",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""

@@ -166,6 +166,10 @@ class Transactions(Protocol):
             attention: only those that need attention.
         """
 
+    @reads(wire="ended_transactions")
+    def ended(self, participant: str, since_ms: int) -> tuple[CoordinatedTransaction, ...]:
+        """A participant's transactions that ended since this time and are kept, by their ids."""
+
     @reads(wire="due_transactions")
     def due(self) -> tuple[CoordinatedTransaction, ...]:
         """Decided transactions that were not carried out by now, without those that need attention."""

@@ -213,6 +213,13 @@ class SqlTransactions(Repository):
         with self._read() as connection:
             return tuple(map(_transaction, connection.execute(query.order_by(_T.id).limit(limit))))
 
+    def ended(self, participant: str, since_ms: int) -> tuple[CoordinatedTransaction, ...]:
+        query = select(t.transactions).where(
+            _T.state.in_(ENDED), _T.changed_at_ms >= since_ms, _T.participant == participant
+        )
+        with self._read() as connection:
+            return tuple(map(_transaction, connection.execute(query.order_by(_T.id))))
+
     def due(self) -> tuple[CoordinatedTransaction, ...]:
         query = select(t.transactions).where(
             _T.state.in_(DECIDED), _T.needs_attention.is_(False), _T.due_at_ms <= self._clock()

@@ -27,7 +27,8 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from tautochrone.errors import SinkError
-from tautochrone.model.transactions import CoordinatedTransaction, TransactionChunk
+from tautochrone.model.sink import TransactionState
+from tautochrone.model.transactions import CoordinatedTransaction, Staged, TransactionChunk
 from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.participant_options import participant_options
@@ -43,6 +44,7 @@ __all__ = [
 
 _COMMITTED = "taut_committed"
 _STAGED, _TAKEN, _MOVING = "taut_staged_", "taut_taken_", "taut_moving_"
+_STAGED_NAME = re.compile(rf"(?:{_STAGED}|{_TAKEN})(?P<key>[0-9a-f]{{32}})_")
 _CHUNK_ID = re.compile(r"[A-Za-z0-9]{1,64}")
 _QUIET_S = 30.0
 """How long a statement of which the answer was lost may still run."""
@@ -136,6 +138,24 @@ class ClickHouseParticipant:
                 server.require_not_committed(transaction.id)
             for server in servers.values():
                 server.drop_all(transaction.id)
+
+    def key_of(self, transaction: str) -> str:
+        return _digest(transaction)
+
+    def staged(self) -> Sequence[Staged]:
+        with self._connected() as servers:
+            return [each for name, server in servers.items() for each in server.staged(name)]
+
+    def drop(self, transaction: CoordinatedTransaction, staged: Sequence[Staged]) -> Sequence[str]:
+        """A commit that somebody confirmed by hand may not have moved its rows: they stay."""
+        dropped: list[str] = []
+        with self._connected() as servers:
+            for each in staged:
+                server = servers[each.server]
+                if transaction.state is TransactionState.ABORTED or server.is_committed(transaction.id):
+                    server.drop(each.name)
+                    dropped.append(each.name)
+        return dropped
 
     @contextmanager
     def _connected(self) -> Iterator[Mapping[str, _Server]]:
@@ -276,7 +296,7 @@ class _Server:
             self._require_same_structure(is_whole[0], chunk)
             unneeded = [table for table in taken if table != is_whole[0]]
             for table in [*unneeded, *([staged] if is_staged else [])]:
-                self._drop(table)
+                self.drop(table)
             return
         if not is_staged:
             if taken:
@@ -290,7 +310,7 @@ class _Server:
                 sqlstate="55000",
             )
         for table in taken:
-            self._drop(table)
+            self.drop(table)
         own = self._renamed(staged, _TAKEN, transaction, chunk)
         self._require_same_structure(own, chunk)
         content = self._content(own)
@@ -317,11 +337,30 @@ class _Server:
             f"VALUES ({text_sql(transaction.id)}, {text_sql(transaction.owner)})"
         )
 
+    def staged(self, server: str) -> list[Staged]:
+        """The staged and the taken tables of all transactions, of whatever service."""
+        rows = self._engine.rows(
+            "SELECT name, toString(greatest(0, dateDiff('second', metadata_modification_time, now()))) "
+            f"FROM system.tables WHERE database = {text_sql(self._database)} "
+            f"AND (startsWith(name, {text_sql(_STAGED)}) OR startsWith(name, {text_sql(_TAKEN)})) "
+            "ORDER BY name"
+        )
+        tables = ((_STAGED_NAME.match(str(name)), str(name), int(age_s)) for name, age_s in rows)
+        return [
+            Staged(key=match["key"], name=name, server=server, age_ms=age_s * 1000)
+            for match, name, age_s in tables
+            if match is not None
+        ]
+
     def drop_all(self, transaction: str) -> None:
         """Drop all tables of a transaction, also those of chunks that were never registered."""
         for prefix in (_STAGED, _TAKEN, _MOVING):
             for table in self._tables(prefix, transaction):
-                self._drop(table)
+                self.drop(table)
+
+    def drop(self, table: str) -> None:
+        # Without SYNC, which would wait for an insert that does not end.
+        self._engine.run(f"DROP TABLE IF EXISTS {self._qualified(table)}")
 
     def _table_to_move(self, transaction: str, chunk: TransactionChunk) -> str:
         """The table of a prepared chunk, under a name that no other service knows."""
@@ -435,10 +474,6 @@ class _Server:
             parameters={"participant": self._name},
             sqlstate="55000",
         )
-
-    def _drop(self, table: str) -> None:
-        # Without SYNC, which would wait for an insert that does not end.
-        self._engine.run(f"DROP TABLE IF EXISTS {self._qualified(table)}")
 
     def _qualified(self, table: str) -> str:
         return f"{name_sql(self._database)}.{name_sql(table)}"
