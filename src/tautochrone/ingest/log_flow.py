@@ -31,7 +31,7 @@ from tautochrone.model.effects import Effects, Step
 from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms
 from tautochrone.model.lake import Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.model.source import BulkOnExecutors, ChangeLog, SourceRows
+from tautochrone.model.source import BulkOnExecutors, ChangeLog, LogBatch, SourceRows
 from tautochrone.model.source_position import LogPosition
 from tautochrone.model.task_stage import TaskStage
 
@@ -165,15 +165,28 @@ class LogFlow(PolledFlow):
         batch = self.log.read(position, self.max_events)
         if batch.copied_again:
             self._reached = self._resume(batch.position, batch.copied_again)
+            self._tell_ignored(batch)
             return False
         bulk = batch.position.bulk.at(batch.position.point)
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
         reached = replace(batch.position, bulk=bulk, source_ms=source_ms)
         if reached != self.position or batch.rows.num_rows:
             position = self._commit(batch.rows, position, reached, source_ms=batch.source_ms)
+        self._tell_ignored(batch)
         self._acknowledge(position)
         self._reached = position
         return batch.caught_up and not position.bulk.pending
+
+    def _tell_ignored(self, batch: LogBatch) -> None:
+        """After a crash it may be told again, as it may read them again."""
+        for relation, reason in batch.ignored.items():
+            self.emit(
+                "schema_change_ignored",
+                flow=self.name,
+                dataset=str(self.table),
+                relation=relation,
+                reason=reason,
+            )
 
     def _raise_alarms(self, position: LogPosition) -> None:
         """Now and then. Each alarm is repeated as long as its cause lasts."""

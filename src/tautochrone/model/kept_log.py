@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import LogPosition
 
-__all__ = ["AwaitsTransactions", "KeepsLogs", "KeptLog", "RaisesAlarms"]
+__all__ = ["AwaitsTransactions", "KeepsColumns", "KeepsLogs", "KeptLog", "RaisesAlarms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +59,12 @@ class AwaitsTransactions(Protocol):
     def open_transactions(self) -> Sequence[Reason]:
         """Those that a copy which begins now waits for, the oldest first. By a connection of its own, so it
         can be asked while another thread waits."""
+
+
+@runtime_checkable
+class KeepsColumns(Protocol):
+    """A change log that may pass over columns which the tables of the lake do not take."""
+
+    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
+        """The columns that the lake's tables have, by relation, whether the database still has them or not.
+        Of a relation that is missing here it is not known."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["KeyedApply", "column_list", "keyed_apply_of"]
+__all__ = ["KeyedApply", "column_list", "keyed_apply_of", "with_kept_columns"]
 
 _PREFIX = "tautochrone.apply."
 
@@ -36,6 +36,9 @@ class KeyedApply:
             (see `runtime.refresh.weighted_apply`). `keys` are all columns then.
         copied: a condition; an event that meets it names the snapshot of a copy of the whole table.
         dropped: columns of the query that the table does not have.
+        keeps_columns: once the table exists it gets no new columns.
+        ignored: columns of the query that it has not got for that reason.
+        absent: columns that it keeps, and that the query no longer has: NULL in rows that change.
     """
 
     keys: tuple[str, ...]
@@ -52,6 +55,9 @@ class KeyedApply:
     weight: str | None = None
     copied: str | None = None
     dropped: tuple[str, ...] = ()
+    keeps_columns: bool = False
+    ignored: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
 
 
 def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply | None:
@@ -90,7 +96,30 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
         copied=texts.get("copied"),
         invalid_is_null=texts.get("invalid_values") == "null",
         dropped=_columns(texts.get("dropped", "")),
+        keeps_columns=texts.get("columns") == "kept",
+        ignored=_columns(texts.get("ignored", "")),
+        absent=_columns(texts.get("absent", "")),
     )
+
+
+def with_kept_columns(
+    properties: Mapping[str, str], query: Sequence[str], stored: Sequence[str]
+) -> dict[str, str]:
+    """The properties of a table that keeps its columns.
+
+    Args:
+        query: the columns that the table would get.
+        stored: those that it has.
+
+    >>> with_kept_columns({}, ["id", "b"], ["id", "a"])
+    {'tautochrone.apply.ignored': 'b', 'tautochrone.apply.absent': 'a'}
+    """
+    of_query, of_table = ({name.lower() for name in names} for names in (query, stored))
+    return {
+        **properties,
+        f"{_PREFIX}ignored": column_list([name for name in query if name.lower() not in of_table]),
+        f"{_PREFIX}absent": column_list([name for name in stored if name.lower() not in of_query]),
+    }
 
 
 def column_list(names: Sequence[str]) -> str:

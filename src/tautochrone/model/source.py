@@ -78,6 +78,7 @@ class LogBatch:
             does not say.
         copied_again: relations whose rows changed in a way that the log does not show, and why they must be
             copied: `ChangeLog.resume` with the position plans it. The batch has no rows then.
+        ignored: changes of columns up to the position that are not followed, by relation.
     """
 
     rows: SourceRows
@@ -85,6 +86,7 @@ class LogBatch:
     caught_up: bool
     source_ms: int | None = None
     copied_again: Mapping[str, Reason] = field(default_factory=dict)
+    ignored: Mapping[str, Reason] = field(default_factory=dict)
 
 
 class ChangeLog(Source, Protocol):

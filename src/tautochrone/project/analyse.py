@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.keyed_apply import keyed_apply_of, with_kept_columns
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.auto_cdc_events import event_table, over_event_tables, over_snapshot_table
@@ -201,11 +202,22 @@ class _Analysis:
             self._empty_catalog.session,
         )
         if dataset.kind is DatasetKind.STREAMING_TABLE:
-            schema = with_stored(schema, self._external_schema(dataset.name))
+            schema = self._with_stored(dataset, schema)
         self._schemas[dataset.name] = self._empty_catalog.create_table(
             dataset.name, schema, str(dataset.location)
         )
         self._order.append(dataset.name)
+
+    def _with_stored(self, dataset: Dataset, schema: StructType) -> StructType:
+        stored = self._external_schema(dataset.name)
+        apply = keyed_apply_of(dataset.properties, str(dataset.location))
+        if stored is None or apply is None or not apply.keeps_columns:
+            return with_stored(schema, stored)
+        properties = with_kept_columns(dataset.properties, schema.fieldNames(), stored.fieldNames())
+        datasets = {**self._definitions.datasets, dataset.name: replace(dataset, properties=properties)}
+        self._definitions = replace(self._definitions, datasets=datasets)
+        kept = {name.lower() for name in stored.fieldNames()}
+        return with_stored(StructType([field for field in schema if field.name.lower() in kept]), stored)
 
     def _over_event_table(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
         """The events of an AUTO CDC flow, read from the table that takes them."""

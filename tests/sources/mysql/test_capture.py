@@ -81,3 +81,24 @@ def test_crashes_while_tables_are_copied_again(bank: MariaBank, schema: Schema, 
     bank.work()
     bank.run().require_completed()
     bank.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes_while_columns_are_ignored(bank: MariaBank, schema: Schema, when: str) -> None:
+    """Columns come and go behind those that the lake has; at times a table is copied again meanwhile."""
+    definition = bank.folder / "transformations" / "bank.py"
+    definition.write_text(definition.read_text().replace("tables=", 'schema_changes="ignore", tables='))
+    with bank.load():
+        bank.run()
+        for number, step in enumerate((*IN_THE_BULK, *IN_THE_TAIL)):
+            table = "accounts" if number % 2 else "savings"
+            schema.run(f"ALTER TABLE {table} ADD COLUMN c{number} INT NOT NULL DEFAULT {number}")
+            if number % 3 == 0:
+                schema.run(f"ALTER TABLE {table} ORDER BY id")
+            attempt = bank.run(Strike(step, when, "crash"))
+            assert not attempt.named("columns_added")
+            schema.run(f"ALTER TABLE {table} DROP COLUMN c{number}, COMMENT '{number}'")
+    bank.work()
+    bank.run().require_completed()
+    bank.check()

@@ -331,6 +331,49 @@ def test_a_table_is_copied_anew_on_demand(schema: Schema) -> None:
     log.close()
 
 
+def test_columns_that_the_lake_does_not_take_are_passed_over(schema: Schema) -> None:
+    schema.run(_TABLE)
+    name = f"{schema.name}.t"
+
+    def loaded() -> MySQLChangeLog:
+        log = MySQLChangeLog(replace(schema.capture(), keeps_columns=True))
+        log.know_columns({name: ["ID", "a", "gone"]})
+        return log
+
+    log = loaded()
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    schema.run("ALTER TABLE t ADD COLUMN more INT", "INSERT INTO t VALUES (1, 'x', 7)")
+    batch = log.read(position, 100)
+    assert (events(batch.rows), set(batch.ignored), batch.copied_again) == (
+        [("insert", "1", "x")],
+        {name},
+        {},
+    )
+    log.close()
+    log, position = loaded(), batch.position
+    assert log.resume(position) == position
+    log.know_columns({name: ["id", "a", "more"]})
+    assert set(log.resume(position).bulk.pending) == {name}
+    log.close()
+    # The lake's table has a column of that name.
+    log = loaded()
+    assert log.resume(position) == position
+    schema.run("ALTER TABLE t ADD COLUMN Gone INT")
+    with pytest.raises(DefinitionsOutdatedError):
+        log.read(position, 100)
+    log = loaded()
+    resumed = log.resume(position)
+    assert set(resumed.bulk.pending) == {name}
+    schema.run("INSERT INTO t VALUES (2, 'y', 8, 9)")
+    (row,) = log.read(resumed, 100).rows.to_pylist()
+    assert dict(row["columns"]) == {"id": "2", "a": "y", "more": "8", "Gone": "9"}
+    log.close()
+    # It lacks a column, which another policy takes over.
+    evolving = schema.change_log()
+    assert set(evolving.resume(replace(resumed, bulk=BulkProgress())).bulk.pending) == {name}
+    evolving.close()
+
+
 def test_a_table_that_comes_while_the_log_is_read_ends_the_flow_once(schema: Schema) -> None:
     schema.run(_TABLE)
     log = MySQLChangeLog(replace(schema.capture(), patterns=[f"{schema.name}.*"], exclude=["*.hidden_*"]))

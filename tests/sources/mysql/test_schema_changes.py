@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,23 +12,24 @@ import pymysql
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql import bulk
+from tautochrone.sources.mysql.change_log import MySQLChangeLog
 from tautochrone.testing import mariadb
 from tautochrone.testing.harness import Happened, Pipeline
 
 from .conftest import Schema
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    pytest.mark.parametrize("schema", ["mariadb"], indirect=True),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+_MARIADB = pytest.mark.parametrize("schema", ["mariadb"], indirect=True)
 
+_ACCOUNTS = ", ".join(f"({number}, 'o{number}', 100)" for number in range(1, 201))
+_NOTES = ", ".join(f"({number}, '{chr(96 + number) * 300}')" for number in range(1, 21))
 _DDL = (
     "CREATE TABLE accounts (id INT PRIMARY KEY, owner VARCHAR(20), balance INT)",
-    "INSERT INTO accounts SELECT seq, CONCAT('o', seq), 100 FROM seq_1_to_200",
+    f"INSERT INTO accounts VALUES {_ACCOUNTS}",
     "CREATE TABLE notes (id INT PRIMARY KEY, note TEXT)",
-    "INSERT INTO notes SELECT seq, REPEAT(CHAR(96 + seq), 300) FROM seq_1_to_20",
+    f"INSERT INTO notes VALUES {_NOTES}",
     "CREATE TABLE cards (number BIGINT PRIMARY KEY, account INT)",
     "INSERT INTO cards VALUES (7, 1), (8, 2)",
 )
@@ -42,20 +43,36 @@ mysql.capture("bank", url="{url}", tables="{schema}.*"{more})
 class Captured:
     """A database and the pipeline that captures it."""
 
-    def __init__(self, schema: Schema, folder: Path, spark: SparkSession) -> None:
-        self.schema = schema
+    def __init__(
+        self, schema: Schema, folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.schema, self.monkeypatch = schema, monkeypatch
         self.pipeline = Pipeline(folder, spark)
         schema.run(*_DDL)
         self.define()
 
     def define(self, more: str = "") -> None:
-        text = _CAPTURE.format(url=mariadb.server_url(), schema=self.schema.name, more=more)
+        text = _CAPTURE.format(url=self.schema.server.server_url(), schema=self.schema.name, more=more)
         self.pipeline.write("definitions/bank.py", text)
 
     def run(self) -> Happened:
         happened = self.pipeline.run()
         assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
         return happened
+
+    def during_the_run(self, *statements: str) -> None:
+        """The next run has loaded its definitions when the database executes these."""
+        resume = MySQLChangeLog.resume
+
+        def after_statements(
+            log: MySQLChangeLog, position: LogPosition, anew: Collection[str] = ()
+        ) -> LogPosition:
+            resumed = resume(log, position, anew)
+            self.monkeypatch.setattr(MySQLChangeLog, "resume", resume)
+            self.schema.run(*statements)
+            return resumed
+
+        self.monkeypatch.setattr(MySQLChangeLog, "resume", after_statements)
 
     def require_equal(self, table: str, columns: str) -> None:
         """The table holds the rows of the database."""
@@ -68,11 +85,12 @@ def captured(
     schema: Schema, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Captured]:
     monkeypatch.setattr(bulk, "CHUNK_BYTES", 8 * 1024)
-    capture = Captured(schema, tmp_path, spark)
+    capture = Captured(schema, tmp_path, spark, monkeypatch)
     yield capture
     capture.pipeline.close()
 
 
+@_MARIADB
 def test_changed_tables_are_copied_again(captured: Captured) -> None:
     schema = captured.schema
     captured.run()
@@ -110,6 +128,65 @@ def test_changed_tables_are_copied_again(captured: Captured) -> None:
     captured.require_equal("cards", "number, account")
     captured.require_equal("older", "id, note")
     captured.require_equal("notes", "id, note")
+
+
+@pytest.mark.parametrize("schema", ["mariadb", "mysql"], indirect=True)
+def test_ignored_columns_are_not_taken_over(captured: Captured) -> None:
+    schema, accounts = captured.schema, f"{captured.schema.name}.accounts"
+    captured.define(', schema_changes="ignore"')
+    captured.run()
+    # The definitions are of before these statements; the run finds them in the log.
+    captured.during_the_run(
+        # Behind the others: images of rows get longer, and nothing is copied.
+        "ALTER TABLE accounts ADD COLUMN tier VARCHAR(9) NOT NULL DEFAULT 'basic', ADD since DATETIME",
+        "UPDATE accounts SET tier = 'gold', balance = 7, since = '2026-01-02' WHERE id = 3",
+        "ALTER TABLE accounts RENAME COLUMN tier TO level, MODIFY since DATETIME COMMENT 'x'",
+        "INSERT INTO accounts VALUES (901, 'new', 5, 'gold', NULL)",
+        "ALTER TABLE notes COMMENT 'harmless'",
+        "DELETE FROM notes WHERE id = 2",
+    )
+    happened = captured.run()
+    events = {(event["relation"], event["reason_code"]) for event in happened.of("schema_change_ignored")}
+    assert events == {(accounts, "COLUMNS_CHANGED_AT_SOURCE")}
+    assert not happened.of("bulk_again")
+    captured.require_equal("accounts", "id, owner, balance")
+    captured.require_equal("notes", "id, note")
+    # Before others: the log has no names of columns, so the run copies the table.
+    captured.during_the_run(
+        "ALTER TABLE accounts ADD COLUMN made DATETIME FIRST",
+        "UPDATE accounts SET made = '2026-01-02', balance = 9 WHERE id = 4",
+        "ALTER TABLE notes DROP COLUMN note",
+        "INSERT INTO notes VALUES (77)",
+    )
+    happened = captured.run()
+    (ignored,) = happened.of("columns_ignored")
+    assert (ignored["columns"], ignored["absent"]) == (["level", "since"], [])
+    assert ignored["reason_code"] == "TABLE_KEEPS_COLUMNS"
+    assert {event["relation"] for event in happened.of("schema_change_ignored")} == {
+        accounts,
+        f"{schema.name}.notes",
+    }
+    assert {event["reason_code"] for event in happened.of("bulk_again")} == {"SEVERAL"}
+    captured.require_equal("accounts", "id, owner, balance")
+    captured.require_equal("notes", "id")
+    assert captured.pipeline.query("SELECT DISTINCT note FROM bank_notes") == [(None,)]
+    schema.run("ALTER TABLE cards DROP COLUMN account", "INSERT INTO cards VALUES (70)")
+    happened = captured.run()
+    assert ["note"] in [event["absent"] for event in happened.of("columns_ignored")]
+    captured.require_equal("cards", "number")
+    assert [row[0] for row in captured.pipeline.query("SELECT account FROM bank_cards")] == [None] * 3
+    # Behind the others, but the lake's table has it: it is taken over, and the definitions must have it.
+    captured.during_the_run("ALTER TABLE cards ADD COLUMN account INT NOT NULL DEFAULT 5")
+    happened = captured.pipeline.run()
+    assert "CAPTURED_TABLE_CHANGED" in str([event.get("error") for event in happened])
+    captured.run()
+    captured.require_equal("cards", "number, account")
+    schema.run("ALTER TABLE notes ADD COLUMN note TEXT", "UPDATE notes SET note = 'again' WHERE id = 77")
+    captured.run()
+    captured.require_equal("notes", "id, note")
+    captured.define()
+    captured.run()
+    captured.require_equal("accounts", "id, owner, balance, level, since, made")
 
 
 def _statements(pick: random.Random) -> list[str]:
@@ -171,6 +248,7 @@ def _changing(schema: str, pick: random.Random) -> Iterator[None]:
         thread.join()
 
 
+@_MARIADB
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_statements_while_runs_go_on(captured: Captured, seed: int) -> None:

@@ -21,6 +21,7 @@ from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta import DatasetEntry
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
+from tautochrone.model.keyed_apply import keyed_apply_of
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -226,7 +227,21 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
         if added:
             reason = Reason.of(ReasonCode.COLUMNS_IN_DEFINITION)
             job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
+        _tell_kept_columns(job, table.name)
     table.raise_fence(table.fork(), job.commit_metadata())
+
+
+def _tell_kept_columns(job: Job, name: TableName) -> None:
+    dataset = job.definitions.datasets[name]
+    apply = keyed_apply_of(dataset.properties, str(dataset.location))
+    if apply is not None and (apply.ignored or apply.absent):
+        job.emit(
+            "columns_ignored",
+            dataset=str(name),
+            columns=list(apply.ignored),
+            absent=list(apply.absent),
+            reason=Reason.of(ReasonCode.TABLE_KEEPS_COLUMNS),
+        )
 
 
 def _settle_quarantine(job: Job, table: LakeTable) -> None:

@@ -25,7 +25,13 @@ from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, S
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many, last_rows
-from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
+from tautochrone.runtime.refresh.latest_events import (
+    InvalidValues,
+    invalid_values,
+    latest_rows,
+    summarize,
+    without_ignored,
+)
 from tautochrone.runtime.refresh.log_rows import RelationRows
 from tautochrone.runtime.refresh.stored_rows import RowPositions, StoredRows
 from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data
@@ -70,7 +76,7 @@ class KeyedMerge:
             RefreshError: `CAPTURED_VALUE_INVALID`, `CAPTURED_ROW_MISSING`.
             ConflictError: somebody else moved the table.
         """
-        events = stream_as_batch(self.session, plan, rows.rows)
+        events = without_ignored(stream_as_batch(self.session, plan, rows.rows), self.apply)
         left_to_executors = rows.left_to_executors
         if left_to_executors is None and rows.count is not None:
             self._note(_COUNTED, rows.counted_by_spark)

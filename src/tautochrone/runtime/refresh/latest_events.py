@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -31,6 +33,7 @@ __all__ = [
     "latest_rows",
     "sees",
     "summarize",
+    "without_ignored",
 ]
 
 _ORDER = "__taut_order"
@@ -108,6 +111,21 @@ def latest_rows(
         stored_rows: the table's rows for the keys of events, with the table's columns; None: it has none.
     """
     return _last_events(events, apply, summary, stored_rows).drop(*apply.dropped)
+
+
+def without_ignored(events: DataFrame, apply: KeyedApply) -> DataFrame:
+    """Without the columns that the table does not take, and what is invalid in them."""
+    if not apply.ignored:
+        return events
+    taken = events.drop(*apply.ignored)
+    if apply.invalid is None:
+        return taken
+    starts = [sf.lit(f"{name} = ") for name in apply.ignored]
+    counts = sf.filter(
+        sf.col(quoted(apply.invalid)),
+        lambda text: ~reduce(or_, (text.startswith(start) for start in starts)),
+    )
+    return taken.withColumn(apply.invalid, counts)
 
 
 def invalid_values(events: DataFrame, apply: KeyedApply, summary: EventSummary) -> InvalidValues | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+
 from tautochrone.errors import DefinitionError
-from tautochrone.model.keyed_apply import keyed_apply_of
+from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.names import TableName
 from tautochrone.model.source import ChangeLog
 from tautochrone.project.graph import Graph, ResolvedFlow
@@ -13,7 +15,7 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.jvm.catalyst import kind, walk
 from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
 
-__all__ = ["change_log_of", "relations_to_copy"]
+__all__ = ["change_log_of", "kept_columns", "relations_to_copy"]
 
 
 def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
@@ -52,12 +54,28 @@ def relations_to_copy(job: Job, log: TableName) -> frozenset[str]:
     if metadata is None or not metadata.shortened:
         return frozenset()
     relations = set()
-    for reader in job.graph.readers(log):
-        dataset = job.definitions.datasets.get(reader)
-        apply = None if dataset is None else keyed_apply_of(dataset.properties, str(dataset.location))
-        if apply is None or apply.relation not in metadata.shortened or reader not in job.tables:
+    for reader, apply in _captured_tables(job, log):
+        if apply.relation not in metadata.shortened or reader not in job.tables:
             continue
         built = job.tables[reader].fork().commit_metadata
         if built is None or str(log) not in built.inputs:
             relations.add(str(apply.relation))
     return frozenset(relations)
+
+
+def kept_columns(job: Job, log: TableName) -> Mapping[str, Collection[str]]:
+    """The columns of captured tables that get no new ones, by relation."""
+    return {
+        str(apply.relation): job.graph.schemas[reader].fieldNames()
+        for reader, apply in _captured_tables(job, log)
+        if apply.keeps_columns
+    }
+
+
+def _captured_tables(job: Job, log: TableName) -> Iterator[tuple[TableName, KeyedApply]]:
+    """Those whose rows are in a log table."""
+    for reader in job.graph.readers(log):
+        dataset = job.definitions.datasets.get(reader)
+        apply = None if dataset is None else keyed_apply_of(dataset.properties, str(dataset.location))
+        if apply is not None and apply.relation is not None:
+            yield reader, apply

@@ -26,6 +26,7 @@ from tautochrone.ingest.text_files import Files
 from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.effects import Step
 from tautochrone.model.expectations import ExpectationCount
+from tautochrone.model.kept_log import KeepsColumns
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
@@ -35,7 +36,7 @@ from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.streams.change_logs import change_log_of, relations_to_copy
+from tautochrone.runtime.streams.change_logs import change_log_of, kept_columns, relations_to_copy
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
 from tautochrone.spark.session.factory import use_database
 
@@ -126,6 +127,8 @@ class Streams:
             log = change_log_of(self._job.graph, flow)
             if log is None:
                 return self.query(table, flow)
+            if isinstance(log, KeepsColumns):
+                log.know_columns(kept_columns(self._job, table))
             limits = self._job.settings.limits.get(name)
             max_events = DEFAULT_MAX_EVENTS if limits is None else limits.options["maxEventsPerTrigger"]
             self._logs[name] = LogFlow(

@@ -186,6 +186,7 @@ def define_table(
     invalid_values: str,
     properties: Mapping[str, str],
     has_equal_rows: bool = False,
+    keeps_columns: bool = False,
 ) -> None:
     """A table of the database: the last event of each key.
 
@@ -196,6 +197,7 @@ def define_table(
         invalid: SQL of texts about values that the types of their columns do not have; NULL: there is none.
         invalid_values: the policy for them, `fail` or `null`.
         properties: of the lake's table, beside those by which it is merged.
+        keeps_columns: once it exists it gets no new columns.
     """
     selected = [*columns, *(f"{column} AS {_PREFIX}{column}" for column in _EVENT_COLUMNS)]
     selected.append(f"{_list_of_invalid(invalid)} AS {_INVALID}")
@@ -221,6 +223,7 @@ def define_table(
             "tautochrone.apply.relation": relation,
             "tautochrone.apply.relation_column": "relation",
             **(_OF_EQUAL_ROWS if has_equal_rows else {}),
+            **({"tautochrone.apply.columns": "kept"} if keeps_columns else {}),
         },
     )
     def rows() -> DataFrame:

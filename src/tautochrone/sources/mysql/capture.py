@@ -67,6 +67,7 @@ def capture(
         as_text: patterns `schema.table.column` of columns that become STRING.
         schema_changes: `evolve`: a table that a statement changes, or a new one that matches, is copied
             beside the log of the others: by this run if it has the same columns then, else by the next one;
+            `ignore`: new columns are not taken over, those that are dropped stay and are NULL;
             `fail`: it is refused.
         cascades: what happens to tables whose rows foreign keys change by CASCADE or SET NULL, on servers
             that do not log these changes: `refuse`: they are not captured; `copy`: such a table is copied
@@ -90,7 +91,7 @@ def capture(
         IngestError: the server does not answer, or refuses.
     """
     check_name(name)
-    _check_policy(name, "schema_changes", schema_changes, ("evolve", "fail"))
+    _check_policy(name, "schema_changes", schema_changes, ("evolve", "fail", "ignore"))
     _check_policy(name, "cascades", cascades, ("refuse", "copy"))
     _check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
     address = address_of(url, name)
@@ -122,7 +123,8 @@ def capture(
         name,
         address,
         chosen,
-        follows_changes=schema_changes == "evolve",
+        follows_changes=schema_changes != "fail",
+        keeps_columns=schema_changes == "ignore",
         follows_cascades=cascades == "copy",
         copy_tasks=max(0, copy_tasks),
         server=server,
@@ -135,7 +137,14 @@ def capture(
         comment = f"The table {table.name} of the {server} capture {name}"
         properties = properties_of(table.name, table_properties)
         _define_table(
-            name, datasets[table.name], table, comment, patterns_of(as_text), invalid_values, properties
+            name,
+            datasets[table.name],
+            table,
+            comment,
+            patterns_of(as_text),
+            invalid_values,
+            properties,
+            keeps_columns=schema_changes == "ignore",
         )
 
 
@@ -156,6 +165,8 @@ def _define_table(
     text_patterns: Sequence[str],
     policy: str,
     properties: Mapping[str, str],
+    *,
+    keeps_columns: bool,
 ) -> None:
     columns, invalid = [], []
     for column in table.columns:
@@ -177,4 +188,5 @@ def _define_table(
         invalid=invalid,
         invalid_values=policy,
         properties=properties,
+        keeps_columns=keeps_columns,
     )

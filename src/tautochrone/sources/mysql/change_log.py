@@ -15,7 +15,8 @@ log has neither names of columns nor what the statement did to rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -34,19 +35,39 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.mysql.binlog import dump, point_of
 from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, copy_chunk
-from tautochrone.sources.mysql.connection import Address, connect, explained, fetch
+from tautochrone.sources.mysql.connection import connect, explained, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
+from tautochrone.sources.mysql.markers import (
+    FILE,
+    GTID,
+    columns_of,
+    entry_of,
+    fingerprint_at,
+    gtid_text,
+    since_when,
+)
 from tautochrone.sources.mysql.reader import LogReader, table_changed
 from tautochrone.sources.mysql.rows import truncate_row
 from tautochrone.sources.mysql.server import (
+    bytes_behind,
     check_server,
+    committed_end,
     examine,
     ignores_case,
     log_end,
+    log_sizes,
     thread_ages,
 )
-from tautochrone.sources.mysql.tables import CapturedTable, read_tables, require_logged
+from tautochrone.sources.mysql.tables import (
+    Capture,
+    CapturedTable,
+    fits_but_for,
+    read_tables,
+    require_logged,
+    without_last_columns,
+)
+from tautochrone.sources.mysql.types import require_known_types
 
 __all__ = ["Capture", "MySQLChangeLog"]
 
@@ -54,35 +75,17 @@ T = TypeVar("T")
 IDLE_BYTES = 16 * 1024 * 1024
 """So far the log may run ahead without changes of captured tables until the table's position follows. Each
 such move is a commit of the log table."""
-_FILE, _GTID = "file", "gtid"
 _OFFSET = 0xFFFFFFFF
+_TRIES = 10
 _LAST = 2**63 - 1
 """A sequence behind all rows of a transaction."""
 _OTHER_SERVER = "this is another server: its server_id or server_uuid differs"
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """A server and the tables that are taken from it.
-
-    Attributes:
-        follows_changes: a new table, or one that a statement changes, is copied; otherwise refused.
-        follows_cascades: a table that a foreign key may have changed without a trace is copied again.
-        copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
-        server: `MariaDB` or `MySQL`.
-        patterns, exclude: what the names of its tables match.
-    """
-
-    name: str
-    address: Address
-    tables: tuple[CapturedTable, ...]
-    follows_changes: bool = True
-    follows_cascades: bool = False
-    copy_tasks: int = 8
-    server: str = "MariaDB"
-    patterns: Sequence[str] = ()
-    exclude: Sequence[str] = ()
+_LOG_GONE = f"{_AGAIN}; binlog_expire_logs_seconds says how long the server keeps its log"
+_AT_OTHER_SERVER = (
+    f"if the url leads to the wrong server, mend it; a server that was promoted has the same transactions at "
+    f"other places of its log: {_AGAIN}"
+)
 
 
 class MySQLChangeLog:
@@ -91,6 +94,8 @@ class MySQLChangeLog:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._tables = {table.name: table for table in capture.tables}
+        """As the log has them behind the position, perhaps without the last columns that they have now."""
+        self._lake_columns: dict[str, frozenset[str]] = {}  # in lower case
         self._connection: Any = None
         self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
         self._is_verified = False
@@ -115,62 +120,113 @@ class MySQLChangeLog:
     def relations(self) -> Sequence[str]:
         return tuple(self._tables)
 
+    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
+        self._lake_columns = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
+
+    def _is_taken(self, table: str, column: str) -> bool:
+        """Whether the lake's table has a column, or may have it."""
+        return table not in self._lake_columns or column.lower() in self._lake_columns[table]
+
+    def _entry(self, table: CapturedTable, since: int) -> str:
+        lacks_columns = self._capture.keeps_columns and not all(
+            self._is_taken(table.name, column.name) for column in table.columns
+        )
+        return entry_of(table, since, lacks_columns=lacks_columns)
+
     def begin(self, reader: str) -> LogPosition:  # noqa: ARG002
         """Nothing is kept at the server, so every reader may begin anywhere."""
         return self._ask(self._begin)
 
     def _begin(self, connection: Any) -> LogPosition:
         check_server(connection, self._capture.name)
-        file, offset = _committed_end(connection)
+        file, offset = committed_end(connection)
         flavor = flavor_of(connection)
         transactions = flavor.transactions_before(connection, file, offset)
         if transactions is None:
             raise self._lost(f"the binary log {file} is gone")
-        tables = self._unchanged_tables(connection)
+        tables = self._unchanged_tables(connection, exactly=True)
+        self._tables = {table.name: table for table in tables}
         point = point_of(file, offset)
         return LogPosition(
             log=flavor.log_name(connection),
             point=point,
             marker={
-                _FILE: file,
-                _GTID: _gtid_text(transactions),
-                **{table.name: _entry(table, point) for table in tables},
+                FILE: file,
+                GTID: gtid_text(transactions),
+                **{table.name: self._entry(table, point) for table in tables},
             },
             bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
         )
 
-    def _unchanged_tables(self, connection: Any) -> list[CapturedTable]:
+    def _unchanged_tables(self, connection: Any, *, exactly: bool = False) -> list[CapturedTable]:
         """The captured tables as they are now, with the columns and keys that the definition found.
+
+        Args:
+            exactly: otherwise, with `keeps_columns`, columns may have come that the lake's table does not
+                take, or gone.
 
         Raises:
             IngestError: `CAPTURED_TABLE_CHANGED`.
         """
         existing = read_tables(connection)
-        for name, table in self._tables.items():
-            now = existing.get(name)
-            if now is None or now.fingerprint != table.fingerprint:
-                change = "was dropped" if now is None else "was changed"
-                raise (definitions_outdated if self._capture.follows_changes else table_changed)(name, change)
-        return [existing[name] for name in self._tables]
+        tables = []
+        for table in self._capture.tables:
+            now = existing.get(table.name)
+            fits = now is not None and (
+                fits_but_for(now, table, partial(self._is_taken, table.name))
+                if self._capture.keeps_columns and not exactly
+                else now.fingerprint == table.fingerprint
+            )
+            if now is None or not fits:
+                outdated = definitions_outdated if self._capture.follows_changes else table_changed
+                raise outdated(table.name, "was dropped" if now is None else "was changed")
+            tables.append(now)
+        return tables
 
     def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:
         return self._ask(lambda connection: self._resume(connection, position, anew))
 
     def _resume(self, connection: Any, position: LogPosition, anew: Collection[str]) -> LogPosition:
-        """New tables and those with other columns are copied."""
+        """New tables and those with other columns are copied, unless these are ignored behind the others."""
         tables = self._unchanged_tables(connection)
         new = [table.name for table in tables if table.name not in position.marker]
-        changed = [
-            table.name
-            for table in tables
-            if table.name not in new and _fingerprint(position, table.name) != table.fingerprint
-        ]
+        changed = []
+        for table in tables:
+            if table.name in new:
+                continue
+            captured = self._captured(table, position)
+            self._tables[table.name] = captured or table
+            if captured is None:
+                changed.append(table.name)
         copied = {*new, *changed, *(self._tables.keys() & {*anew})}
-        if not copied and position.marker.keys() <= {_FILE, _GTID, *self._tables}:
+        if not copied and position.marker.keys() <= {FILE, GTID, *self._tables}:
             return position
         if (new or changed) and not self._capture.follows_changes:
             raise table_changed((new or changed)[0], "was added" if new else "was changed")
         return self._planned_again(connection, position, copied)
+
+    def _captured(self, table: CapturedTable, position: LogPosition) -> CapturedTable | None:
+        """The table with the columns that the log has behind the position; None: it must be copied."""
+        known = fingerprint_at(position, table.name)
+        if not self._capture.keeps_columns:
+            return table if table.fingerprint == known else None
+        captured = without_last_columns(table, columns_of(known))
+        if captured is None:
+            before = self._tables[table.name]
+            is_unread = before.fingerprint == columns_of(known) and table.name not in position.bulk.pending
+            # The statement that changed it is still to be read, and is told then.
+            return before if is_unread else None
+        others = table.logged[len(captured.logged) :]
+        return None if any(self._is_taken(table.name, column.name) for column in others) else captured
+
+    def _passes_over(self) -> dict[str, Collection[str]]:
+        if not self._capture.keeps_columns:
+            return {}
+        return {
+            name: self._lake_columns[name] - {column.name.lower() for column in table.logged}
+            for name, table in self._tables.items()
+            if name in self._lake_columns
+        }
 
     def _planned_again(self, connection: Any, position: LogPosition, copied: Collection[str]) -> LogPosition:
         """The position from which some of the tables are copied from their beginning.
@@ -180,15 +236,25 @@ class MySQLChangeLog:
             DefinitionError: `CAPTURED_TABLE_NOT_LOGGED`.
         """
         # Columns are read behind this place: a statement that changes them later is in the log behind it.
-        since = point_of(*_committed_end(connection))
+        tables: dict[str, CapturedTable] = {}
+        for _ in range(_TRIES):
+            before = [table.fingerprint for table in self._unchanged_tables(connection)]
+            since = point_of(*committed_end(connection))
+            tables = {table.name: table for table in self._unchanged_tables(connection)}
+            if [table.fingerprint for table in tables.values()] == before:
+                break
+        else:
+            raise table_changed(next(iter(copied)), "changed again and again")
         self._cascades = None
-        tables = {table.name: table for table in self._unchanged_tables(connection)}
         for name in copied:
+            require_known_types(tables[name], self._capture.name)
             require_logged(connection, tables[name], self._capture.name, self._followed())
-        kept = {name: text for name, text in position.marker.items() if name in {_FILE, _GTID, *tables}}
+        # The log has these columns behind the place; of tables that are not copied, as before.
+        self._tables |= {name: tables[name] for name in copied}
+        kept = {name: text for name, text in position.marker.items() if name in {FILE, GTID, *tables}}
         return replace(
             position,
-            marker=kept | {name: _entry(tables[name], since) for name in copied},
+            marker=kept | {name: self._entry(tables[name], since) for name in copied},
             bulk=position.bulk.copied_again(
                 tables.keys() - set(copied),
                 {name: self._chunks(connection, tables[name]) for name in copied},
@@ -215,42 +281,63 @@ class MySQLChangeLog:
         if reader.changed and reader.point == after.point:
             if not reader.by_cascade and not self._capture.follows_changes:
                 raise table_changed(reader.changed[0], "was changed by a statement")
+            before = {name: self._tables[name].fingerprint for name in reader.changed}
             position = self._planned_again(connection, after, reader.changed)
-            return replace(nothing, position=position, caught_up=False)
+            stopped_at = f"{reader.file} {reader.point & _OFFSET}"
+            others = {
+                name: stopped_at for name, known in before.items() if self._tables[name].fingerprint != known
+            }
+            how = "may be changed by a foreign key" if reader.by_cascade else "was changed by a statement"
+            return replace(
+                nothing,
+                position=position,
+                caught_up=False,
+                copied_again={
+                    name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=how)
+                    for name in reader.changed
+                },
+                ignored=_ignored(others),
+            )
         rows, caught_up = reader.table(), reader.is_at_end
         # All that the log had when its end was asked for is read, also what is no transaction.
         if caught_up and reader.point < end <= max(reader.reached, after.point):
             reader.file, reader.point = file, end
         if caught_up and not rows.num_rows and not after.bulk.pass_at:
-            is_near = reader.file == after.marker[_FILE] and reader.point - after.point < IDLE_BYTES
+            is_near = (
+                not reader.ignored
+                and reader.file == after.marker[FILE]
+                and reader.point - after.point < IDLE_BYTES
+            )
             if is_near:
                 self._idle = (after.point, end)
                 return nothing
-        marker = {**after.marker, _FILE: reader.file, _GTID: _gtid_text(reader.gtid)}
+        marker = {**after.marker, FILE: reader.file, GTID: gtid_text(reader.gtid)}
         return LogBatch(
             rows=rows,
             position=replace(after, point=reader.point, marker=marker),
             caught_up=caught_up,
             source_ms=None if reader.committed_s is None else reader.committed_s * 1000,
+            ignored=_ignored(reader.ignored),
         )
 
     def _read_log(self, connection: Any, after: LogPosition, max_events: int) -> LogReader:
         """By a connection of its own, which the server closes after it."""
         flavor = flavor_of(connection)
         reader = LogReader(
-            tables={name: (table, _since(after, name)) for name, table in self._tables.items()},
-            file=after.marker[_FILE],
+            tables={name: (table, since_when(after, name)) for name, table in self._tables.items()},
+            file=after.marker[FILE],
             point=after.point,
             flavor=flavor,
-            gtid=flavor.transactions_of(after.marker[_GTID]),
+            gtid=flavor.transactions_of(after.marker[GTID]),
             ignores_case=ignores_case(connection),
             cascades=self._cascades_by_parent(connection),
+            passes_over=self._passes_over(),
         )
         log = connect(self._capture.address)
         try:
             # The address may lead to another server since `connection` was opened.
             if flavor.log_name(log) != after.log:
-                raise self._lost(_OTHER_SERVER)
+                raise self._lost(_OTHER_SERVER, _AT_OTHER_SERVER)
             reader.read(dump(log, reader.file, after.point & _OFFSET), max_events)
         finally:
             log._force_close()  # noqa: SLF001
@@ -287,30 +374,26 @@ class MySQLChangeLog:
         check_server(connection, self._capture.name)
         flavor = flavor_of(connection)
         if flavor.log_name(connection) != after.log:
-            raise self._lost(_OTHER_SERVER)
-        file = after.marker[_FILE]
+            raise self._lost(_OTHER_SERVER, _AT_OTHER_SERVER)
+        file = after.marker[FILE]
         difference = flavor.difference(
             connection,
             lambda: connect(self._capture.address),
             file,
             after.point & _OFFSET,
-            flavor.transactions_of(after.marker[_GTID]),
+            flavor.transactions_of(after.marker[GTID]),
         )
         if difference:
             raise self._lost(difference)
         # A server that crashes goes on in a new file, and may have lost the end of the one before.
-        sizes = _log_sizes(connection)
+        sizes = log_sizes(connection)
         for point in after.bulk.pass_at.values():
             if sizes.get(point >> 32, 0) < point & _OFFSET:
                 raise self._lost("the server crashed and lost transactions whose rows were copied")
         self._is_verified = True
 
-    def _lost(self, reason: str) -> IngestError:
-        return IngestError(
-            "SOURCE_LOG_LOST",
-            f"{self.name} cannot go on: {reason}",
-            hint=f"{_AGAIN}; binlog_expire_logs_seconds says how long the server keeps its log",
-        )
+    def _lost(self, reason: str, hint: str = _LOG_GONE) -> IngestError:
+        return IngestError("SOURCE_LOG_LOST", f"{self.name} cannot go on: {reason}", hint=hint)
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
         return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
@@ -360,7 +443,7 @@ class MySQLChangeLog:
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         """Rows that a table had before its copy was planned are those of a table that it was once."""
-        removals = [truncate_row(name, _since(position, name), None, _LAST) for name in relations]
+        removals = [truncate_row(name, since_when(position, name), None, _LAST) for name in relations]
         return pa.concat_tables([*removals, completed_rows(relations, position.point)])
 
     def acknowledge(self, position: LogPosition) -> None:
@@ -385,7 +468,7 @@ class MySQLChangeLog:
         ]
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
-        return self._ask(lambda connection: {"bytes": _behind(connection, position)})
+        return self._ask(lambda connection: {"bytes": bytes_behind(connection, position.point)})
 
     def examine(self) -> str:
         return self._ask(
@@ -411,35 +494,8 @@ class MySQLChangeLog:
             raise
 
 
-def _committed_end(connection: Any) -> tuple[str, int]:
-    """A place of which everything before is visible to all snapshots from now on."""
-    try:
-        return flavor_of(connection).snapshot(connection)
-    finally:
-        connection.query("ROLLBACK")
-
-
-def _entry(table: CapturedTable, since: int) -> str:
-    return f"{table.fingerprint}@{since}"
-
-
-def _fingerprint(position: LogPosition, table: str) -> str:
-    return position.marker[table].partition("@")[0]
-
-
-def _since(position: LogPosition, table: str) -> int:
-    return int(position.marker[table].partition("@")[2])
-
-
-def _gtid_text(gtids: Mapping[str, str]) -> str:
-    return ",".join(sorted(gtids.values()))
-
-
-def _behind(connection: Any, position: LogPosition) -> int:
-    number, offset = position.point >> 32, position.point & _OFFSET
-    return sum(size for file, size in _log_sizes(connection).items() if file >= number) - offset
-
-
-def _log_sizes(connection: Any) -> dict[int, int]:
-    """By number of the file."""
-    return {point_of(row[0], 0) >> 32: int(row[1]) for row in fetch(connection, "SHOW BINARY LOGS")}
+def _ignored(positions: Mapping[str, str]) -> dict[str, Reason]:
+    return {
+        name: Reason.of(ReasonCode.COLUMNS_CHANGED_AT_SOURCE, relation=name, position=position)
+        for name, position in positions.items()
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,8 +13,20 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
 from tautochrone.sources.mysql.flavors import Flavor
 from tautochrone.sources.mysql.foreign_keys import Cascade
-from tautochrone.sources.mysql.rows import RowEvents, changed_types, log_rows, truncate_row
-from tautochrone.sources.mysql.statements import begins_group, effects_of, ends_group, may_make_tables
+from tautochrone.sources.mysql.rows import (
+    LOGGED_TYPES,
+    RowEvents,
+    changed_types,
+    log_rows,
+    truncate_row,
+)
+from tautochrone.sources.mysql.statements import (
+    Effect,
+    begins_group,
+    effects_of,
+    ends_group,
+    may_make_tables,
+)
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
@@ -55,11 +67,14 @@ class LogReader:
         gtid: marks of the last transactions there.
         ignores_case: upper and lower case of tables' names are the same.
         cascades: by the table whose rows set them off.
+        passes_over: tables of which columns behind the captured ones may change, unless they are called so:
+            columns of the lake's table that the captured ones do not have.
 
     Attributes:
         reached: the end of the last event.
         changed: tables that the transaction behind `point` changes in a way that the log does not show: by a
             statement, or by foreign keys (`by_cascade`). There it stopped.
+        ignored: tables of which columns behind the captured ones changed, and where.
         is_at_end: it took all events.
         has_new_tables: a statement may have made or renamed tables.
         committed_s: when the newest transaction with rows was committed, by the database's clock.
@@ -72,6 +87,8 @@ class LogReader:
     gtid: dict[str, str]
     ignores_case: bool = False
     cascades: Mapping[str, Sequence[Cascade]] = field(default_factory=dict)
+    passes_over: Mapping[str, Collection[str]] = field(default_factory=dict)
+    ignored: dict[str, str] = field(default_factory=dict)
     reached: int = 0
     committed_s: int | None = None
     has_new_tables: bool = False
@@ -210,10 +227,17 @@ class LogReader:
             for effect in effects_of(query, self.tables.keys(), normal, captured)
             if event.point > self.tables[effect.relation][1]
         ]
-        self.changed = tuple(effect.relation for effect in effects if effect.kind in ("change", "behind"))
+        self.changed = tuple(
+            effect.relation
+            for effect in effects
+            if effect.kind == "change" or (effect.kind == "behind" and not self._may_pass_over(effect, query))
+        )
         if self.changed:
             return False
         for effect in effects:
+            if effect.kind == "behind":
+                self.ignored[effect.relation] = f"{event.file} {event.end}"
+                continue
             table = self.tables[effect.relation][0]
             if effect.kind == "rows" or group is None:
                 raise IngestError(
@@ -228,6 +252,12 @@ class LogReader:
             self._end(event, is_committed=True)
             return True
         return False
+
+    def _may_pass_over(self, effect: Effect, query: Query) -> bool:
+        """A column that the lake's table has must not come back unseen."""
+        names = self.passes_over.get(effect.relation)
+        text = query.text.replace("``", "`").casefold()
+        return names is not None and not any(name.casefold() in text for name in names)
 
     def _end(self, event: Event, *, is_committed: bool) -> None:
         group, point = self._group, event.point
@@ -252,12 +282,12 @@ class LogReader:
 
 
 def _check_layout(table: CapturedTable, layout: TableMap) -> None:
-    """A unique key over long texts adds a hidden column behind the others."""
+    """Behind the columns may stand others: hidden ones of unique keys over long texts, and ignored ones."""
     logged = layout.types[: len(table.logged)]
     fits = len(logged) == len(table.logged) and all(
         kind in BINLOG_TYPES[column.data_type] for kind, column in zip(logged, table.logged, strict=True)
     )
-    if not fits:
+    if not fits or not LOGGED_TYPES.issuperset(layout.types):
         raise table_changed(table.name, "was changed")
 
 

@@ -16,14 +16,15 @@ from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.values import PADDING, Cells, decimal_bytes, text_of
 
-__all__ = ["RowEvents", "changed_types", "log_rows", "truncate_row"]
+__all__ = ["LOGGED_TYPES", "RowEvents", "changed_types", "log_rows", "truncate_row"]
 
 _ROWS_PER_EVENT_BITS = 32
 _FIXED = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 3, 10: 3, 13: 1}
 _TIMES = {17: 4, 18: 5, 19: 3}
 _DECIMAL, _BIT, _ENUM, _SET = 246, 16, 247, 248
 _BLOBS = (245, 252, 255)
-_TYPES = frozenset({*_FIXED, *_TIMES, *_BLOBS, _DECIMAL, _BIT, _ENUM, _SET, 15, 254})
+LOGGED_TYPES = frozenset({*_FIXED, *_TIMES, _DECIMAL, _BIT, _ENUM, _SET, 15, 254, *_BLOBS})
+"""Numbers of the types of which it is known how long a value is."""
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ def changed_types(layout: TableMap, images: bytes) -> frozenset[int] | None:
     Returns:
         None: not known, since the layout has a type of unknown length.
     """
-    if not _TYPES.issuperset(layout.types):
+    if not LOGGED_TYPES.issuperset(layout.types):
         return None
     buffer: Bytes = np.frombuffer(images + bytes(PADDING), np.uint8)
     position: Integers = np.zeros(1, np.int64)

@@ -14,6 +14,7 @@ from tautochrone.sources.mysql.tables import CapturedTable
 __all__ = [
     "bytes_behind",
     "check_server",
+    "committed_end",
     "examine",
     "ignores_case",
     "log_end",
@@ -68,6 +69,14 @@ def log_end(connection: Any) -> tuple[str, int]:
     """The file that is written to, and its length."""
     file, offset, _has_filters = flavor_of(connection).log_status(connection)
     return file, offset
+
+
+def committed_end(connection: Any) -> tuple[str, int]:
+    """A place of which everything before is visible to all snapshots from now on."""
+    try:
+        return flavor_of(connection).snapshot(connection)
+    finally:
+        connection.query("ROLLBACK")
 
 
 def log_sizes(connection: Any) -> dict[int, int]:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tautochrone.errors import DefinitionError
 from tautochrone.sources.capture.definitions import matches_any
-from tautochrone.sources.mysql.connection import fetch
+from tautochrone.sources.mysql.connection import Address, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.foreign_keys import unlogged_foreign_keys
 
-__all__ = ["CapturedTable", "Column", "captured_tables", "quoted_name", "read_tables", "require_logged"]
+__all__ = [
+    "Capture",
+    "CapturedTable",
+    "Column",
+    "captured_tables",
+    "fits_but_for",
+    "quoted_name",
+    "read_tables",
+    "require_logged",
+    "without_last_columns",
+]
 
 _OWN_SCHEMAS = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _TABLES = f"""
@@ -95,6 +105,31 @@ class CapturedTable:
     def fingerprint(self) -> str:
         """Differs when rows in the log before and behind mean different things."""
         return hashlib.sha256(repr((self.logged, self.keys)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A server and the tables that are taken from it.
+
+    Attributes:
+        follows_changes: a new table, or one that a statement changes, is copied; otherwise refused.
+        keeps_columns: a table that gets other columns keeps those that it has.
+        follows_cascades: a table that a foreign key may have changed without a trace is copied again.
+        copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
+        server: `MariaDB` or `MySQL`.
+        patterns, exclude: what the names of its tables match.
+    """
+
+    name: str
+    address: Address
+    tables: tuple[CapturedTable, ...]
+    follows_changes: bool = True
+    keeps_columns: bool = False
+    follows_cascades: bool = False
+    copy_tasks: int = 8
+    server: str = "MariaDB"
+    patterns: Sequence[str] = ()
+    exclude: Sequence[str] = ()
 
 
 def quoted_name(name: str) -> str:
@@ -185,6 +220,28 @@ def captured_tables(
     for table in matching:
         require_logged(connection, table, capture, followed)
     return matching
+
+
+def without_last_columns(table: CapturedTable, fingerprint: str) -> CapturedTable | None:
+    """The table without those of its last columns that a fingerprint does not have; None: others differ."""
+    for count in range(len(table.logged), 0, -1):
+        shorter = replace(table, logged=table.logged[:count])
+        if shorter.fingerprint == fingerprint:
+            return shorter
+    return None
+
+
+def fits_but_for(table: CapturedTable, before: CapturedTable, needed: Callable[[str], bool]) -> bool:
+    """Whether a table has the key that it had, and columns as they were.
+
+    Args:
+        needed: of columns that came; others may have come, and all but those of the key may be gone.
+    """
+    columns = {column.name: column for column in before.logged}
+    return table.keys == before.keys and all(
+        columns[column.name] == column if column.name in columns else not needed(column.name)
+        for column in table.logged
+    )
 
 
 def require_logged(
