@@ -331,10 +331,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.ROWS_CHANGED_WITHOUT_LOG: "{relation} {change}, which the log of the database does not show",
     ReasonCode.TABLES_COPIED_AGAIN: _copied_again_text,
     ReasonCode.LOG_LACKS_ROWS: "{relation} is built anew, and old changes of it were dropped from the log",
-    ReasonCode.COLUMNS_CHANGED_AT_SOURCE: (
-        "{relation} has other columns in the database since {position} of its log: the lake's table keeps "
-        "those that it has"
-    ),
+    ReasonCode.COLUMNS_CHANGED_AT_SOURCE: "{relation} has other columns since {position}: they are ignored",
     ReasonCode.LOG_KEPT_AT_SOURCE: _kept_log_text,
     ReasonCode.TRANSACTION_OPEN_AT_SOURCE: (
         "transaction {transaction} of the database is open for {seconds} s: the server keeps {kept_mb} MB of "
@@ -424,8 +421,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "its rows and positions were dropped; streaming tables that read it need one too"
     ),
     ReasonCode.TABLE_KEEPS_COLUMNS: (
-        "the capture has schema_changes='ignore': the table gets no new columns, and those that the database "
-        "no longer has are NULL in rows that change"
+        "the capture ignores new columns (schema_changes='ignore'); those that are gone are NULL in new rows"
     ),
     ReasonCode.COLUMNS_IN_DEFINITION: "its definition has new columns; older rows have NULL there",
     ReasonCode.CATALOG_WITHOUT_VIEWS: (

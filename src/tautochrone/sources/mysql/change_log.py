@@ -82,10 +82,8 @@ _LAST = 2**63 - 1
 _OTHER_SERVER = "this is another server: its server_id or server_uuid differs"
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 _LOG_GONE = f"{_AGAIN}; binlog_expire_logs_seconds says how long the server keeps its log"
-_AT_OTHER_SERVER = (
-    f"if the url leads to the wrong server, mend it; a server that was promoted has the same transactions at "
-    f"other places of its log: {_AGAIN}"
-)
+_AT_OTHER_SERVER = f"""if the url leads to the wrong server, mend it; one that was promoted has the same \
+transactions at other places of its log: {_AGAIN}"""
 
 
 class MySQLChangeLog:
