@@ -266,6 +266,8 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TABLE_WITHOUT_KEY: "it has no key: rows are compared as a whole, by Spark",
     ReasonCode.TABLE_TRUNCATED: "an event removes all rows of the table",
     ReasonCode.ROWS_COPIED: "copied rows are among the events",
+    ReasonCode.SEVERAL_COPIES: "its rows were copied several times",
+    ReasonCode.MANY_EVENTS_AFTER_COPY: "{rows} events are not copied rows, more than the {limit} of a lookup",
     ReasonCode.VALUES_LEFT_UNCHANGED: "an event leaves a value of its row unchanged and does not have it",
     ReasonCode.VALUES_INVALID: "an event has a value that the type of its column does not have",
     ReasonCode.EVENT_WITHOUT_SEQUENCE: "an event has NULL in {column}, which orders events",
@@ -406,9 +408,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     ReasonCode.RECORD_FAILED: "[{error_class}] {text}",
     ReasonCode.BATCH_NOT_IN_TABLE: "{table} has not the batch that it belongs to; its source is read again",
-    ReasonCode.PREPARED_ON_OLDER_VERSION: (
-        "main moved since the batch was prepared; its source is read again"
-    ),
+    ReasonCode.PREPARED_ON_OLDER_VERSION: "main moved since it was prepared; its source is read again",
     ReasonCode.FILES_UNCHECKED: "what its file sources skip cannot be told: {text}",
     ReasonCode.TOPIC_RECREATED: (
         "Kafka gives another id; the new topic is taken in from its beginning, the rows of the old one stay"

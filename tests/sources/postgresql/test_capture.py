@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Strike
+from tests.sources.bank import Attempt
 
+from tautochrone.model import limits
 from tautochrone.model.effects import Step
+from tautochrone.model.reason import ReasonCode
+from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
 
 from .captured_bank import CapturedBank
 
@@ -65,6 +70,51 @@ def test_tables_are_states_of_the_database(bank: CapturedBank, database: psycopg
     attempt = bank.run()
     attempt.require_completed()
     assert not attempt.named("checkpoint"), "there was no news"
+
+
+def test_first_build_takes_rows_as_they_were_copied(
+    bank: CapturedBank, database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the database is written to; or it is said why all keys are merged."""
+    # As if there were more rows than the driver holds.
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 0)
+    take_copied = KeyedMerge._take_copied
+    with (
+        bank.load(),
+        patch.object(KeyedMerge, "_take_copied", autospec=True, side_effect=take_copied) as copied,
+    ):
+        # The log goes on behind the copies, and the tables are built when it has.
+        bank.run(Strike(Step.META_OPEN, "before", "crash"))
+        bank.run(Strike(Step.LAKE_COMMIT_STAGED, "before", "crash"))
+        attempt = bank.run()
+    attempt.require_completed()
+    # Accounts may all be closed before they are copied.
+    assert _steps_of_spark(attempt, "bank_savings") == {}
+    assert "bank_savings" in [merge.task.name.table for merge, _rows in (c.args for c in copied.mock_calls)]
+    # With what was written while that run ended.
+    bank.run().require_completed()
+    bank.check()
+    database.execute("TRUNCATE accounts, savings")
+    database.execute("INSERT INTO savings VALUES (1, 2000)")
+    bank.run().require_completed()
+    attempt = bank.run(full_of=("bank_savings",))
+    attempt.require_completed()
+    assert _steps_of_spark(attempt, "bank_savings") == {
+        "copied rows without events": ReasonCode.TABLE_TRUNCATED
+    }
+    bank.check()
+
+
+def _steps_of_spark(attempt: Attempt, table: str) -> dict[str, str]:
+    """The steps of a build that were done otherwise than usual, with the codes of the reasons."""
+    (refresh,) = [
+        event
+        for event in attempt.named("refresh")
+        if event["dataset"].endswith(f".{table}") and event["mode"] == "full"
+    ]
+    _apply, *steps = refresh["nodes"]
+    assert all(step["reason"] in str(refresh["reason"]) for step in steps)
+    return {step["node"]: step["reason_code"] for step in steps}
 
 
 @pytest.mark.slow

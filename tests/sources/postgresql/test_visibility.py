@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import psycopg
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 
 from .schedules import Schedule, run_schedule
@@ -33,10 +34,10 @@ SCHEMA = (
 )
 
 
-def merged(
+def events_of(
     spark: SparkSession, schedules: Sequence[Schedule], points: Sequence[Sequence[int]]
-) -> list[dict[int, dict[int, int]]]:
-    """Of each schedule its tables at these points of the log, by Spark, all at once."""
+) -> DataFrame:
+    """Of each schedule its copied rows and its log, once up to each of these points."""
     rows = [
         (
             number,
@@ -50,13 +51,17 @@ def merged(
     ]
     ends = [(number, end) for number, of_schedule in enumerate(points) for end in of_schedule]
     in_log = sf.col("operation").eqNullSafe("copy") | (sf.col("point") <= sf.col("end"))
-    events = (
+    return (
         spark.createDataFrame(rows, SCHEMA)
         .join(spark.createDataFrame(ends, "schedule INT, end BIGINT"), "schedule")
         .where(in_log)
     )
+
+
+def tables_of(rows: Iterable[Row], points: Sequence[Sequence[int]]) -> list[dict[int, dict[int, int]]]:
+    """Of each schedule its tables at these points of the log."""
     tables: list[dict[int, dict[int, int]]] = [{end: {} for end in of_schedule} for of_schedule in points]
-    for row in latest_rows(events, APPLY, summarize(events, APPLY), None).collect():
+    for row in rows:
         table = tables[row["schedule"]][row["end"]]
         assert row["id"] not in table
         table[row["id"]] = row["n"]
@@ -74,12 +79,22 @@ def test_random_schedules(spark: SparkSession, database: psycopg.Connection, cou
 def require_states_of_the_log(spark: SparkSession, schedules: Sequence[Schedule]) -> None:
     """By visibility the tables are states of the log, by watermarks some are not."""
     points = [schedule.transaction_ends() for schedule in schedules]
-    for seed, (schedule, tables) in enumerate(zip(schedules, merged(spark, schedules, points), strict=True)):
+    events = events_of(spark, schedules, points)
+    merged = tables_of(latest_rows(events, APPLY, summarize(events, APPLY), None).collect(), points)
+    for seed, (schedule, tables) in enumerate(zip(schedules, merged, strict=True)):
         assert schedule.state_at(points[seed][-1]) == schedule.truth, seed
         for point, rows in tables.items():
             assert rows == schedule.state_at(point), (seed, point)
     wrong = [schedule.merged_by_watermark() != schedule.truth for schedule in schedules]
     assert any(wrong), "the schedules are too tame: watermarks were right every time"
+    # A table is built at the first point, and a large one so:
+    firsts = [[schedule.pass_at] for schedule in schedules]
+    built = copied_rows(events_of(spark, schedules, firsts), APPLY)
+    assert isinstance(built, CopiedRows)
+    rows_of_tables = built.rows.collect()
+    built.release()
+    for schedule, tables in zip(schedules, tables_of(rows_of_tables, firsts), strict=True):
+        assert tables[schedule.pass_at] == schedule.state_at(schedule.pass_at)
 
 
 def test_truncates_and_unchanged_values(spark: SparkSession) -> None:

@@ -22,7 +22,7 @@ from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import local_rows_at
 
-__all__ = ["LastEvents", "LastRows", "last_events", "last_events_of_many", "last_rows"]
+__all__ = ["LastEvents", "LastRows", "is_deterministic", "last_events", "last_events_of_many", "last_rows"]
 
 _RANK, _INDEX, _DELETES, _SPECIAL = "rank", "index", "deletes", "special"
 
@@ -179,9 +179,14 @@ def _key_types(kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | R
 
 def _types_of_many(events: DataFrame, kinds: Mapping[str, str], apply: KeyedApply) -> Sequence[Any] | Reason:
     """The same for events that are computed again, where rows of keys or rows that come are looked for."""
-    if not events._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
+    if not is_deterministic(events):
         return Reason.of(ReasonCode.EVENTS_NOT_DETERMINISTIC)
     return _key_types(kinds, apply)
+
+
+def is_deterministic(events: DataFrame) -> bool:
+    """Whether the events are the same when they are computed again."""
+    return bool(events._jdf.queryExecution().analyzed().deterministic())  # noqa: SLF001
 
 
 def _without_sequence(column: str) -> Reason:

@@ -3,6 +3,7 @@
     few events       are held in the JVM, and the driver finds the last one of each key and the rows to remove
     more events      are handed to the driver as Arrow, which writes the rows that come
     many events      stay on the executors; the driver orders their keys alone
+    copied rows      of keys without events are taken as they are, when the table is built
     very many, and events of which more must be known than key and order, are merged by Spark
 
 A step that Spark did because the driver could not is a node of the refresh, with the reason.
@@ -24,6 +25,7 @@ from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many, last_rows
 from tautochrone.runtime.refresh.latest_events import (
     InvalidValues,
@@ -44,6 +46,7 @@ __all__ = ["KeyedMerge", "commit_change"]
 
 _COUNTED, _HELD, _LAST = "rows of the log", "events", "last events of keys"
 _STORED, _WRITTEN = "stored rows of keys", "new rows"
+_COPIED = "copied rows without events"
 """Steps, as nodes of the refresh."""
 
 
@@ -84,6 +87,11 @@ class KeyedMerge:
                 # The query's casts are evaluated once for all that is asked about the events.
                 events, count = materialize(events, max_rows=rows.count)
                 return self._merge_local(events, count)
+        copied = copied_rows(events, self.apply) if self.is_first else None
+        if isinstance(copied, CopiedRows):
+            return self._take_copied(copied)
+        if copied is not None:
+            self._left_to_spark.append(NodeRefresh(node=_COPIED, mode=self.mode, reason=copied))
         self._note(_COUNTED, rows.counted_by_spark)
         self._note(_HELD, left_to_executors)
         if rows.count is None:
@@ -179,6 +187,22 @@ class KeyedMerge:
             return self._replaced(staged, invalid)
         old_rows = RowPositions({}) if self.is_first else stored.positions_of_keys(events)
         return self._committed(staged, old_rows, invalid)
+
+    def _take_copied(self, copied: CopiedRows) -> Refreshed:
+        """Build a table of which most rows are as they were copied.
+
+        Raises:
+            RefreshError: `CAPTURED_VALUE_INVALID`.
+        """
+        try:
+            staged = self._stage(copied.rows)
+            invalid = copied.invalid()
+            if invalid is not None and not self.apply.invalid_is_null:
+                self.task.table.discard(staged)
+                raise _invalid_value(self.task, invalid)
+            return self._committed(staged, RowPositions({}), invalid)
+        finally:
+            copied.release()
 
     def _merge_last(self, last: LastEvents, events: DataFrame, *, is_local: bool) -> Refreshed:
         """Merge events of which the last of each key is known."""

@@ -16,6 +16,7 @@ from tautochrone.model.expectations import Expectation, ViolationAction
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.execute.observing import observed_counts
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -31,8 +32,6 @@ __all__ = [
 
 _SAMPLE_ROWS = 3
 _SAMPLE_CHARACTERS = 300
-_WAITS = 100
-"""How often to ask for an observation, 0.1 s each, before the rows are counted by a query of their own."""
 
 
 def without_dropped(
@@ -163,22 +162,10 @@ class ObservedRows:
         """
         if not self._expectations:
             return {}
-        observed = self._observed(_WAITS if was_read else 1)
+        observed = observed_counts(self._observation, len(self._expectations), was_read=was_read)
         if observed is None:
             return violations(self._flagged, self._expectations)
         return {e.name: count for e, count in zip(self._expectations, observed, strict=True)}
-
-    def _observed(self, waits: int) -> list[int] | None:
-        """What Spark observed, which it says a moment after the write; None where it does not."""
-        for _ in range(waits):
-            # It waits for 0.1 s itself. `getOrEmpty` fails on a row that is not there yet.
-            row = self._observation._jo.getRowOrEmpty()  # type: ignore[union-attr]  # noqa: SLF001
-            if row.isDefined():
-                counts = row.get()
-                if counts.length() != len(self._expectations):
-                    return None
-                return [int(counts.getLong(number)) for number in range(counts.length())]
-        return None
 
 
 def sample_violations(flagged: DataFrame, expectations: Sequence[Expectation], violated: Expectation) -> str:
