@@ -104,10 +104,12 @@ def _cdc(part: dict[str, Any]) -> list[str]:
         f"the first copy of a process, of {part['first_copy_rows']:,} rows, takes "
         f"{part['first_copy_s']:.1f} s until they are readable; all others come after it in the same process",
         f"until they are readable, copied: {part['copied_per_s']:,.0f} rows/s, "
-        f"{part['copied_cpu_s_per_million']:.1f} CPU seconds for a million",
+        f"{part['copied_cpu_s_per_million']:.1f} CPU seconds for a million; {part['build_s']:.1f} of "
+        f"{part['copied_s']:.1f} s build the table from the log",
         f"a run that finds nothing new takes {part['run_without_news_s']:.1f} s and "
         f"{part['run_without_news_cpu_s']:.1f} CPU seconds",
-        f"beyond that the copy comes into the log table in {part['bulk_s']:.1f} s{append}",
+        f"the project is opened in {part['loaded_s']:.1f} s, then the copy comes into the log table in "
+        f"{part['bulk_s']:.1f} s, with all else that a run does but build the table{append}",
         f"until they are readable, all updated, a hundred in each transaction: "
         f"{part['events_per_s']:,.0f} events/s, {part['events_cpu_s_per_million']:.1f} CPU seconds for a "
         f"million; {part['merge_s']:.1f} of {part['wall_s']:.1f} s merge the table",
