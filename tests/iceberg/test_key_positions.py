@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -33,14 +34,16 @@ NAMES = ("id", "small", "a word", "amount", "day", "at", "flag")
 
 @pytest.fixture
 def table(spark: SparkSession) -> LakeTable:
-    """Four commits over partitions, deleted rows, a column that was renamed between two of the commits."""
+    """Four commits over partitions, files of several row groups, deleted rows, a column that was renamed
+    between two of the commits."""
     lake = IcebergLake(spark, "lake", DirectEffects())
     name = TableName("lake", ("keys",), f"t_{uuid.uuid4().hex[:8]}")
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.keys")
     spark.sql(
         f"CREATE TABLE {name.sql} ({COLUMNS.replace('amount', 'price')}) USING iceberg "
         "PARTITIONED BY (bucket(2, id)) TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = "
-        "'merge-on-read')"
+        "'merge-on-read', 'write.parquet.row-group-size-bytes' = '1', "
+        "'write.parquet.row-group-check-min-record-count' = '10')"
     )
     for commit in range(4):
         spark.sql(
@@ -84,6 +87,9 @@ def test_rows_of_keys_are_those_that_a_query_finds(spark: SparkSession, table: L
             keys = keys_of(spark, table, names, share)
             positions = table.positions_of_keys(table.fork(), keys)
             assert positions == found_by_query(spark, table, keys, names), names
+    assert not isinstance(positions, Reason)
+    files = [Path(file.removeprefix("file:")) for file in positions]
+    assert min(pq.read_metadata(file).num_row_groups for file in files) > 1
     fork = table.fork()
     positions = table.positions_of_keys(fork, pa.table({"id": pa.array([50, 51], pa.int64())}))
     assert not isinstance(positions, Reason)

@@ -105,9 +105,10 @@ MAX_PRUNING_COLUMNS = 3
 """Columns whose values restrict the read for rows to be deleted; the most selective ones are taken."""
 
 MAX_DRIVER_LOOKUP_FILES = 100
-MAX_DRIVER_LOOKUP_BYTES = 64_000_000
+MAX_DRIVER_LOOKUP_BYTES = 256_000_000
 """Data files, and bytes of their key columns, in which the driver itself looks for the rows of keys. In more
-of them a Spark job looks."""
+of them a Spark job looks. The driver reads 80 MB of keys in 0.2 CPU seconds; a merge with a Spark job took
+1.3 CPU seconds more than one of as many rows into a tenth of the table."""
 
 MAX_DRIVER_LOOKUP_REMOTE_BYTES = 8_000_000
 """The same where files are not on this machine: they are fetched as a whole then."""

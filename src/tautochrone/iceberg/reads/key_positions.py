@@ -200,9 +200,22 @@ class _Finder:
         """
         names = self._names(file, path)
         self._count_bytes(file, names)
-        data = file.read(columns=names)
+        positions: list[int] = []
+        first = 0
+        # One group after the other, so that the keys of a large file are never in memory all at once.
+        for number in range(file.metadata.num_row_groups):
+            group = file.read_row_group(number, columns=names)
+            positions += [first + position for position in self._positions_in(group, names)]
+            first += group.num_rows
+        return positions
+
+    def _positions_in(self, group: Any, names: Sequence[str]) -> list[int]:
+        """
+        Args:
+            group: rows of a file, as an Arrow table.
+        """
         stored = [
-            _comparable(data.column(name), column.arrow_type)
+            _comparable(group.column(name), column.arrow_type)
             for name, column in zip(names, self._columns, strict=True)
         ]
         matching = None
@@ -210,14 +223,11 @@ class _Finder:
             is_in = pc.is_in(column, value_set=values)
             matching = is_in if matching is None else pc.and_(matching, is_in)
         positions = pc.indices_nonzero(matching)
-        if self._keys is None or not len(positions):
-            return [int(position) for position in positions.to_pylist()]
+        numbers: list[int] = positions.to_pylist()
+        if self._keys is None or not numbers:
+            return numbers
         rows = zip(*(column.take(positions).to_pylist() for column in stored), strict=True)
-        return [
-            int(position)
-            for position, row in zip(positions.to_pylist(), rows, strict=True)
-            if row in self._keys
-        ]
+        return [number for number, row in zip(numbers, rows, strict=True) if row in self._keys]
 
     def _names(self, file: Any, path: str) -> list[str]:
         """The names that the key's columns have in the file: it may be older than a table's new names."""
