@@ -162,6 +162,105 @@ def test_other_replica_identity_for_a_while(database: psycopg.Connection) -> Non
         )
 
 
+_COMES = "CREATE TABLE c PARTITION OF parts FOR VALUES IN ('c')"
+_WRITTEN = "INSERT INTO parts VALUES (1, 'c', 1)"
+
+
+@pytest.mark.parametrize(
+    ("statements", "copied"),
+    [
+        ([_COMES, _WRITTEN, "DROP TABLE c"], {"parts"}),
+        ([_COMES, _WRITTEN, "ALTER TABLE parts DETACH PARTITION c"], {"parts"}),
+        ([_COMES, _WRITTEN, "TRUNCATE c", "INSERT INTO parts VALUES (2, 'c', 1)"], {"parts"}),
+        ([_ATTACHED, _ATTACH, "DELETE FROM parts WHERE region = 'c' AND id = 1", "TRUNCATE c"], {"parts"}),
+        # Both are captured, and each has its own rows in the end.
+        (
+            [
+                "ALTER TABLE parts ATTACH PARTITION lone FOR VALUES IN ('c')",
+                _WRITTEN,
+                "ALTER TABLE parts DETACH PARTITION lone",
+            ],
+            {"parts", "lone"},
+        ),
+        # A column of an own type, of which the log says more.
+        (
+            [
+                "CREATE TABLE sad PARTITION OF moods FOR VALUES IN ('sad')",
+                "INSERT INTO moods VALUES (1, 'sad'), (2, 'ok')",
+                "DROP TABLE sad",
+            ],
+            {"moods"},
+        ),
+        # What stays is not copied.
+        (
+            [
+                _COMES,
+                _WRITTEN,
+                "INSERT INTO moods VALUES (2, 'ok')",
+                "TRUNCATE lone, keyed",
+                "INSERT INTO lone VALUES (1, 'x', 1)",
+            ],
+            set(),
+        ),
+    ],
+)
+def test_partitions_that_come_and_go_between_two_reads(
+    database: psycopg.Connection, statements: list[str], copied: set[str]
+) -> None:
+    database.execute("CREATE TABLE lone (id int, region text, v int, PRIMARY KEY (id, region))")
+    database.execute("CREATE TYPE mood AS ENUM ('ok', 'sad')")
+    database.execute("CREATE TABLE moods (id int, m mood, PRIMARY KEY (id, m)) PARTITION BY LIST (m)")
+    database.execute("CREATE TABLE moods_ok PARTITION OF moods FOR VALUES IN ('ok')")
+    with begun(database) as (log, position):
+        for statement in statements:
+            database.execute(statement)
+        batch = log.read(position, 100)
+        assert {name.removeprefix("public.") for name in batch.copied_again} == copied
+        if copied:
+            resumed = log.resume(batch.position)
+            assert len(log.completed_rows(sorted(batch.copied_again), resumed)) == 2 * len(copied)
+            assert log.read(resumed, 100).copied_again == {}
+
+
+@pytest.mark.parametrize(
+    ("away", "back", "meanwhile", "copied"),
+    [
+        (["keyed RENAME TO aside"], ["aside RENAME TO keyed"], "aside", {"keyed"}),
+        (["keyed SET SCHEMA aside"], ["aside.keyed SET SCHEMA public"], "aside.keyed", {"keyed"}),
+        (
+            ["keyed RENAME TO aside", "twin RENAME TO keyed", "aside RENAME TO twin"],
+            ["keyed RENAME TO aside", "twin RENAME TO keyed", "aside RENAME TO twin"],
+            "keyed",
+            {"keyed", "twin"},
+        ),
+    ],
+    ids=["name", "schema", "exchanged"],
+)
+def test_other_name_for_a_while(
+    database: psycopg.Connection, away: list[str], back: list[str], meanwhile: str, copied: set[str]
+) -> None:
+    """The log has its rows under the other name; catalogs show nothing afterwards."""
+    database.execute("DROP TABLE IF EXISTS twin; CREATE TABLE twin (id int PRIMARY KEY, other int, v text)")
+    database.execute("CREATE SCHEMA IF NOT EXISTS aside")
+    with begun(database) as (log, position):
+        database.execute("INSERT INTO keyed VALUES (1, 10, 'x')")
+        for statement in away:
+            database.execute(f"ALTER TABLE {statement}")
+        database.execute(f"INSERT INTO {meanwhile} VALUES (2, 20, 'x')")
+        for statement in back:
+            database.execute(f"ALTER TABLE {statement}")
+        batch = log.read(position, 100)
+        assert {name.removeprefix("public.") for name in batch.copied_again} == copied
+        resumed = log.resume(batch.position)
+        assert log.read(resumed, 100).copied_again == {}
+        # Also while it is copied: these rows are behind what the copy saw.
+        for statement in (*away, *back):
+            database.execute(f"ALTER TABLE {statement}")
+            if statement == away[-1]:
+                database.execute(f"INSERT INTO {meanwhile} VALUES (3, 30, 'x')")
+        assert {name.removeprefix("public.") for name in log.read(resumed, 100).copied_again} == copied
+
+
 def test_table_without_key_that_gets_columns_is_copied_once(database: psycopg.Connection) -> None:
     """The log has older updates without the column, which is of the key of this table. The copy saw them."""
     database.execute("CREATE TABLE moves (a int, b int); ALTER TABLE moves REPLICA IDENTITY FULL")
@@ -230,6 +329,10 @@ def test_tables_lose_rows_that_are_gone(
     database.execute("ALTER TABLE parts ATTACH PARTITION parts_b FOR VALUES IN ('b')")
     database.execute("UPDATE parts SET v = v + 1")
     database.execute("DELETE FROM parts WHERE id = 50")
+    # For a while under a name that no pattern matches.
+    database.execute("CREATE SCHEMA aside; ALTER TABLE accounts SET SCHEMA aside")
+    database.execute("DELETE FROM aside.accounts WHERE id = 7; UPDATE aside.accounts SET owner = 'other'")
+    database.execute("ALTER TABLE aside.accounts SET SCHEMA public; DROP SCHEMA aside")
     database.execute("TRUNCATE notes CASCADE; INSERT INTO notes VALUES (8, 1, 'newer')")
     require_equal()
     database.execute("TRUNCATE parts_b1; DROP TABLE parts_a")

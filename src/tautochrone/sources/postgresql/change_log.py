@@ -53,11 +53,11 @@ from tautochrone.sources.postgresql.continuity import (
     beginning,
     followed,
     has_taken,
-    restarts,
     taken_point,
     with_batch,
 )
 from tautochrone.sources.postgresql.copy_again import (
+    copied_up_to,
     differences,
     relations_unlike_tables,
     restart_rows,
@@ -245,11 +245,10 @@ class PostgreSQLChangeLog:
         if batch.rows.num_rows and tables != self._unchanged_tables(connection):
             # Looked at once more: what changed them may be in the log before others see it.
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=False)
-        unlike = relations_unlike_tables(batch, self._tables, after)
+        unlike = relations_unlike_tables(batch, tables, after)
         if unlike:
             marker = {**after.marker, **dict.fromkeys(unlike, "")}
-            change = "had other columns, or another REPLICA IDENTITY, for a while"
-            return self._copied_again(replace(after, marker=marker), dict.fromkeys(unlike, change))
+            return self._copied_again(replace(after, marker=marker), unlike)
         point = batch.end_point or 0
         marker = with_batch(after, batch, after.bulk.pass_at)
         if caught_up:
@@ -302,15 +301,11 @@ class PostgreSQLChangeLog:
         Raises:
             IngestError: `SOURCE_LOG_LOST`.
         """
-        restarting = restarts(after.marker)
-        copied_up_to = {
-            name: max(after.point, restarting[name].point if name in restarting else 0)
-            for name in self._tables
-        }
+        copied = copied_up_to(after, self._tables)
         while True:
             messages = self._messages(connection, state.slot, state.flushed, max_events)
             caught_up = len(messages) < max_events
-            batch = decode(messages, self._keys, copied_up_to)
+            batch = decode(messages, self._keys, copied)
             if caught_up or (batch.end_point or 0) > after.point:
                 break
             # The slot is behind the table, and all that was read is in the table.

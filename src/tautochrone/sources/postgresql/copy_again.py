@@ -9,8 +9,9 @@ the log and earlier copies had, and not for the copied rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import psycopg
 
@@ -34,6 +35,7 @@ from tautochrone.sources.postgresql.server import add_to_publication, await_runn
 from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = [
+    "copied_up_to",
     "differences",
     "relations_unlike_tables",
     "restart_rows",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _TRIES = 10
+_OTHER_SHAPE = "had other columns, or another REPLICA IDENTITY, for a while"
 
 
 def differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
@@ -105,19 +108,46 @@ def resumed(
 
 
 def relations_unlike_tables(
-    batch: DecodedBatch, tables: Mapping[str, CapturedTable], after: LogPosition
-) -> set[str]:
-    """Relations with rows that the log does not have as the table has them."""
-    unlike = set(batch.unidentified)
+    batch: DecodedBatch, tables: Sequence[CapturedTable], after: LogPosition
+) -> dict[str, str]:
+    """Relations with rows that the log does not have as the table has them, and what was so for a while.
+
+    Args:
+        tables: as they are now.
+    """
+    by_name = {table.name: table for table in tables}
+    by_oid = {table.oid: table for table in tables}
     fewest = fewest_columns(after.marker)
+    copied = copied_up_to(after, by_name)
+    unlike = dict.fromkeys(batch.unidentified, _OTHER_SHAPE)
     for relation in batch.relations:
-        table = tables.get(relation.name)
-        # Rows from before a change of columns are followed by a copy of the table, which saw them.
-        if table is None or (table.name in after.bulk.waiting and table.name not in fewest):
-            continue
-        if not table.matches(relation, fewest.get(table.name)):
-            unlike.add(table.name)
+
+        def matters(table: CapturedTable | None, point: int = relation.point) -> TypeGuard[CapturedTable]:
+            # What the log has up to there is followed by a copy of the table, which saw it.
+            return table is not None and point > copied[table.name]
+
+        own, named = by_oid.get(relation.oid), by_name.get(relation.name)
+        if relation.root is not None:
+            root = by_oid.get(relation.root)
+            parts = [] if root is None else [partition.oid for partition in root.partitions or ()]
+            if matters(root) and relation.oid not in parts:
+                unlike[root.name] = "had a partition for a while"
+            if matters(own):
+                unlike[own.name] = "was a partition for a while"
+        elif own is named:
+            if matters(own) and not own.matches(relation, fewest.get(own.name)):
+                unlike[own.name] = _OTHER_SHAPE
+        else:
+            # Rows of it are in the log under another name, and under its own those of another table.
+            unlike |= {table.name: "had another name for a while" for table in (own, named) if matters(table)}
     return unlike
+
+
+def copied_up_to(position: LogPosition, names: Iterable[str]) -> dict[str, int]:
+    """By relation up to which point of the log its rows do not matter: the table has them, or its copy saw
+    them."""
+    restarting = restarts(position.marker)
+    return {name: max(position.point, restarting[name].point if name in restarting else 0) for name in names}
 
 
 def _to_copy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tautochrone.sources.postgresql.partitions import Partition, attached, has_lost_partitions
+from tautochrone.sources.postgresql.partitions import Partition, attached, has_lost_rows
 from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = ["Difference", "difference"]
@@ -83,7 +83,7 @@ def _columns_before(old: Sequence[str], new: Sequence[str], table: CapturedTable
 
 
 def _of_partitions(before: str, partitions: Sequence[Partition]) -> Difference:
-    if has_lost_partitions(before, partitions):
+    if has_lost_rows(before, partitions):
         return Difference("has partitions that were detached, dropped, truncated or written anew")
     came = attached(before, partitions)
     return Difference("has partitions that were attached", attached=came) if came else Difference()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,11 +44,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as it was when the changes behind its message were written."""
+    """A table as it was when the changes behind its message were written.
+
+    Attributes:
+        root: of a partition, the table under which its rows are published; None: it has its own.
+        point: where the transaction ends that names it.
+    """
 
     oid: int
     name: str
     columns: tuple[Column, ...]
+    root: int | None = None
+    point: int = 0
 
     def identifies(self, keys: Sequence[str]) -> bool:
         """Whether updates and deletes have the key of the row as it was before."""
@@ -169,8 +176,24 @@ class _Batch:
 
     def _relation_versions(self) -> list[tuple[int, Relation]]:
         """Index of the message and the relation, in the order of the log."""
-        indexes = np.flatnonzero(self._kinds == ord("R")).tolist()
-        return [(index, _relation(self._messages[index])) for index in indexes]
+        versions = []
+        for index in np.flatnonzero(self._kinds == ord("R")).tolist():
+            relation = _relation(self._messages[index])
+            point = int(self._end_points[self._transaction[index]])
+            versions.append((index, replace(relation, root=self._root(index), point=point)))
+        return versions
+
+    def _root(self, index: int) -> int | None:
+        """Of a change of a partition that is published as one of its root, both are named before it, first
+        the root. Before a truncate several relations are named, and no partitions."""
+        # Types of columns have a message each before their relation.
+        before, behind = index - 1, index + 1
+        while before > 0 and self._kinds[before] == ord("Y"):
+            before -= 1
+        if self._kinds[before] != ord("R") or chr(self._kinds[behind]) not in "IUD":
+            return None
+        root, changed = _oid(self._messages[before]), _oid(self._messages[behind])
+        return root if changed == root else None
 
     def _changes(
         self, kind: int, versions: Sequence[tuple[int, Relation]]
@@ -370,8 +393,13 @@ class _Tuples:
         return pa.ListArray.from_arrays(list_offsets(self.is_unchanged), names.take(pa.array(numbers)))
 
 
-def _relation(message: bytes) -> Relation:
+def _oid(message: bytes) -> int:
     (oid,) = struct.unpack_from(">I", message, 1)
+    return int(oid)
+
+
+def _relation(message: bytes) -> Relation:
+    oid = _oid(message)
     schema, position = _c_string(message, 5)
     name, position = _c_string(message, position)
     (count,) = struct.unpack_from(">H", message, position + 1)

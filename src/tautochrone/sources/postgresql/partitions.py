@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PARTITIONS_SQL", "Partition", "attached", "encoded", "has_lost_partitions"]
+__all__ = ["PARTITIONS_SQL", "Partition", "attached", "encoded", "has_lost_rows"]
 
 PARTITIONS_SQL = """
        (SELECT json_agg(json_build_array(
@@ -21,6 +21,8 @@ PARTITIONS_SQL = """
                    y.xmin = h.xmin AND EXISTS (
                        SELECT FROM pg_attribute a WHERE a.attrelid = t.relid AND a.attnum > 0
                        AND a.xmin = y.xmin AND a.cmin = y.cmin),
+                   -- A table's first file has its number.
+                   m.relfilenode = m.oid OR m.xmin = h.xmin,
                    CASE WHEN %(with_sizes)s THEN s.nspname ELSE '' END,
                    CASE WHEN %(with_sizes)s THEN m.relname ELSE '' END,
                    CASE WHEN %(with_sizes)s AND t.isleaf THEN pg_table_size(t.relid) ELSE 0 END,
@@ -46,6 +48,8 @@ class Partition:
         file: of its rows; another one after TRUNCATE, VACUUM FULL and some forms of ALTER TABLE.
         is_leaf: it has rows itself.
         is_created: it was empty when it became a partition, so that the log has all its rows.
+        has_kept_rows: its rows were not truncated since then, so that it has all that the log has. False also
+            where that cannot be told.
         schema, table, size_bytes, may_read: only where sizes were asked for.
     """
 
@@ -55,6 +59,7 @@ class Partition:
     file: int
     is_leaf: bool
     is_created: bool
+    has_kept_rows: bool = True
     schema: str = ""
     table: str = ""
     size_bytes: int = 0
@@ -79,9 +84,14 @@ def _digests(text: str) -> set[bytes]:
     return {data[start : start + _HASH_BYTES] for start in range(0, len(data), _HASH_BYTES)}
 
 
-def has_lost_partitions(before: str, partitions: Sequence[Partition]) -> bool:
-    """Whether some that were there are gone, were emptied, or were something else meanwhile."""
-    return not _digests(before) <= {partition.digest for partition in partitions}
+def has_lost_rows(before: str, partitions: Sequence[Partition]) -> bool:
+    """Whether some that were there are gone, were emptied, or were something else meanwhile; or some that
+    came may have been emptied."""
+    known = _digests(before)
+    came = [partition for partition in partitions if partition.digest not in known and partition.is_leaf]
+    return not known <= {partition.digest for partition in partitions} or not all(
+        partition.has_kept_rows for partition in came
+    )
 
 
 def attached(before: str, partitions: Sequence[Partition]) -> list[Partition]:
