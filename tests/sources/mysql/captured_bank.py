@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pymysql
 from pyspark.sql import SparkSession
 from tests.sources.bank import Bank
-from tests.sources.postgresql.captured_bank import CapturedBank, State
+from tests.sources.postgresql.captured_bank import CapturedBank, State, texts_of
 
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql import reader
@@ -25,7 +25,7 @@ from .conftest import Schema
 
 __all__ = ["MariaBank"]
 
-_TABLES = {"accounts": ("id", "balance", "note"), "savings": ("id", "balance")}
+_TABLES = ("accounts", "savings")
 _PYTHON = """
 from pyspark.sql import SparkSession
 
@@ -166,19 +166,16 @@ class MariaBank(CapturedBank):
             columns = dict(event["columns"])
             rows.pop(columns["id"], None)
             if event["operation"] != "delete":
-                rows[columns["id"]] = tuple(columns[name] for name in _TABLES[table])
+                rows[columns["id"]] = texts_of(columns)
         return states
 
     def now(self) -> State:
         state: State = {}
         with self._connected() as connection:
-            for table, names in _TABLES.items():
-                cursor = connection.cursor()
-                cursor.execute(f"SELECT {', '.join(names)} FROM {table}")
-                state[table] = {
-                    str(row[0]): tuple(None if value is None else str(value) for value in row)
-                    for row in cursor.fetchall()
-                }
+            for table in _TABLES:
+                cursor = connection.cursor(pymysql.cursors.DictCursor)
+                cursor.execute(f"SELECT * FROM {table}")
+                state[table] = {str(row["id"]): texts_of(row) for row in cursor.fetchall()}
         return state
 
     def require_acknowledged_is_durable(self) -> None:

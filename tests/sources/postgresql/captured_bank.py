@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from tests.sources.bank import CAPITAL, Bank
@@ -20,9 +21,10 @@ from tautochrone.sources.postgresql.connection import lsn_number
 from tautochrone.sources.postgresql.messages import decode
 from tautochrone.testing.toy_database import ToyDatabase
 
-__all__ = ["CapturedBank"]
+__all__ = ["CapturedBank", "State", "texts_of"]
 
-Rows = dict[str, tuple[str | None, ...]]
+Rows = dict[str, dict[str, str]]
+"""By the key of a row its values that are not NULL: a column that came without a value is none yet."""
 State = dict[str, Rows]
 
 _DDL = """
@@ -30,7 +32,7 @@ CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
 CREATE TABLE savings (id bigint PRIMARY KEY, balance numeric(10, 0) NOT NULL);
 ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
 """
-_TABLES = {"accounts": ("id", "balance", "note"), "savings": ("id", "balance")}
+_TABLES = ("accounts", "savings")
 _OPENING = """
 INSERT INTO accounts SELECT i * 11 %% 100, 100, repeat('x', 3000) FROM generate_series(0, 9) i;
 INSERT INTO savings SELECT i * 13 %% 100, 100 FROM generate_series(0, 9) i
@@ -60,6 +62,8 @@ class CapturedBank(Bank):
     url: str = ""
     slot: str = ""
     failures: list[BaseException] = field(default_factory=list)
+    added: int = 0
+    """So many columns accounts got."""
 
     @classmethod
     def of(cls, spark: SparkSession, folder: Path, connection: psycopg.Connection) -> CapturedBank:
@@ -85,6 +89,23 @@ class CapturedBank(Bank):
         with psycopg.connect(self.url, autocommit=True) as connection:
             for _ in range(transactions):
                 self._transfer(connection)
+
+    def add_column(self) -> None:
+        """One without a value, between writes that do not know it and writes that do."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            self._transfer(connection)
+            self.added += 1
+            connection.execute(f"ALTER TABLE accounts ADD COLUMN c{self.added} int")
+            connection.execute(f"UPDATE accounts SET c{self.added} = balance WHERE id % 3 = 0")
+            self._transfer(connection)
+
+    def copied_rows(self) -> int:
+        """Rows of the log table that are of a copy."""
+        storage = self.folder / "storage"
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
+        operations = catalog.load_table("default.bank_log").scan(selected_fields=("operation",)).to_arrow()
+        catalog.close()
+        return operations["operation"].to_pylist().count("copy")
 
     @contextmanager
     def load(self, writers: int = 2) -> Iterator[None]:
@@ -166,17 +187,22 @@ class CapturedBank(Bank):
             old = rows.pop(columns["id"], None)
             if event["operation"] != "delete":
                 if old is not None:
-                    names = _TABLES[table]
-                    columns |= {name: old[names.index(name)] for name in event["unchanged"]}
-                rows[columns["id"]] = tuple(columns[name] for name in _TABLES[table])
+                    columns |= {name: old[name] for name in event["unchanged"]}
+                rows[columns["id"]] = texts_of(columns)
         return states
 
     def now(self) -> State:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            return {
-                table: _by_key(connection.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall())
-                for table, names in _TABLES.items()
-            }
+            state = {}
+            for table in _TABLES:
+                with connection.cursor(row_factory=dict_row) as cursor:
+                    state[table] = _by_key(cursor.execute(f"SELECT * FROM {table}").fetchall())
+            return state
+
+    def columns(self) -> dict[str, set[str]]:
+        """Those that the tables have now."""
+        accounts = {"id", "balance", "note", *(f"c{number + 1}" for number in range(self.added))}
+        return {"accounts": accounts, "savings": {"id", "balance"}}
 
     def require_acknowledged_is_durable(self) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -197,7 +223,7 @@ class CapturedBank(Bank):
         assert states[-1] == self.now(), "the replay of the log is the database"
         storage = self.folder / "storage"
         catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
-        newest, shown = 0, State()
+        newest, shown, columns = 0, State(), dict[str, set[str]]()
         with MetaStore.open(f"sqlite:///{storage}/meta.db") as store:
             published = [
                 entry.number
@@ -208,7 +234,7 @@ class CapturedBank(Bank):
                 versions = {
                     name.table: version for name, version in store.checkpoints.versions_at(number).items()
                 }
-                shown = _shown(catalog, versions)
+                shown, columns = _shown(catalog, versions)
                 fitting = [
                     index
                     for index, state in enumerate(states)
@@ -220,11 +246,16 @@ class CapturedBank(Bank):
                     (row,) = _rows(catalog, "total", versions["total"])
                     assert int(row["total"]) == CAPITAL, number
         assert shown == states[-1]
+        assert columns == self.columns()
         catalog.close()
 
 
-def _by_key(rows: list[tuple[Any, ...]]) -> Rows:
-    return {str(row[0]): tuple(None if value is None else str(value) for value in row) for row in rows}
+def texts_of(row: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in row.items() if value is not None}
+
+
+def _by_key(rows: list[dict[str, Any]]) -> Rows:
+    return {str(row["id"]): texts_of(row) for row in rows}
 
 
 def _rows(catalog: SqlCatalog, table: str, version: str) -> list[dict[str, Any]]:
@@ -233,12 +264,15 @@ def _rows(catalog: SqlCatalog, table: str, version: str) -> list[dict[str, Any]]
     return rows
 
 
-def _shown(catalog: SqlCatalog, versions: Mapping[str, str]) -> State:
-    shown = {}
-    for table, names in _TABLES.items():
+def _shown(catalog: SqlCatalog, versions: Mapping[str, str]) -> tuple[State, dict[str, set[str]]]:
+    """The rows and columns of the tables at a checkpoint."""
+    shown, columns = State(), {}
+    for table in _TABLES:
         if f"bank_{table}" in versions:
-            rows = _rows(catalog, f"bank_{table}", versions[f"bank_{table}"])
+            name, version = f"bank_{table}", versions[f"bank_{table}"]
+            rows = _rows(catalog, name, version)
             assert len({row["id"] for row in rows}) == len(rows), rows
-            assert not rows or set(rows[0]) == set(names)
-            shown[table] = _by_key([tuple(row[name] for name in names) for row in rows])
-    return shown
+            shown[table] = _by_key(rows)
+            scan = catalog.load_table(f"default.{name}").scan(snapshot_id=int(version))
+            columns[table] = {column.name for column in scan.projection().fields}
+    return shown, columns

@@ -35,6 +35,7 @@ IN_THE_TAIL = (
     Step.META_VERSION,
     Step.META_PUBLISH,
 )
+WITH_COLUMNS = (*IN_THE_TAIL, Step.LAKE_REDEFINE)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -131,3 +132,26 @@ def test_crashes(bank: CapturedBank, when: str) -> None:
     bank.work()
     bank.run().require_completed()
     bank.check()
+
+
+@pytest.mark.parametrize(
+    ("steps", "when"),
+    [
+        pytest.param((Step.LAKE_COMMIT, Step.LAKE_REDEFINE), "after", id="two-steps"),
+        pytest.param(WITH_COLUMNS, "before", id="before", marks=pytest.mark.slow),
+        pytest.param(WITH_COLUMNS, "after", id="after", marks=pytest.mark.slow),
+    ],
+)
+def test_crashes_while_columns_come_without_a_copy(
+    bank: CapturedBank, steps: tuple[Step, ...], when: str
+) -> None:
+    bank.run().require_completed()
+    copied = bank.copied_rows()
+    with bank.load():
+        for step in steps:
+            bank.add_column()
+            bank.run(Strike(step, when, "crash"))
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+    assert bank.copied_rows() == copied, "nothing was copied again"
