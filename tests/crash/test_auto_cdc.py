@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import TautochroneError
+from tautochrone.model import limits
 from tautochrone.model.effects import Step
+from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION
 from tautochrone.testing.harness import Pipeline
 
 from .faults import Crash, Strike, StrikingEffects
@@ -48,12 +51,16 @@ EXPECTED = {
 class Events:
     """A project over a lake table of events, which others write."""
 
+    definitions = DEFINITIONS
+    sequence = "INT"
+
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.pipeline = Pipeline(folder, spark)
-        self.pipeline.write("definitions/a.sql", DEFINITIONS)
+        self.pipeline.write("definitions/a.sql", self.definitions)
         self.pick = random.Random(5)
         self.unsent: dict[int, list[int]] = {}
-        self.pipeline.session.sql("CREATE TABLE lake.default.events (id INT, n INT, a INT) USING iceberg")
+        columns = f"(id INT, n {self.sequence}, a INT)"
+        self.pipeline.session.sql(f"CREATE TABLE lake.default.events {columns} USING iceberg")
         self.pipeline.session.sql("CREATE TABLE lake.default.ticks (id INT) USING iceberg")
         self.send()
 
@@ -89,11 +96,74 @@ class Events:
             if table == "history":
                 expected = sorted((row for row in expected if row[1] is not None), key=str)
             assert _rows(session, f"SELECT * FROM {table}") == expected, table
-        statuses = self.pipeline.job.store.datasets.statuses()
-        (counted,) = next(status for status in statuses if status.dataset.table == "newest").expectations
-        assert [(counted.violations,)] == _rows(session, "SELECT count_if(a >= 4) FROM events")
+        violations = self.expectation_of_newest("small")
+        assert [(violations,)] == _rows(session, "SELECT count_if(a >= 4) FROM events")
         (verdict,) = [verdict for verdict in self.pipeline.verify() if verdict.dataset.table == "sums"]
         assert verdict.equal
+
+    def expectation_of_newest(self, name: str) -> int:
+        """How many events violated it so far."""
+        statuses = self.pipeline.job.store.datasets.statuses()
+        (newest,) = (status for status in statuses if status.dataset.table == "newest")
+        return next(counted.violations for counted in newest.expectations if counted.name == name)
+
+
+class EventsWithTimes(Events):
+    """A project whose table forgets deletions that are older than two days; and what it must hold."""
+
+    definitions = f"""
+    CREATE STREAMING TABLE newest TBLPROPERTIES ('{TOMBSTONE_RETENTION}' = '2 days');
+    APPLY CHANGES INTO newest FROM STREAM(events) KEYS (id) APPLY AS DELETE WHEN a IS NULL SEQUENCE BY n;
+    """
+    sequence = "TIMESTAMP"
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.now = datetime(2026, 3, 1)  # noqa: DTZ001 (of the session's time zone)
+        self.greatest: datetime | None = None
+        self.newest: dict[int, tuple[datetime, int | None]] = {}
+        self.late = self.number = 0
+        super().__init__(folder, spark)
+
+    def send(self) -> None:
+        """A day later: a new key, a deletion, an event between, and one of the key whose deletion is three
+        days old. All must be merged before the next are sent."""
+        self.now += timedelta(days=1)
+        self.number += 10
+        events: list[tuple[int, datetime, int | None]] = [
+            (self.number, self.now, self.number),
+            (self.number - 10, self.now, None),
+            (self.number - 20, self.now - timedelta(hours=30), 1),
+            (self.number - 40, self.now - timedelta(days=3, hours=1), 2),
+        ]
+        self._send(events)
+
+    def send_late(self) -> None:
+        self._send([(self.number + 5, self.now - timedelta(days=3), 3)])
+
+    def _send(self, events: list[tuple[int, datetime, int | None]]) -> None:
+        horizon = datetime.min if self.greatest is None else self.greatest - timedelta(days=2)  # noqa: DTZ901
+        for key, at, value in events:
+            if at < horizon:
+                self.late += 1
+                continue
+            if key not in self.newest or at > self.newest[key][0]:
+                self.newest[key] = (at, value)
+            self.greatest = at if self.greatest is None else max(self.greatest, at)
+        values = ", ".join(
+            f"({key}, TIMESTAMP '{at}', {'NULL' if value is None else value})" for key, at, value in events
+        )
+        self.pipeline.session.sql(f"INSERT INTO lake.default.events VALUES {values}")
+
+    def check(self) -> None:
+        expected = sorted((key, at, value) for key, (at, value) in self.newest.items() if value is not None)
+        assert sorted(_rows(self.pipeline.session, "SELECT * FROM lake.default.newest")) == expected
+        assert self.expectation_of_newest(TOMBSTONE_RETENTION) == self.late
+
+    def deletions(self) -> list[int]:
+        """The keys whose deletion the state remembers."""
+        rows = _rows(self.pipeline.session, f"SELECT k0 FROM lake._tautochrone.{state('newest')}")
+        gone = {key for key, (_, value) in self.newest.items() if value is None}
+        return sorted(key for (key,) in rows if key in gone)
 
 
 def _rows(session: SparkSession, query: str) -> Sequence[tuple[Any, ...]]:
@@ -152,3 +222,56 @@ def test_crash_at_each_step(events: Events) -> None:
         events.send()
         events.run()
     events.check()
+
+
+STRIKES_WHILE_FOLDING = (
+    (Step.LAKE_STAGE, state("newest")),
+    (Step.LAKE_COMMIT_STAGED, state("newest")),
+    (Step.LAKE_COMMIT_STAGED, "newest"),
+    (Step.META_VERSION, None),
+)
+
+
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param(STRIKES_WHILE_FOLDING[1:2], id="state"),
+        pytest.param(STRIKES_WHILE_FOLDING, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_crash_while_old_deletions_are_forgotten(
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    strikes: Sequence[tuple[Step, str | None]],
+) -> None:
+    # Each merge folds the state's runs, and with that forgets deletions.
+    monkeypatch.setattr(limits, "MAX_STATE_RUNS", 0)
+    events = EventsWithTimes(tmp_path, spark)
+    try:
+        for _ in range(4):
+            events.run()
+            events.send()
+        for step, table in strikes:
+            for when in ("before", "after"):
+                events.run(Strike(step, when, "crash", on=table))
+            if step is Step.LAKE_COMMIT_STAGED and table == state("newest"):
+                for when in ("before", "after"):
+                    events.run(Strike(step, "after", "crash", on=table))
+                    events.run(Strike(Step.LAKE_ROLL_BACK, when, "crash", on=table))
+            events.run()
+            events.check()
+            events.send()
+        events.run()
+        events.check()
+        # Only events that are refused.
+        for when in ("before", "after"):
+            events.send_late()
+            events.run(Strike(Step.LAKE_COMMIT_METADATA, when, "crash", on="newest"))
+            events.run()
+            events.check()
+        assert events.late > len(strikes)
+        # By the horizon of before the last merge: three days before the newest event.
+        assert events.deletions() == [events.number - day * 10 for day in (4, 3, 2, 1)]
+    finally:
+        events.pipeline.close()
