@@ -62,11 +62,16 @@ def test_tables_are_states_of_the_database(bank: CapturedBank, database: psycopg
     database.execute("INSERT INTO accounts VALUES (500, 0, repeat('y', 4000))")
     bank.run().require_completed()
     database.execute("UPDATE accounts SET id = 500, note = note WHERE id = 500")
+    (count,) = database.execute("SELECT count(*) FROM accounts").fetchone() or ()
     database.execute("TRUNCATE accounts, savings")
     database.execute("INSERT INTO accounts VALUES (1, 2000, repeat('z', 4000))")
     database.execute("UPDATE accounts SET balance = 1999 WHERE id = 1")
     database.execute("UPDATE accounts SET balance = 2000 WHERE id = 1")
-    bank.run().require_completed()
+    attempt = bank.run()
+    attempt.require_completed()
+    refreshes = {refresh["dataset"].rpartition("_")[2]: refresh for refresh in attempt.named("refresh")}
+    accounts = refreshes["accounts"]
+    assert (accounts["rows_inserted"], accounts["rows_deleted"]) == (1, count)
     bank.check()
     attempt = bank.run()
     attempt.require_completed()

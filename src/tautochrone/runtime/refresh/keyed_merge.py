@@ -255,9 +255,11 @@ class KeyedMerge:
 
     def _replaced(self, staged: Staged, invalid: InvalidValues | None) -> Refreshed:
         """All rows out, staged rows in."""
+        table, fork = self.task.table, self.task.fork
         rows = [staged] if staged.rows else []
-        committed = self.task.table.replace_rows(self.task.fork, rows, self._metadata)
-        return self._refreshed(committed, staged, {}, invalid)
+        old_rows = table.row_count(fork.version) or 0
+        committed = table.replace_rows(fork, rows, self._metadata)
+        return self._refreshed(committed, staged, old_rows, invalid)
 
     def _committed(self, staged: Staged, old_rows: RowPositions, invalid: InvalidValues | None) -> Refreshed:
         self._note(_STORED, old_rows.left_to_spark)
@@ -265,13 +267,14 @@ class KeyedMerge:
         committed = commit_change(table, fork, staged, old_rows.by_file, self._metadata)
         if committed is None:
             return no_data(self.task, ReasonCode.NO_EVENTS_OF_KEYS)
-        return self._refreshed(committed, staged, old_rows.by_file, invalid)
+        count = sum(len(positions) for positions in old_rows.by_file.values())
+        return self._refreshed(committed, staged, count, invalid)
 
     def _refreshed(
         self,
         committed: Committed,
         staged: Staged,
-        old_rows: Mapping[str, Sequence[int]],
+        rows_deleted: int,
         invalid: InvalidValues | None,
     ) -> Refreshed:
         code = ReasonCode.EVENTS_MERGED
@@ -284,7 +287,7 @@ class KeyedMerge:
             mode=self.mode,
             reason=several([reason, *nulled, *(node.reason for node in self._left_to_spark)]),
             rows_inserted=staged.rows,
-            rows_deleted=sum(len(positions) for positions in old_rows.values()),
+            rows_deleted=rows_deleted,
             nodes=(NodeRefresh(node="apply", mode=self.mode, reason=reason), *self._left_to_spark),
         )
         return Refreshed(committed.version, refresh)
