@@ -103,5 +103,6 @@ def test_attempts_to_connect_are_logged_once_in_a_while(caplog: pytest.LogCaptur
     log = logging.getLogger(client.__name__)
     for number in range(20):
         log.error("FAIL [thrd:broker:9092]: Connection refused (after %dms in state CONNECT)", number)
+    log.warning("GETPID [thrd:main]: Failed to acquire transactional PID: Broker: Not coordinator: retrying")
     log.error("FAIL [thrd:other:9092]: Connection refused (after 0ms in state CONNECT)")
     assert len(caplog.records) == 2

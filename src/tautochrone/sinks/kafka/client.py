@@ -43,7 +43,8 @@ _REPORT_AGAIN_S = 60.0
 
 
 class _OncePerMinute(logging.Filter):
-    """The client logs each attempt to connect, ten in a second; the error of the delivery says the same."""
+    """The client logs each attempt to connect, ten in a second; the error of the delivery says the same.
+    What it tries again by itself, such as a coordinator that is still loading, is no news at all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +52,8 @@ class _OncePerMinute(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage().partition(" (after ")[0]
+        if text.endswith(": retrying"):
+            return False
         now = time.monotonic()
         reported = {t: at for t, at in self._reported.items() if now - at < _REPORT_AGAIN_S}
         is_new = text not in reported
