@@ -57,6 +57,7 @@ def test_options_of_adapters_are_checked_without_their_system(tmp_path: Path) ->
         ("mariadb", {"url": "mariadb://u@h/d", "shema": "s"}, "SINK_OPTION_INVALID"),
         ("starrocks", {}, "SINK_OPTION_MISSING"),
         ("kafka-transactional", {"kafka.bootstrap.servers": "h:1", "mode": "x"}, "SINK_OPTION_INVALID"),
+        ("kafka-transactional", {"kafka.bootstrap.servers": "h:1"}, "SINK_NEEDS_KEY"),
         ("clickhouse", {"url": "clickhouse://embedded/a", "no": "1"}, "SINK_OPTION_INVALID"),
     ):
         with pytest.raises(SinkError) as refused:
@@ -64,6 +65,8 @@ def test_options_of_adapters_are_checked_without_their_system(tmp_path: Path) ->
         assert refused.value.error_class == error_class, format_name
         assert refused.value.location == str(HERE)
     check(None, "clickhouse", url=f"clickhouse://embedded/{tmp_path}/none")
+    for more in ({"key": "id"}, {"mode": "changelog"}):
+        check(None, "kafka-transactional", **{"kafka.bootstrap.servers": "h:1", **more})
     assert not list(tmp_path.iterdir())
     with pytest.raises(SinkError) as refused:
         check_sink("mirror", "of-nobody", {})

@@ -47,10 +47,13 @@ def known_formats() -> list[str]:
         return sorted({*_registered, *_installed()})
 
 
-def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> None:
+def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> bool:
     """Refuse what `open_sink` would refuse without asking the system.
 
     An adapter of another package is asked if its factory has a function `check_options`.
+
+    Returns:
+        Whether it is known already that the sink needs a key.
 
     Raises:
         SinkError: as `open_sink`.
@@ -60,11 +63,13 @@ def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> None:
         own = ADAPTERS.get(key)
         is_own = own is not None and key not in _registered and _installed()[key].value == own.opens
     if own is not None and is_own:
-        EntryPoint(key, own.reads_options, _GROUP).load()(name, options)
-        return
+        return bool(
+            getattr(EntryPoint(key, own.reads_options, _GROUP).load()(name, options), "needs_key", False)
+        )
     check = getattr(_factory(name, format_name), "check_options", None)
     if check is not None:
         check(name, options)
+    return False
 
 
 def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:

@@ -8,6 +8,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from tautochrone.errors import DefinitionError, SinkError
+from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
@@ -16,7 +17,7 @@ from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.stream_sinks import StreamSink, stream_sinks
 from tautochrone.sinks import check_sink, has_adapter, known_formats
 
-__all__ = ["check_sinks"]
+__all__ = ["check_sinks", "key_missing"]
 
 
 def check_sinks(
@@ -27,12 +28,15 @@ def check_sinks(
     Raises:
         DefinitionError: as `sink_declarations` and `stream_sinks`; `SINK_FORMAT_UNKNOWN`, Spark has no data
             source of this name.
-        SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options.
+        SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options;
+            `SINK_NEEDS_KEY`.
     """
     locations = {sink.name.table: str(sink.location) for sink in definitions.sinks.values()}
     for declaration in sink_declarations(definitions, graph, settings, has_adapter):
         try:
-            check_sink(declaration.name, declaration.format, declaration.options)
+            needs_key = check_sink(declaration.name, declaration.format, declaration.options)
+            if needs_key and not declaration.key:
+                raise key_missing(declaration)
         except SinkError as error:
             # A sink that only the settings declare is in no definition file.
             error.location = error.location or locations.get(declaration.name)
@@ -41,6 +45,15 @@ def check_sinks(
         # A registration belongs to the session of one query, which is not this one.
         if sink.format.lower() not in _registered_sources(sink):
             _require_data_source(session, sink)
+
+
+def key_missing(declaration: SinkDeclaration) -> SinkError:
+    return SinkError(
+        "SINK_NEEDS_KEY",
+        f"Sink {declaration.name} ({declaration.format}) needs to know which columns identify a row",
+        hint=f'[sinks.{declaration.name}] key = ["id"] in tautochrone.toml',
+        location=declaration.location or None,
+    )
 
 
 def _registered_sources(sink: StreamSink) -> set[str]:

@@ -32,6 +32,7 @@ from tautochrone.model.sink import (
     SinkMaintenance,
     TransactionId,
 )
+from tautochrone.runtime.delivery.check import key_missing
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.identity import require_own
 from tautochrone.runtime.delivery.journal import DeliveryJournal
@@ -135,12 +136,7 @@ class Delivery:
                 location=declaration.location or None,
             )
         if capabilities.keyed and not declaration.key:
-            raise SinkError(
-                "SINK_NEEDS_KEY",
-                f"Sink {declaration.name} ({declaration.format}) needs to know which columns identify a row",
-                hint=f'[sinks.{declaration.name}] key = ["id"] in tautochrone.toml',
-                location=declaration.location or None,
-            )
+            raise key_missing(declaration)
 
     def _recover(self, sink: Sink) -> None:
         status = self._journal.status()

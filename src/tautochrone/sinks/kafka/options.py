@@ -81,6 +81,11 @@ class KafkaOptions:
         return self.topic.replace("{table}", ".".join((*namespace, table.table)))
 
     @property
+    def needs_key(self) -> bool:
+        """Whether columns must identify a row."""
+        return self.mode is Mode.UPSERT
+
+    @property
     def transactional_id(self) -> str:
         """Names this sink in the cluster: a control topic has one owner, so no two sinks have the same."""
         return f"taut.{self.control_topic}"

@@ -98,7 +98,7 @@ class KafkaSink(TransactionSteps):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(keyed=self._options.mode is Mode.UPSERT, resumable=False)
+        return Capabilities(keyed=self._options.needs_key, resumable=False)
 
     def published(self) -> Published | None:
         self._control.refresh()
