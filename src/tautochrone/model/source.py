@@ -79,6 +79,7 @@ class LogBatch:
         copied_again: relations whose rows changed in a way that the log does not show, and why they must be
             copied: `ChangeLog.resume` with the position plans it. The batch has no rows then.
         ignored: changes of columns up to the position that are not followed, by relation.
+        moved: why the log is read from another server from here on.
     """
 
     rows: SourceRows
@@ -87,6 +88,7 @@ class LogBatch:
     source_ms: int | None = None
     copied_again: Mapping[str, Reason] = field(default_factory=dict)
     ignored: Mapping[str, Reason] = field(default_factory=dict)
+    moved: Reason | None = None
 
 
 class ChangeLog(Source, Protocol):

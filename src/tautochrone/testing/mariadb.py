@@ -14,6 +14,7 @@ __all__ = [
     "fresh_schema",
     "is_installed",
     "open_connection",
+    "private_server",
     "restart_server",
     "server_url",
     "sink_url",
@@ -30,16 +31,27 @@ def _program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
 
 
-@cache
-def _server() -> PrivateServer:
-    """One server for this process, gone at its end."""
+def private_server(*, networking: bool = False, server_id: int = 7) -> PrivateServer:
     install = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
-    options = ["--no-defaults", "--binlog-format=ROW", "--server-id=7", "--character-set-server=utf8mb4"]
-    server = PrivateServer(
+    options = [
+        "--no-defaults",
+        "--binlog-format=ROW",
+        f"--server-id={server_id}",
+        "--log-slave-updates",
+        "--character-set-server=utf8mb4",
+    ]
+    return PrivateServer(
         [str(_program("mariadb-install-db")), *install],
         [str(_program("mariadbd")), *options],
         "REPLICATION SLAVE, BINLOG MONITOR",
+        networking=networking,
     )
+
+
+@cache
+def _server() -> PrivateServer:
+    """One server for this process, gone at its end."""
+    server = private_server()
     atexit.register(server.remove)
     return server
 

@@ -102,6 +102,12 @@ class PrivateServer:
             self._process.terminate()
             self._process.wait()
 
+    def kill(self) -> None:
+        """It ends in the middle of whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)

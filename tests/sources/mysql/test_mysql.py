@@ -15,10 +15,9 @@ import pytest
 from tautochrone.errors import IngestError
 from tautochrone.sources.mysql import flavors
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
-from tautochrone.sources.mysql.connection import address_of, connect, fetch
+from tautochrone.sources.mysql.connection import address_of, connect
 from tautochrone.sources.mysql.tables import captured_tables
 from tautochrone.testing import mysql
-from tautochrone.testing.mysql_protocol import PrivateServer
 
 from .conftest import Schema
 
@@ -196,71 +195,3 @@ def test_what_a_copy_waits_for(schema: Schema) -> None:
         cursor.execute("COMMIT")
     assert gtid not in str(log.open_transactions())
     log.close()
-
-
-def _replica_of(primary: PrivateServer) -> PrivateServer:
-    """Another server with all transactions of the primary."""
-    replica = mysql.private_server(server_id=9)
-    with replica.connect() as connection:
-        for statement in (
-            "DROP USER capture@'%'",
-            "RESET BINARY LOGS AND GTIDS",
-            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {primary.port}, "
-            "SOURCE_USER = 'capture', SOURCE_PASSWORD = 'se:cret/1', SOURCE_AUTO_POSITION = 1, "
-            "GET_SOURCE_PUBLIC_KEY = 1",
-            "START REPLICA",
-        ):
-            connection.cursor().execute(statement)
-    return replica
-
-
-def _await_transactions(primary: PrivateServer, replica: PrivateServer) -> None:
-    with primary.connect() as connection, replica.connect() as other:
-        (executed,) = fetch(connection, "SELECT @@GLOBAL.gtid_executed")[0]
-        (timed_out,) = fetch(other, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 60)", [executed])[0]
-        assert not int(timed_out), fetch(other, "SHOW REPLICA STATUS")
-
-
-@pytest.mark.slow
-def test_a_replica_that_is_promoted_is_another_server(schema: Schema) -> None:
-    """The run stops, takes nothing and loses nothing; a new copy goes on there, or the old server does."""
-    primary = mysql.private_server(networking=True)
-    replica = _replica_of(primary)
-    try:
-        with primary.connect() as connection:
-            connection.cursor().execute("CREATE DATABASE shop")
-            connection.cursor().execute("CREATE TABLE shop.t (id INT PRIMARY KEY, a VARCHAR(9))")
-        reader = connect(address_of(primary.url, "test"))
-        tables = captured_tables(reader, ["shop.*"], (), "test")
-        reader.close()
-        at_primary = MySQLChangeLog(Capture("test", address_of(primary.url, "test"), tables, server="MySQL"))
-        first = at_primary.begin("reader")
-        with primary.connect() as connection:
-            connection.cursor().execute("INSERT INTO shop.t VALUES (1, 'a')")
-        position = at_primary.read(first, 100).position
-        at_primary.close()
-        _await_transactions(primary, replica)
-        primary.stop()
-        with replica.connect() as connection:
-            connection.cursor().execute("STOP REPLICA")
-            connection.cursor().execute("INSERT INTO shop.t VALUES (2, 'b')")
-        at_replica = MySQLChangeLog(Capture("test", address_of(replica.url, "test"), tables, server="MySQL"))
-        for _ in range(2):
-            with pytest.raises(IngestError, match="another server") as raised:
-                at_replica.read(at_replica.resume(position), 100)
-            assert raised.value.error_class == "SOURCE_LOG_LOST"
-            assert "--full-refresh" in str(raised.value.hint)
-        begun = at_replica.begin("reader")
-        (chunk,) = begun.bulk.pending["shop.t"]
-        copied, _pass_at = at_replica.read_chunk("shop.t", chunk)
-        assert [dict(row["columns"])["id"] for row in copied.to_pylist()] == ["1", "2"]
-        with replica.connect() as connection:
-            connection.cursor().execute("DELETE FROM shop.t WHERE id = 1")
-        assert at_replica.read(begun, 100).rows["operation"].to_pylist() == ["delete"]
-        at_replica.close()
-        primary.start()
-        assert not at_primary.read(position, 100).rows.num_rows
-        at_primary.close()
-    finally:
-        primary.remove()
-        replica.remove()

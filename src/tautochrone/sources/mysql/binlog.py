@@ -51,6 +51,8 @@ class Kind:
     XA_PREPARE = 38
     GTID = frozenset({33, 34, 42, 162})
     """Of MySQL, also without and with a tag, and of MariaDB."""
+    FIRST = frozenset({QUERY, TABLE_MAP, 165})
+    """Those that begin what a transaction does; their time is the same on a replica."""
     PAYLOAD = 40
     QUERY_COMPRESSED = 165
     WRITE = frozenset({23, 30, 166, 169})

@@ -90,10 +90,14 @@ def _compared(key: Column, comparison: str, bound: str) -> str:
     return f"{quoted_name(key.name)} {comparison} {value}"
 
 
-def copy_chunk(connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
-    """The rows of a chunk, and the end of the log after they were read."""
-    rows = pa.Table.from_batches(_read_chunk(connection, table, chunk), ARROW_SCHEMA)
-    return rows, point_of(*log_end(connection))
+def copy_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int = 0) -> tuple[pa.Table, int]:
+    """The rows of a chunk, and the end of the log after they were read.
+
+    Args:
+        shift: what is added to points of the log.
+    """
+    rows = pa.Table.from_batches(_read_chunk(connection, table, chunk, shift), ARROW_SCHEMA)
+    return rows, point_of(*log_end(connection)) + shift
 
 
 @dataclass(frozen=True)
@@ -102,12 +106,14 @@ class ChunkReader:
 
     Attributes:
         log: of the server that the driver is connected to.
+        shift: what is added to points of the log.
     """
 
     capture: str
     address: Address
     chunks: tuple[tuple[CapturedTable, str], ...]
     log: str
+    shift: int = 0
 
     def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
         table, chunk = self.chunks[number]
@@ -120,19 +126,19 @@ class ChunkReader:
                         f"The url of the capture {self.capture} leads to another server than before",
                         hint="the copy goes on when it leads back, or copy the database again",
                     )
-                yield from _read_chunk(connection, table, chunk)
+                yield from _read_chunk(connection, table, chunk, self.shift)
             finally:
                 connection._force_close()  # noqa: SLF001
 
 
-def _read_chunk(connection: Any, table: CapturedTable, chunk: str) -> Iterator[pa.RecordBatch]:
+def _read_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int) -> Iterator[pa.RecordBatch]:
     """The rows of a chunk as rows of the log table. After an error the connection is of no use."""
     parsed = parse_chunk(chunk)
     key = next(column for column in table.logged if column.name == table.keys[0])
     conditions = " AND ".join(["true", *_conditions(key, parsed.bounds)])
     selected = ", ".join(copy_sql(column) for column in table.columns)
     query = f"SELECT {selected} FROM {table.identifier} WHERE {conditions}"
-    bound = point_of(*flavor_of(connection).snapshot(connection))
+    bound = point_of(*flavor_of(connection).snapshot(connection)) + shift
     seen = pa.scalar(f"{bound + 1}:{bound + 1}:", pa.string())
     names = [column.name for column in table.columns]
     for texts in columns_of_rows(connection, query):

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tautochrone.errors import IngestError
+from tautochrone.errors import SourceUnreachableError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
@@ -36,6 +36,7 @@ from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.mysql.binlog import dump, point_of
 from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.connection import connect, explained, fetch
+from tautochrone.sources.mysql.continuity import log_lost, position_at_server, require_same_log
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
 from tautochrone.sources.mysql.markers import (
@@ -45,19 +46,24 @@ from tautochrone.sources.mysql.markers import (
     entry_of,
     fingerprint_at,
     gtid_text,
+    history_at,
+    history_entry,
+    relations_of,
+    server_of,
+    shift_of,
     since_when,
+    without_history,
 )
 from tautochrone.sources.mysql.reader import LogReader, table_changed
 from tautochrone.sources.mysql.rows import truncate_row
 from tautochrone.sources.mysql.server import (
-    bytes_behind,
+    awaited_transactions,
     check_server,
     committed_end,
     examine,
     ignores_case,
+    lag_behind,
     log_end,
-    log_sizes,
-    thread_ages,
 )
 from tautochrone.sources.mysql.tables import (
     Capture,
@@ -79,11 +85,6 @@ _OFFSET = 0xFFFFFFFF
 _TRIES = 10
 _LAST = 2**63 - 1
 """A sequence behind all rows of a transaction."""
-_OTHER_SERVER = "this is another server: its server_id or server_uuid differs"
-_AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
-_LOG_GONE = f"{_AGAIN}; binlog_expire_logs_seconds says how long the server keeps its log"
-_AT_OTHER_SERVER = f"""if the url leads to the wrong server, mend it; one that was promoted has the same \
-transactions at other places of its log: {_AGAIN}"""
 
 
 class MySQLChangeLog:
@@ -97,6 +98,9 @@ class MySQLChangeLog:
         self._connection: Any = None
         self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
         self._is_verified = False
+        self._shift = 0
+        """What is added to points of the server's log, see `markers.moved_position`."""
+        self._moved: Reason | None = None
         self._cascades: Mapping[str, Sequence[Cascade]] | None = None
         self._idle: tuple[int, int] | None = None
         """A position and how far the log was when there was nothing to take behind it."""
@@ -141,9 +145,10 @@ class MySQLChangeLog:
         flavor = flavor_of(connection)
         transactions = flavor.transactions_before(connection, file, offset)
         if transactions is None:
-            raise self._lost(f"the binary log {file} is gone")
+            raise log_lost(self.name, f"the binary log {file} is gone")
         tables = self._unchanged_tables(connection, exactly=True)
         self._tables = {table.name: table for table in tables}
+        self._shift = 0
         point = point_of(file, offset)
         return LogPosition(
             log=flavor.log_name(connection),
@@ -151,6 +156,7 @@ class MySQLChangeLog:
             marker={
                 FILE: file,
                 GTID: gtid_text(transactions),
+                **history_entry(flavor.history_now(connection, transactions)),
                 **{table.name: self._entry(table, point) for table in tables},
             },
             bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
@@ -186,6 +192,7 @@ class MySQLChangeLog:
 
     def _resume(self, connection: Any, position: LogPosition, anew: Collection[str]) -> LogPosition:
         """New tables and those with other columns are copied, unless these are ignored behind the others."""
+        position = self._at_this_server(connection, position)
         tables = self._unchanged_tables(connection)
         new = [table.name for table in tables if table.name not in position.marker]
         changed = []
@@ -197,7 +204,7 @@ class MySQLChangeLog:
             if captured is None:
                 changed.append(table.name)
         copied = {*new, *changed, *(self._tables.keys() & {*anew})}
-        if not copied and position.marker.keys() <= {FILE, GTID, *self._tables}:
+        if not copied and relations_of(position) <= self._tables.keys():
             return position
         if (new or changed) and not self._capture.follows_changes:
             raise table_changed((new or changed)[0], "was added" if new else "was changed")
@@ -237,7 +244,7 @@ class MySQLChangeLog:
         tables: dict[str, CapturedTable] = {}
         for _ in range(_TRIES):
             before = [table.fingerprint for table in self._unchanged_tables(connection)]
-            since = point_of(*committed_end(connection))
+            since = point_of(*committed_end(connection)) + self._shift
             tables = {table.name: table for table in self._unchanged_tables(connection)}
             if [table.fingerprint for table in tables.values()] == before:
                 break
@@ -249,7 +256,8 @@ class MySQLChangeLog:
             require_logged(connection, tables[name], self._capture.name, self._followed())
         # The log has these columns behind the place; of tables that are not copied, as before.
         self._tables |= {name: tables[name] for name in copied}
-        kept = {name: text for name, text in position.marker.items() if name in {FILE, GTID, *tables}}
+        gone = relations_of(position) - tables.keys()
+        kept = {name: text for name, text in position.marker.items() if name not in gone}
         return replace(
             position,
             marker=kept | {name: self._entry(tables[name], since) for name in copied},
@@ -260,15 +268,20 @@ class MySQLChangeLog:
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
-        return self._ask(lambda connection: self._read(connection, after, max_events))
+        batch = self._ask(lambda connection: self._read(connection, after, max_events))
+        moved, self._moved = self._moved, None
+        return replace(batch, moved=moved)
 
     def _read(self, connection: Any, after: LogPosition, max_events: int) -> LogBatch:
+        after = after if self._is_verified else self._at_this_server(connection, after)
         file, offset = log_end(connection)
-        end = point_of(file, offset)
+        end = point_of(file, offset) + self._shift
         nothing = LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
         if (after.point, end) == self._idle:
             return nothing
-        self._verify(connection, after, end)
+        if not self._is_verified or end < after.point:
+            require_same_log(connection, self._connect, self._capture.name, self.name, after, end)
+            self._is_verified = True
         if after.point == end:
             return nothing
         reader = self._read_log(connection, after, max_events)
@@ -277,25 +290,7 @@ class MySQLChangeLog:
             if new is not None:
                 raise definitions_outdated(new, "was created")
         if reader.changed and reader.point == after.point:
-            if not reader.by_cascade and not self._capture.follows_changes:
-                raise table_changed(reader.changed[0], "was changed by a statement")
-            before = {name: self._tables[name].fingerprint for name in reader.changed}
-            position = self._planned_again(connection, after, reader.changed)
-            stopped_at = f"{reader.file} {reader.point & _OFFSET}"
-            others = {
-                name: stopped_at for name, known in before.items() if self._tables[name].fingerprint != known
-            }
-            how = "may be changed by a foreign key" if reader.by_cascade else "was changed by a statement"
-            return replace(
-                nothing,
-                position=position,
-                caught_up=False,
-                copied_again={
-                    name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=how)
-                    for name in reader.changed
-                },
-                ignored=_ignored(others),
-            )
+            return self._copied_again(connection, after, reader)
         rows, caught_up = reader.table(), reader.is_at_end
         # All that the log had when its end was asked for is read, also what is no transaction.
         if caught_up and reader.point < end <= max(reader.reached, after.point):
@@ -309,13 +304,40 @@ class MySQLChangeLog:
             if is_near:
                 self._idle = (after.point, end)
                 return nothing
-        marker = {**after.marker, FILE: reader.file, GTID: gtid_text(reader.gtid)}
+        marker = {
+            **without_history(after.marker),
+            FILE: reader.file,
+            GTID: gtid_text(reader.gtid),
+            **history_entry(reader.history),
+        }
         return LogBatch(
             rows=rows,
             position=replace(after, point=reader.point, marker=marker),
             caught_up=caught_up,
             source_ms=None if reader.committed_s is None else reader.committed_s * 1000,
             ignored=_ignored(reader.ignored),
+        )
+
+    def _copied_again(self, connection: Any, after: LogPosition, reader: LogReader) -> LogBatch:
+        """What comes next in the log changes tables in a way that it does not show."""
+        if not reader.by_cascade and not self._capture.follows_changes:
+            raise table_changed(reader.changed[0], "was changed by a statement")
+        before = {name: self._tables[name].fingerprint for name in reader.changed}
+        position = self._planned_again(connection, after, reader.changed)
+        stopped_at = f"{reader.file} {reader.point & _OFFSET}"
+        others = {
+            name: stopped_at for name, known in before.items() if self._tables[name].fingerprint != known
+        }
+        how = "may be changed by a foreign key" if reader.by_cascade else "was changed by a statement"
+        return LogBatch(
+            rows=ARROW_SCHEMA.empty_table(),
+            position=position,
+            caught_up=False,
+            copied_again={
+                name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=how)
+                for name in reader.changed
+            },
+            ignored=_ignored(others),
         )
 
     def _read_log(self, connection: Any, after: LogPosition, max_events: int) -> LogReader:
@@ -327,6 +349,8 @@ class MySQLChangeLog:
             point=after.point,
             flavor=flavor,
             gtid=flavor.transactions_of(after.marker[GTID]),
+            history=history_at(after, flavor.history),
+            shift=self._shift,
             ignores_case=ignores_case(connection),
             cascades=self._cascades_by_parent(connection),
             passes_over=self._passes_over(),
@@ -334,8 +358,14 @@ class MySQLChangeLog:
         log = connect(self._capture.address)
         try:
             # The address may lead to another server since `connection` was opened.
-            if flavor.log_name(log) != after.log:
-                raise self._lost(_OTHER_SERVER, _AT_OTHER_SERVER)
+            if flavor.log_name(log) != server_of(after):
+                raise SourceUnreachableError(
+                    "CAPTURE_DATABASE_NOT_REACHABLE",
+                    f"The url of {self.name} leads to another server than a moment ago",
+                    hint="it is looked at again",
+                    sqlstate="08006",
+                    retryable=True,
+                )
             reader.read(dump(log, reader.file, after.point & _OFFSET), max_events)
         finally:
             log._force_close()  # noqa: SLF001
@@ -359,42 +389,21 @@ class MySQLChangeLog:
             )
         return self._cascades
 
-    def _verify(self, connection: Any, after: LogPosition, end: int) -> None:
-        """Is it the log that the table was filled from, and is everything there that follows?
+    def _at_this_server(self, connection: Any, position: LogPosition) -> LogPosition:
+        here = position_at_server(connection, self._connect, self._capture.name, self.name, position)
+        if here is not position:
+            at = f"{here.marker[FILE]} {here.point & _OFFSET}"
+            reason = ReasonCode.SERVER_HAS_SAME_TRANSACTIONS
+            self._moved = Reason.of(reason, server=server_of(here), position=at)
+        self._shift = shift_of(here)
+        return here
 
-        Raises:
-            IngestError: `SOURCE_LOG_LOST`; `CAPTURE_SERVER_NOT_USABLE`.
-        """
-        if end < after.point:
-            raise self._lost("the server's log ends before: it was restored, or its log was reset")
-        if self._is_verified:
-            return
-        check_server(connection, self._capture.name)
-        flavor = flavor_of(connection)
-        if flavor.log_name(connection) != after.log:
-            raise self._lost(_OTHER_SERVER, _AT_OTHER_SERVER)
-        file = after.marker[FILE]
-        difference = flavor.difference(
-            connection,
-            lambda: connect(self._capture.address),
-            file,
-            after.point & _OFFSET,
-            flavor.transactions_of(after.marker[GTID]),
-        )
-        if difference:
-            raise self._lost(difference)
-        # A server that crashes goes on in a new file, and may have lost the end of the one before.
-        sizes = log_sizes(connection)
-        for point in after.bulk.pass_at.values():
-            if sizes.get(point >> 32, 0) < point & _OFFSET:
-                raise self._lost("the server crashed and lost transactions whose rows were copied")
-        self._is_verified = True
-
-    def _lost(self, reason: str, hint: str = _LOG_GONE) -> IngestError:
-        return IngestError("SOURCE_LOG_LOST", f"{self.name} cannot go on: {reason}", hint=hint)
+    def _connect(self) -> Any:
+        return connect(self._capture.address)
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
-        return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
+        table = self._tables[relation]
+        return self._ask(lambda connection: copy_chunk(connection, table, chunk, self._shift))
 
     def _chunks(self, connection: Any, table: CapturedTable) -> tuple[str, ...]:
         return chunks_of(connection, table, self._capture.copy_tasks)
@@ -420,7 +429,7 @@ class MySQLChangeLog:
             self._capture.name,
             len(tables),
             self._capture.copy_tasks,
-            ChunkReader(self._capture.name, self._capture.address, tables, server),
+            ChunkReader(self._capture.name, self._capture.address, tables, server, self._shift),
             stage,
             lambda: self._ask(lambda connection: self._check_readable(connection, tables)),
             "mysql",
@@ -431,7 +440,7 @@ class MySQLChangeLog:
         """A connection ends when the server crashes, so what was read while it was open is not lost."""
         if connection is not opened:
             raise connection_lost(self.name)
-        return point_of(*log_end(connection))
+        return point_of(*log_end(connection)) + self._shift
 
     def _check_readable(self, connection: Any, chunks: Sequence[tuple[CapturedTable, str]]) -> None:
         """Raises what is wrong with the database, its tables or rights."""
@@ -451,22 +460,12 @@ class MySQLChangeLog:
         with explained(self._capture.name):
             connection = connect(self._capture.address)
             try:
-                owned = flavor_of(connection).owned_transactions(connection)
-                ages = thread_ages(connection) if owned else {}
+                return awaited_transactions(connection)
             finally:
                 connection.close()
-        return [
-            Reason.of(
-                ReasonCode.COPY_WAITS_FOR_TRANSACTION,
-                transaction=gtid,
-                session=f"thread {thread}",
-                seconds=ages.get(thread),
-            )
-            for gtid, thread in owned
-        ]
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
-        return self._ask(lambda connection: {"bytes": bytes_behind(connection, position.point)})
+        return self._ask(lambda connection: lag_behind(connection, position))
 
     def examine(self) -> str:
         return self._ask(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 from tautochrone.errors import IngestError
 from tautochrone.sources.mysql.binlog import Event, dump, mariadb_gtid
 from tautochrone.sources.mysql.connection import BINLOG_NOT_READABLE, fetch, fetch_one
+from tautochrone.sources.mysql.histories import History, MariaDBHistory, MySQLHistory
 
 __all__ = ["Flavor", "MariaDB", "MySQL", "flavor_of"]
 
@@ -29,6 +30,7 @@ class Flavor(Protocol):
         rights: global ones that a capture needs, besides SELECT.
         expiry_sql: for how many seconds the server keeps its log; 0: without a bound.
         counts_domains: transactions are counted in several domains at a time.
+        history: how its transactions are numbered.
     """
 
     @property
@@ -39,6 +41,8 @@ class Flavor(Protocol):
     def expiry_sql(self) -> str: ...
     @property
     def counts_domains(self) -> bool: ...
+    @property
+    def history(self) -> type[History]: ...
 
     def problem(self, connection: Any) -> tuple[str, str]:
         """Why the server cannot be captured, and what mends it; empty: it can."""
@@ -58,6 +62,13 @@ class Flavor(Protocol):
 
     def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
         """None: the log does not have the position."""
+
+    def history_now(self, connection: Any, marks: Mapping[str, str]) -> History | None:
+        """At least what was before a position with these marks; None: it has numbers that are not
+        understood."""
+
+    def marks_of(self, history: History) -> str:
+        """For a marker: those of a position before which are these transactions."""
 
     def logs_cascades(self, connection: Any) -> bool:
         """Whether the log has what foreign keys with CASCADE or SET NULL change."""
@@ -80,6 +91,7 @@ class MariaDB:
     rights = ("REPLICATION SLAVE", "BINLOG MONITOR")
     expiry_sql = "SELECT @@expire_logs_days * 86400"
     counts_domains = True
+    history = MariaDBHistory
     _MIN_VERSION: ClassVar = (10, 5)
 
     def problem(self, connection: Any) -> tuple[str, str]:
@@ -107,6 +119,19 @@ class MariaDB:
     def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
         (text,) = fetch_one(connection, f"SELECT BINLOG_GTID_POS(%s, {offset})", [file])
         return None if text is None else self.transactions_of(text)
+
+    def history_now(self, connection: Any, marks: Mapping[str, str]) -> History | None:
+        (text,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_binlog_state")
+        history = self.history.read(text)
+        for mark in marks.values():
+            source, _, number = mark.rpartition("-")
+            # The text does not say which server was the last one of a domain.
+            history.add(source, max(int(number), history.ranges.get(source, [(1, 0)])[0][1]))
+        return history
+
+    def marks_of(self, history: History) -> str:
+        last = {s.partition("-")[0]: f"{s}-{ranges[-1][1]}" for s, ranges in history.ranges.items()}
+        return ",".join(sorted(last.values()))
 
     def logs_cascades(self, connection: Any) -> bool:  # noqa: ARG002
         return False
@@ -142,6 +167,7 @@ class MySQL:
     rights = ("REPLICATION SLAVE", "REPLICATION CLIENT")
     expiry_sql = "SELECT @@binlog_expire_logs_seconds"
     counts_domains = False
+    history = MySQLHistory
     _MIN_VERSION: ClassVar = (8, 0)
     _EXECUTED: ClassVar = "executed"
     """Counts the set of all GTIDs at the first position, before which the reader saw no transaction."""
@@ -207,6 +233,13 @@ class MySQL:
             return None
         (executed,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_executed")
         return {self._EXECUTED: "".join(executed.split()).replace(",", ";")}
+
+    def history_now(self, connection: Any, marks: Mapping[str, str]) -> History | None:  # noqa: ARG002
+        (text,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_executed")
+        return self.history.read(text)
+
+    def marks_of(self, history: History) -> str:
+        return history.text.partition("|")[2].replace(",", ";")
 
     def logs_cascades(self, connection: Any) -> bool:
         """Since 9.6, where a setting gives them back to InnoDB, which logs nothing of them."""

@@ -1,16 +1,42 @@
 """What the marker of a position has: the log's file, marks of transactions, and for each captured table the
-fingerprint of its columns and the point behind which its rows count."""
+fingerprint of its columns and the point behind which its rows count.
+
+After a failover it also has the server whose log is read now, and by how much its points are moved, so that
+they are behind those of the former server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tautochrone.model.source_position import LogPosition
+from tautochrone.sources.mysql.binlog import OFFSET_BITS, point_of
+from tautochrone.sources.mysql.histories import History
 from tautochrone.sources.mysql.tables import CapturedTable
 
-__all__ = ["FILE", "GTID", "columns_of", "entry_of", "fingerprint_at", "gtid_text", "since_when"]
+__all__ = [
+    "FILE",
+    "GTID",
+    "columns_of",
+    "entry_of",
+    "fingerprint_at",
+    "gtid_text",
+    "history_at",
+    "history_entry",
+    "moved_position",
+    "relations_of",
+    "server_of",
+    "shift_of",
+    "since_when",
+    "without_history",
+]
 
 FILE, GTID = "file", "gtid"
+_HISTORY, _SERVER, _SHIFT = "history", "server", "shift"
+_OF_SERVER = frozenset({FILE, GTID, _HISTORY, _SERVER, _SHIFT})
+_MAX_HISTORY = 4096
+"""Characters. A longer list of GTIDs is not kept with every position."""
 _LACKS = "lacks."
 """Before the fingerprint of columns of which the lake's table may lack some: with `evolve` it is copied."""
 
@@ -35,3 +61,41 @@ def since_when(position: LogPosition, table: str) -> int:
 
 def gtid_text(gtids: Mapping[str, str]) -> str:
     return ",".join(sorted(gtids.values()))
+
+
+def relations_of(position: LogPosition) -> frozenset[str]:
+    return frozenset(position.marker.keys() - _OF_SERVER)
+
+
+def server_of(position: LogPosition) -> str:
+    """The name of the log that is read now. That of the position stays, since its points go on."""
+    return position.marker.get(_SERVER, position.log)
+
+
+def shift_of(position: LogPosition) -> int:
+    """What is added to the points of the log that is read now."""
+    return int(position.marker.get(_SHIFT, "0"))
+
+
+def history_at(position: LogPosition, history: type[History]) -> History | None:
+    """The transactions up to the position; None: they are not known."""
+    text = position.marker.get(_HISTORY)
+    return None if text is None else history.read(text)
+
+
+def history_entry(history: History | None) -> dict[str, str]:
+    """Of a marker; empty: the history is not known, or too long."""
+    text = "" if history is None else history.text
+    return {_HISTORY: text} if 0 < len(text) <= _MAX_HISTORY else {}
+
+
+def without_history(marker: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in marker.items() if name != _HISTORY}
+
+
+def moved_position(position: LogPosition, server: str, file: str, offset: int, marks: str) -> LogPosition:
+    """The same position in the log of another server, behind all points of the former one."""
+    here = point_of(file, offset)
+    shift = (((position.point >> OFFSET_BITS) + 1) << OFFSET_BITS) - (here - offset)
+    entries = {FILE: file, GTID: marks, _SERVER: server, _SHIFT: str(shift)}
+    return replace(position, point=here + shift, marker={**position.marker, **entries})

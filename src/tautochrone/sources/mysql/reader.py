@@ -13,6 +13,7 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
 from tautochrone.sources.mysql.flavors import Flavor
 from tautochrone.sources.mysql.foreign_keys import Cascade
+from tautochrone.sources.mysql.histories import History
 from tautochrone.sources.mysql.rows import (
     LOGGED_TYPES,
     RowEvents,
@@ -67,6 +68,8 @@ class LogReader:
         gtid: marks of the last transactions there.
         ignores_case: upper and lower case of tables' names are the same.
         cascades: by the table whose rows set them off.
+        history: all transactions up to there; None: not known.
+        shift: what is added to points of the log.
         passes_over: tables of which columns behind the captured ones may change, unless they are called so:
             columns of the lake's table that the captured ones do not have.
 
@@ -88,6 +91,8 @@ class LogReader:
     ignores_case: bool = False
     cascades: Mapping[str, Sequence[Cascade]] = field(default_factory=dict)
     passes_over: Mapping[str, Collection[str]] = field(default_factory=dict)
+    history: History | None = None
+    shift: int = 0
     ignored: dict[str, str] = field(default_factory=dict)
     reached: int = 0
     committed_s: int | None = None
@@ -98,6 +103,9 @@ class LogReader:
     is_at_end: bool = False
     _group: _Group | None = None
     _mark: tuple[str, str] | None = None
+    _begun: Event | None = None
+    _begun_s: int | None = None
+    """When its first statement was executed, which is the same on all replicas."""
     _layouts: dict[bytes, tuple[CapturedTable, TableMap] | None] = field(default_factory=dict)
     _events: dict[tuple[TableMap, str], RowEvents] = field(default_factory=dict)
     _bytes: int = 0
@@ -110,10 +118,13 @@ class LogReader:
             IngestError: see `_take`.
         """
         for event in events:
-            self.reached = max(self.reached, event.point)
+            self.reached = max(self.reached, self._point(event))
             if (self._take(event) and self._is_enough(max_events)) or self.changed:
                 return
         self.is_at_end = True
+
+    def _point(self, event: Event) -> int:
+        return event.point + self.shift
 
     def _is_enough(self, max_events: int) -> bool:
         if self._bytes > _DECODED_BYTES:
@@ -144,6 +155,8 @@ class LogReader:
                 `CHANGE_LOG_EVENT_NOT_SUPPORTED`.
         """
         kind = event.kind
+        if kind in Kind.FIRST and self._begun_s is None:
+            self._begun_s = event.timestamp
         if kind in Kind.ROWS:
             self._take_rows(event)
         elif kind == Kind.TABLE_MAP:
@@ -153,6 +166,7 @@ class LogReader:
         elif kind in Kind.GTID:
             counter, mark, is_single = self.flavor.transaction_of(event)
             self._mark, self._group = (counter, mark), _Group(is_single)
+            self._begun, self._begun_s = event, None
         elif kind in (Kind.QUERY, Kind.QUERY_COMPRESSED):
             return self._take_query(event)
         elif kind == Kind.XID:
@@ -173,7 +187,7 @@ class LogReader:
             return
         table, layout = captured
         cascades = self._possible_cascades(event, table)
-        is_new = event.point > self.tables[table.name][1]
+        is_new = self._point(event) > self.tables[table.name][1]
         if not is_new and not cascades:
             return
         if is_new:
@@ -192,7 +206,7 @@ class LogReader:
             for cascade in cascades
             if event.kind in Kind.DELETE or differ(table, layout, body.images, cascade.columns)
             for name in cascade.tables
-            if event.point > self.tables[name][1]
+            if self._point(event) > self.tables[name][1]
         }
         if relations:
             self.changed, self.by_cascade = tuple(sorted(relations)), True
@@ -207,7 +221,7 @@ class LogReader:
             for cascade in self.cascades.get(table.name, ())
             if (event.kind in Kind.DELETE and cascade.on_delete)
             or (event.kind in Kind.UPDATE and cascade.on_update)
-            if any(event.point > self.tables[name][1] for name in cascade.tables)
+            if any(self._point(event) > self.tables[name][1] for name in cascade.tables)
         ]
 
     def _take_query(self, event: Event) -> bool:
@@ -225,7 +239,7 @@ class LogReader:
         effects = [
             effect
             for effect in effects_of(query, self.tables.keys(), normal, captured)
-            if event.point > self.tables[effect.relation][1]
+            if self._point(event) > self.tables[effect.relation][1]
         ]
         self.changed = tuple(
             effect.relation
@@ -260,7 +274,7 @@ class LogReader:
         return names is not None and not any(name.casefold() in text for name in names)
 
     def _end(self, event: Event, *, is_committed: bool) -> None:
-        group, point = self._group, event.point
+        group, point = self._group, self._point(event)
         if group is not None and is_committed and group.changes:
             self.committed_s = event.timestamp
             for number, (kind, table, layout, images) in enumerate(group.changes):
@@ -277,7 +291,11 @@ class LogReader:
                 self._bytes += len(images)
         if self._mark is not None:
             self.gtid = self.gtid | dict([self._mark]) if self.flavor.counts_domains else dict([self._mark])
-        self._group = self._mark = None
+        if self.history is not None and self._begun is not None:
+            self.history.time_s = self._begun_s
+            if not self.history.take(self._begun):
+                self.history = None
+        self._group = self._mark = self._begun = None
         self.point, self.file = point, event.file
 
 

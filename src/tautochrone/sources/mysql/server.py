@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from tautochrone.errors import IngestError
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.binlog import OFFSET_BITS, point_of
 from tautochrone.sources.mysql.connection import fetch, fetch_one
 from tautochrone.sources.mysql.flavors import flavor_of
+from tautochrone.sources.mysql.markers import server_of, shift_of
 from tautochrone.sources.mysql.tables import CapturedTable
 
 __all__ = [
-    "bytes_behind",
+    "awaited_transactions",
     "check_server",
     "committed_end",
     "examine",
     "ignores_case",
+    "lag_behind",
     "log_end",
     "log_sizes",
-    "thread_ages",
 ]
 
 _QUERY = """
@@ -84,14 +87,31 @@ def log_sizes(connection: Any) -> dict[int, int]:
     return {point_of(row[0], 0) >> OFFSET_BITS: int(row[1]) for row in fetch(connection, "SHOW BINARY LOGS")}
 
 
-def bytes_behind(connection: Any, point: int) -> int:
-    """How much of the log is behind a point."""
-    number = point >> OFFSET_BITS
-    read = point - (number << OFFSET_BITS)
-    return sum(size for file, size in log_sizes(connection).items() if file >= number) - read
+def lag_behind(connection: Any, position: LogPosition) -> dict[str, int]:
+    """How many bytes of the log are behind a position; empty: it is in the log of another server."""
+    if flavor_of(connection).log_name(connection) != server_of(position):
+        return {}
+    number, read = divmod(position.point - shift_of(position), 1 << OFFSET_BITS)
+    sizes = log_sizes(connection)
+    return {"bytes": sum(size for file, size in sizes.items() if file >= number) - read}
 
 
-def thread_ages(connection: Any) -> dict[int, int]:
+def awaited_transactions(connection: Any) -> list[Reason]:
+    """Those that a copy waits for which begins now."""
+    owned = flavor_of(connection).owned_transactions(connection)
+    ages = _thread_ages(connection) if owned else {}
+    return [
+        Reason.of(
+            ReasonCode.COPY_WAITS_FOR_TRANSACTION,
+            transaction=gtid,
+            session=f"thread {thread}",
+            seconds=ages.get(thread),
+        )
+        for gtid, thread in owned
+    ]
+
+
+def _thread_ages(connection: Any) -> dict[int, int]:
     """For how many seconds threads do what they do now; without PROCESS only the user's own are seen."""
     rows = fetch(connection, "SELECT ID, IFNULL(TIME, 0) FROM information_schema.PROCESSLIST")
     return {int(thread): int(seconds) for thread, seconds in rows}
