@@ -202,7 +202,8 @@ def captured_tables(
             raise DefinitionError(
                 "CAPTURE_WITHOUT_TABLES",
                 f"The capture {capture} names {pattern}, and the database has no such table",
-                hint="a pattern is schema.table, with * for any characters; the user must see the schema",
+                hint="a pattern is schema.table, with * for any characters; a user sees no table without "
+                "GRANT SELECT ON schema.* TO user",
             )
     matching = tuple(
         table
