@@ -65,6 +65,7 @@ def test_old_changes_are_dropped_through_a_crash(bank: Bank, when: str) -> None:
     assert "`taut run`" in refused["hint"]
     # It is copied again, alone, also when the run is killed before.
     bank.run(Strike(Step.SOURCE_BEGIN, "before", "crash"))
+    bank.run(Strike(Step.LAKE_STAGE, "before", "crash"))
     attempt = bank.run()
     attempt.require_completed()
     (again,) = attempt.named("bulk_again")
