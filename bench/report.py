@@ -84,7 +84,8 @@ def _cdc(part: dict[str, Any]) -> list[str]:
         append = (
             f"; Spark's JDBC source appends the rows to a table in {part['jdbc_append_s']:.1f} s, "
             f"{part['jdbc_append_cpu_s_per_million']:.1f} CPU seconds for a million: "
-            f"{part['bulk_s'] / part['jdbc_append_s']:.2f} times as long"
+            f"{part['bulk_s'] / part['jdbc_append_s']:.2f} times as long, and "
+            f"{part['copied_s'] / part['jdbc_append_s']:.2f} times until they are readable"
         )
     if "peer" in part:
         peer = part["peer"]
