@@ -276,7 +276,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "the flow's query returns other values each time, so its rows cannot be computed twice"
     ),
     ReasonCode.COLUMN_COMPARED_BY_SPARK: "values of {column}, of type {type}, are compared by Spark only",
-    ReasonCode.MANY_ROWS_CHANGED: "{rows:,} rows were added or removed, more than {limit:,}",
+    ReasonCode.MANY_ROWS_CHANGED: "{rows} rows were added or removed, more than {limit}",
     ReasonCode.ROWS_CARRIED_OVER: "rows that did not change were written into other files",
     ReasonCode.KEY_COLUMN_NOT_IN_TABLE: "the table has no column {column}",
     ReasonCode.KEY_COLUMN_NOT_IN_FILE: "{file} has no column {column}, or no ids of columns",
