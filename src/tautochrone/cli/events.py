@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tautochrone.cli.output import json_line
@@ -18,6 +18,7 @@ __all__ = ["describe", "failures", "is_failure", "json_events", "line_events", "
 
 Fields = Mapping[str, Any]
 _LOCK = threading.Lock()
+_SHOWN_NAMES = 8
 
 
 def json_events(event: str, /, **fields: Any) -> None:
@@ -88,6 +89,16 @@ def _reason_of(event: str, f: Fields) -> str:
     subject = short(f["dataset"]) if "dataset" in f else f"sink {f['sink']}"
     more = f" ({'; '.join(details)})" if details else ""
     return f"  {subject:<32} {event.replace('_', ' ')}{more}: {f['reason']}"
+
+
+def _some_of(names: Sequence[str]) -> str:
+    """The names, or the first ones of many; the event has all.
+
+    >>> _some_of([f"t{number}" for number in range(20)])
+    't0, t1, t2, t3, t4, t5, t6, t7 and 12 others'
+    """
+    others = len(names) - _SHOWN_NAMES
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {others} others" if others > 0 else "")
 
 
 def _graph(_event: str, f: Fields) -> str:
@@ -215,7 +226,7 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         f"{f['duration_ms'] / 1000:.1f} s" + "".join(f"\n    {name}: {why}" for name, why in _replaced(f))
     ),
     "sink_failed": _sink_failed,
-    "bulk_complete": lambda _e, f: f"  {short(f['dataset']):<32} copied: {', '.join(f['relations'])}",
+    "bulk_complete": lambda _e, f: f"  {short(f['dataset']):<32} copied: {_some_of(f['relations'])}",
     **dict.fromkeys(_WITH_REASON, _reason_of),
     "adopted": lambda _e, f: (
         f"  {short(f['dataset']):<32} "
