@@ -165,20 +165,20 @@ class LogFlow(PolledFlow):
         batch = self.log.read(position, self.max_events)
         if batch.copied_again:
             self._reached = self._resume(batch.position, batch.copied_again)
-            self._tell_of_source(batch)
+            self._report_source(batch)
             return False
         bulk = batch.position.bulk.at(batch.position.point)
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
         reached = replace(batch.position, bulk=bulk, source_ms=source_ms)
         if reached != self.position or batch.rows.num_rows:
             position = self._commit(batch.rows, position, reached, source_ms=batch.source_ms)
-        self._tell_of_source(batch)
+        self._report_source(batch)
         self._acknowledge(position)
         self._reached = position
         return batch.caught_up and not position.bulk.pending
 
-    def _tell_of_source(self, batch: LogBatch) -> None:
-        """After a crash it may be told again, as it may be read again."""
+    def _report_source(self, batch: LogBatch) -> None:
+        """After a crash the batch is read again, and so the events come again."""
         if batch.moved is not None:
             self.emit("source_moved", flow=self.name, dataset=str(self.table), reason=batch.moved)
         for relation, reason in batch.ignored.items():

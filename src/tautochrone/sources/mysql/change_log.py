@@ -360,7 +360,7 @@ class MySQLChangeLog:
             # The address may lead to another server since `connection` was opened.
             if flavor.log_name(log) != server_of(after):
                 raise SourceUnreachableError(
-                    "CAPTURE_DATABASE_NOT_REACHABLE",
+                    "CAPTURE_SERVER_SWITCHED",
                     f"The url of {self.name} leads to another server than a moment ago",
                     hint="it is looked at again",
                     sqlstate="08006",
