@@ -17,7 +17,7 @@ from tautochrone.app.locate import Options
 
 ALL = [
     *("python", "java", "spark", "jars", "classes", "project", "ports", "storage", "store", "master"),
-    *("session", "catalog", "definitions", "kafka", "captures"),
+    *("session", "catalog", "definitions", "kafka", "captures", "sinks"),
 ]
 SPEC = "name: shop\nstorage: {storage}\nlibraries:\n  - glob: {{include: t/**}}\n"
 
@@ -60,11 +60,14 @@ def test_unreachable_kafka_is_a_finding(tmp_path: Path) -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     write(
         tmp_path,
+        settings='[sinks.mirror]\nformat = "postgresql"\n[sinks.mirror.options]\n'
+        f'url = "postgresql://taut_nobody@127.0.0.1:{address.partition(":")[2]}/shop"\n',
         files={
             "a.py": "from pyspark import pipelines as dp\n@dp.table\ndef events():\n"
             "    return (spark.readStream.format('kafka').option('subscribe', 'flights')\n"
             f"        .option('kafka.bootstrap.servers', '{address}').load())\n",
-            "b.sql": "CREATE MATERIALIZED VIEW b AS SELECT count(*) n FROM events",
+            "b.sql": "CREATE MATERIALIZED VIEW b TBLPROPERTIES ('tautochrone.sinks' = 'mirror') "
+            "AS SELECT count(*) n FROM events",
         },
     )
     before = sorted(tmp_path.rglob("*"))
@@ -74,7 +77,10 @@ def test_unreachable_kafka_is_a_finding(tmp_path: Path) -> None:
     findings = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert list(findings) == ALL
     states = {name: line["state"] for name, line in findings.items()}
-    assert states == {**dict.fromkeys(ALL, "ok"), "kafka": "failed", "captures": "skipped"}
+    expected = {"kafka": "failed", "captures": "skipped", "sinks": "failed"}
+    assert states == {**dict.fromkeys(ALL, "ok"), **expected}
+    assert findings["sinks"]["error"] == "SINK_NOT_REACHABLE"
+    assert "tautochrone.toml:2" in findings["sinks"]["detail"]
     assert findings["kafka"]["error"] == "KAFKA_NOT_REACHABLE"
     assert address in findings["kafka"]["detail"]
     assert findings["kafka"]["hint"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
+from errno import EACCES, EEXIST, ENOSPC, ENOTDIR, EPERM, EROFS
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,13 @@ import clickhouse_connect
 import pytest
 
 from tautochrone.errors import SinkError
+from tautochrone.runtime.delivery.delivery_worker import NOT_RETRYABLE
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse.engines import HttpEngine
 from tautochrone.sinks.clickhouse.open import require_version
 from tautochrone.sinks.clickhouse.options import clickhouse_options
+
+LOGIN, RIGHTS = "SINK_LOGIN_REFUSED", "SINK_RIGHTS_MISSING"
 
 
 class OldServer:
@@ -98,10 +105,84 @@ def test_a_server_that_does_not_answer_is_named_without_the_password() -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SinkError, match="SINK_NOT_REACHABLE") as refused:
+    with pytest.raises(SinkError, match="SINK_FOLDER_UNUSABLE") as refused:
         open_sink("mirror", "clickhouse", {"url": f"clickhouse://embedded/{tmp_path}/file/lake"})
     assert f"{tmp_path}/file/lake" in str(refused.value)
+    assert not refused.value.retryable
     assert "below the folder where the run is started" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("number", "error_class"),
+    [
+        *((number, "SINK_FOLDER_UNUSABLE") for number in (ENOTDIR, EACCES, EPERM, EROFS, EEXIST)),
+        (ENOSPC, "SINK_NOT_REACHABLE"),
+    ],
+)
+def test_a_folder_is_tried_again_only_if_that_can_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error_class: str
+) -> None:
+    def mkdir(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(SinkError, match=os.strerror(number)) as refused:
+        open_sink("mirror", "clickhouse", {"url": f"clickhouse://embedded/{tmp_path}/lake"})
+    assert refused.value.error_class == error_class
+    assert refused.value.retryable == (error_class not in NOT_RETRYABLE)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers every request with one error, as ClickHouse does, or as a proxy without a code."""
+
+    status, code, text = 403, "", ""
+
+    def do_POST(self) -> None:
+        body = self.text.encode()
+        self.send_response(self.status)
+        if self.code:
+            self.send_header("X-ClickHouse-Exception-Code", self.code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, *arguments: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "text", "error_class"),
+    [
+        (403, "516", "Authentication failed: password is incorrect (AUTHENTICATION_FAILED)", LOGIN),
+        (404, "192", "There is no user `reports` (UNKNOWN_USER)", LOGIN),
+        (401, "", "proxy: unknown user", LOGIN),
+        (500, "497", "reports: Not enough privileges (ACCESS_DENIED)", RIGHTS),
+        (403, "", "proxy: forbidden", RIGHTS),
+        (500, "81", "Database shop does not exist (UNKNOWN_DATABASE)", "SINK_NOT_REACHABLE"),
+        (502, "", "Bad gateway", "SINK_NOT_REACHABLE"),
+    ],
+)
+def test_a_server_that_does_not_let_the_user_in_is_not_asked_again(
+    status: int, code: str, text: str, error_class: str
+) -> None:
+    text = f"Code: {code}. DB::Exception: {text}" if code else text
+    handler = type("Handler", (Refusing,), {"status": status, "code": code, "text": text})
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        url = f"clickhouse://127.0.0.1:{server.server_port}/shop"
+        with pytest.raises(SinkError) as refused:
+            open_sink("mirror", "clickhouse", {"url": url, "user": "reports", "password": "secret-1"})
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert refused.value.error_class == error_class
+    assert refused.value.retryable == (error_class not in NOT_RETRYABLE)
+    assert text[-20:] in str(refused.value)
+    assert "secret-1" not in f"{refused.value} {refused.value.hint}"
 
 
 def test_options_of_tables_are_among_those_that_are_known() -> None:

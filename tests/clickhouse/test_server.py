@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as spark
+from tests.clickhouse.dashboards import Client
 
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Sink, SinkMaintenance, TransactionId, TransactionState
-from tautochrone.sinks import open_sink
+from tautochrone.sinks import examine_sink, open_sink
 from tautochrone.testing.sqlite_sink import ListRows
 
 FRONT = Path(__file__).with_name("front.py")
@@ -221,3 +222,12 @@ def test_a_move_that_comes_late_finds_no_table(mirror: Mirror) -> None:
     assert len(errors) == 1
     assert "UNKNOWN_TABLE" in str(errors[0])
     mirror.check(owner, 2, [*FIRST, *SECOND])
+
+
+def test_a_server_is_examined_without_a_trace(mirror: Mirror) -> None:
+    url = f"clickhouse://127.0.0.1:{mirror.server.port}/{mirror.database}"
+    answer = examine_sink("mirror", "clickhouse", {"url": url})
+    assert f"127.0.0.1:{mirror.server.port} lets default in" in str(answer)
+    client = Client(mirror.server.port)
+    assert [mirror.database] not in client.rows("SELECT name FROM system.databases")
+    client.close()

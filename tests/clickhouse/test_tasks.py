@@ -29,8 +29,8 @@ from tautochrone.sinks.clickhouse import task_insert
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.tables import Tables
-from tautochrone.sinks.clickhouse.task_insert import InsertTarget, task_function
-from tautochrone.sinks.clickhouse.task_staging import _by_value
+from tautochrone.sinks.clickhouse.task_insert import FAILED, InsertTarget, task_function
+from tautochrone.sinks.clickhouse.task_staging import _answers, _by_value
 from tautochrone.testing.sqlite_sink import ListRows
 
 TABLE = TableName("lake", ("default",), "orders")
@@ -332,6 +332,31 @@ def test_executors_that_do_not_reach_the_server(
         sink.write(intent(1).transaction, TABLE, change)
     assert (failed.value.error_class, failed.value.retryable) == ("SINK_TASKS_FAILED", True)
     assert "127.0.0.1:9: ConnectionRefusedError" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error_class"),
+    [
+        (
+            "Code: 195. DB::Exception: the address is not allowed (IP_ADDRESS_NOT_ALLOWED)",
+            "SINK_LOGIN_REFUSED",
+        ),
+        ("Code: 497. DB::Exception: Not enough privileges (ACCESS_DENIED)", "SINK_RIGHTS_MISSING"),
+        ("Code: 241. DB::Exception: memory limit exceeded", "SINK_TASKS_FAILED"),
+    ],
+)
+def test_a_task_that_the_server_does_not_let_in(answer: str, error_class: str) -> None:
+    class Tasks:
+        def mapInArrow(self, *_: object) -> Tasks:  # noqa: N802
+            return self
+
+        def collect(self) -> None:
+            # Spark's error has the traceback of the executor.
+            raise RuntimeError(f"Job aborted\n  RuntimeError: {FAILED} at ch:8123: {answer}\n  at java")
+
+    with pytest.raises(SinkError, match=error_class) as failed:
+        _answers("mirror", Tasks(), b"")
+    assert failed.value.retryable == (error_class == "SINK_TASKS_FAILED")
 
 
 WITHOUT_PACKAGE = """

@@ -108,7 +108,11 @@ class KafkaBench(SparkBench):
 
     def open(self) -> Sink:
         sink: Sink = self.opened(
-            FaultySink("mirror", self.options, lambda options: LossyProducer(new_producer(options), self))
+            FaultySink(
+                "mirror",
+                self.options,
+                lambda options, refusals: LossyProducer(new_producer(options, refusals), self),
+            )
         )
         return sink
 

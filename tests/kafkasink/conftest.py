@@ -8,8 +8,10 @@ import pytest
 
 from tautochrone.testing.kafka import KafkaBroker
 
+USERS = {"sink": "right-1"}
+
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as started:
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), USERS) as started:
         yield started

@@ -153,7 +153,12 @@ def test_a_topic_of_avro_values_equals_the_lake(
     sink: Any = bench.open()
     sink.fence(Fence(1))
     sink.ensure(ORDERS, bench.schema(), ["id"], Fence(1))
-    for status, error_class in ((503, "SINK_NOT_REACHABLE"), (409, "SINK_SCHEMA_REFUSED")):
+    for status, error_class in (
+        (503, "SINK_NOT_REACHABLE"),
+        (409, "SINK_SCHEMA_REFUSED"),
+        (401, "SINK_LOGIN_REFUSED"),
+        (403, "SINK_RIGHTS_MISSING"),
+    ):
         registry.status = status
         with pytest.raises(SinkError) as refused:
             deliver(sink, 1, ["id", "word"], [(1, "one")], [], attempt=status)

@@ -99,6 +99,21 @@ def test_a_cluster_that_does_not_answer_in_time_is_not_reachable() -> None:
     assert "kafka.bootstrap.servers" in str(refused.value.hint)
 
 
+def refused_by(code: int, text: str) -> SinkError:
+    with pytest.raises(SinkError) as refused, client.kafka_errors("feed"):
+        raise KafkaException(KafkaError(code, text))
+    return refused.value
+
+
+def test_a_log_in_that_was_cut_is_tried_again() -> None:
+    cut = "SaslAuthenticateRequest failed: Local: Broker transport failure"
+    assert refused_by(KafkaError._AUTHENTICATION, cut).error_class == "SINK_NOT_REACHABLE"
+    refusal = refused_by(KafkaError._AUTHENTICATION, "Authentication failed: Invalid username or password")
+    assert (refusal.error_class, refusal.retryable) == ("SINK_LOGIN_REFUSED", False)
+    missing = refused_by(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not authorized")
+    assert (missing.error_class, missing.retryable) == ("SINK_RIGHTS_MISSING", False)
+
+
 def test_attempts_to_connect_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger(client.__name__)
     for number in range(20):

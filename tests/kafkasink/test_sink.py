@@ -20,6 +20,8 @@ from tautochrone.errors import SinkError, SinkFencedError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, Sink, TransactionId, TransactionState
+from tautochrone.sinks import examine_sink, open_sink
+from tautochrone.sinks.kafka import client
 from tautochrone.sinks.kafka.client import new_producer
 from tautochrone.sinks.kafka.options import kafka_options
 from tautochrone.sinks.kafka.sink import KafkaSink
@@ -228,7 +230,7 @@ def run_killed(options: dict[str, str], step: str, moment: str, count: int) -> N
     sink = KafkaSink(
         "mirror",
         kafka_options("mirror", options),
-        lambda opened: KillingProducer(new_producer(opened), step, moment, calls),
+        lambda opened, refusals: KillingProducer(new_producer(opened, refusals), step, moment, calls),
     )
     sink.fence(Fence(2))
     sink.recover([], Fence(2))
@@ -276,3 +278,26 @@ def test_a_process_killed_at_its_commit(bench: KafkaBench) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_a_process_killed_at_every_step(bench: KafkaBench, step: str, moment: str, count: int) -> None:
     check_killed(bench, step, moment, count)
+
+
+def test_a_wrong_password_is_a_log_in_that_was_refused(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_TIMEOUT_S", 5.0)
+    options = {
+        "kafka.bootstrap.servers": broker.login_bootstrap,
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "sink",
+    }
+    sink = open_sink("mirror", "kafka-transactional", {**options, "kafka.sasl.password": "right-1"})
+    assert sink.published() is None
+    sink.close()
+    sink = open_sink("mirror", "kafka-transactional", {**options, "kafka.sasl.password": "wrong-1"})
+    with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED") as refused:
+        sink.published()
+    assert not refused.value.retryable
+    assert "wrong-1" not in str(refused.value)
+    sink.close()
+    answer = examine_sink("mirror", "kafka-transactional", {**options, "kafka.sasl.password": "right-1"})
+    assert "mirror.taut-control is made by the first run" in str(answer)

@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -21,8 +22,10 @@ from tests.sinks.benches import ORDERS, deliver
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, TransactionState
+from tautochrone.sinks import examine_sink
 from tautochrone.sinks.mariadb.options import mariadb_options
-from tautochrone.testing.mariadb import is_installed, restart_server
+from tautochrone.sinks.mariadb.sink import MariadbSink
+from tautochrone.testing.mariadb import SINK_PASSWORD, is_installed, restart_server, sink_url
 from tautochrone.testing.sink_conformance import SinkConformance, transaction
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -263,3 +266,20 @@ def test_a_row_changed_by_somebody_else_is_noticed_when_it_goes(bench: MariadbBe
     with pytest.raises(SinkContentError) as missing:
         deliver(sink, transaction(2), [], [(1, "one"), (1, "one")])
     assert missing.value.error_class == "SINK_ROW_MISSING"
+
+
+def test_a_user_who_may_not_is_not_tried_again(bench: MariadbBench) -> None:
+    for wrong in ({"password": "wrong-1"}, {"user": "nobody_here"}):
+        with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED") as refused:
+            MariadbSink("mirror", replace(bench.options, **wrong)).published()
+        assert not refused.value.retryable
+        assert "wrong-1" not in str(refused.value)
+    other = replace(bench.options, database=f"{bench.database}_other")
+    with pytest.raises(SinkError, match="SINK_RIGHTS_MISSING") as refused:
+        MariadbSink("mirror", other).fence(Fence(1))
+    assert not refused.value.retryable
+    options = {"url": sink_url(bench.database), "password": SINK_PASSWORD}
+    assert "lets sink@% in" in str(examine_sink("mirror", "mariadb", options))
+    with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED"):
+        examine_sink("mirror", "mariadb", {**options, "password": "wrong-1"})
+    assert not bench.query(f"SHOW DATABASES LIKE '{bench.database}'")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,6 +19,7 @@ from tests.sinks.benches import ORDERS, LosesAnswers, SparkBench, deliver, stage
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import Intent, Sink, TransactionState
+from tautochrone.sinks import examine_sink
 from tautochrone.sinks.postgresql.options import postgresql_options
 from tautochrone.sinks.postgresql.sink import PostgresqlSink
 from tautochrone.testing.postgresql import fresh_database
@@ -191,3 +194,45 @@ def test_urls_that_are_refused(url: str, problem: str) -> None:
 @pytest.mark.parametrize("url", ["postgresql://h/d?sslmode=require", "postgres:///d", "host=/run dbname=d"])
 def test_urls_are_connection_strings_of_libpq(url: str) -> None:
     assert postgresql_options("mirror", {"url": url}).url == url
+
+
+@pytest.fixture
+def roles(url: str) -> Iterator[None]:
+    """`taut_reader` may log in without a password and lacks all rights, `taut_secret` needs a password."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        (row,) = connection.execute("SHOW hba_file").fetchall()
+        file = Path(str(row[0]))
+        before = file.read_text()
+        file.write_text("local all taut_secret scram-sha-256\n" + before)
+        for role in ("taut_reader LOGIN", "taut_locked NOLOGIN", "taut_secret LOGIN PASSWORD 'right-1'"):
+            connection.execute(f"CREATE ROLE {role}")
+        connection.execute("SELECT pg_reload_conf()")
+        yield
+        file.write_text(before)
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute("DROP ROLE taut_reader, taut_locked, taut_secret")
+
+
+@pytest.mark.usefixtures("roles")
+def test_a_role_that_may_not_is_not_tried_again(bench: PostgresqlBench) -> None:
+    def opened(user: str, password: str = "") -> PostgresqlSink:
+        return PostgresqlSink("mirror", replace(bench.options, user=user, password=password))
+
+    for user, password in (
+        ("taut_secret", "wrong-1"),
+        ("taut_secret", ""),
+        ("taut_locked", ""),
+        ("taut_nobody", ""),
+    ):
+        with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED") as refused:
+            opened(user, password).published()
+        assert not refused.value.retryable
+        assert "wrong-1" not in str(refused.value)
+    for user, password in (("taut_reader", ""), ("taut_secret", "right-1")):
+        with pytest.raises(SinkError, match="SINK_RIGHTS_MISSING") as refused:
+            opened(user, password)
+        assert not refused.value.retryable
+    options = {"url": bench.url, "user": "taut_secret", "password": "right-1"}
+    assert "lets taut_secret into" in str(examine_sink("mirror", "postgresql", options))
+    with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED"):
+        examine_sink("mirror", "postgresql", {**options, "password": "wrong-1"})

@@ -21,7 +21,7 @@ ROOT = DOCS.parent
 def test_a_format_is_complete(name: str) -> None:
     adapter = ADAPTERS[name]
     assert name in known_formats()
-    for function in (adapter.opens, adapter.reads_options, adapter.opens_participant):
+    for function in (adapter.opens, adapter.reads_options, adapter.examines, adapter.opens_participant):
         if function:
             module, _, attribute = function.partition(":")
             assert callable(getattr(import_module(module), attribute))

@@ -6,9 +6,12 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import httpx
+import pymysql
 import pytest
 from pyspark.sql import types as spark
 from tests.sinks.benches import ORDERS, deliver, stage
@@ -20,6 +23,8 @@ from tautochrone.model.sink import Intent, TransactionState
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.registry import has_adapter
 from tautochrone.sinks.starrocks.changes import load_bodies
+from tautochrone.sinks.starrocks.client import TransactionClient
+from tautochrone.sinks.starrocks.database import Database
 from tautochrone.sinks.starrocks.options import starrocks_options
 from tautochrone.sinks.starrocks.tables import MirroredTable
 from tautochrone.testing.sink_conformance import SinkConformance, transaction
@@ -385,3 +390,46 @@ def test_options_that_are_refused(options: dict[str, str], problem: str) -> None
     assert has_adapter("starrocks")
     with pytest.raises(SinkError, match=problem):
         starrocks_options("mirror", options)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "error_class"),
+    [
+        (401, "Access denied for user 'user' (using password: YES)", "SINK_LOGIN_REFUSED"),
+        (200, "Access denied for user 'user' (using password: YES)", "SINK_LOGIN_REFUSED"),
+        (200, "Access denied; you need (at least one of) the INSERT privilege(s)", "SINK_RIGHTS_MISSING"),
+        (403, "Forbidden", "SINK_RIGHTS_MISSING"),
+    ],
+)
+def test_a_user_who_may_not_load_is_not_tried_again(
+    bench: StarrocksBench, status: int, message: str, error_class: str
+) -> None:
+    client = TransactionClient("mirror", bench.options)
+    response = httpx.Response(
+        status, json={"Status": "FAILED", "Message": message}, request=httpx.Request("POST", "http://fe")
+    )
+    with pytest.raises(SinkError, match=error_class) as refused:
+        client._read("begin", response)
+    assert not refused.value.retryable
+    client.close()
+
+
+def test_a_wrong_password_is_a_log_in_that_was_refused(bench: StarrocksBench) -> None:
+    client = TransactionClient("mirror", replace(bench.options, password="wrong-1"))
+    with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED") as refused:
+        client.begin("label", "orders")
+    assert "wrong-1" not in str(refused.value)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class"),
+    [(1045, "SINK_LOGIN_REFUSED"), (1227, "SINK_RIGHTS_MISSING"), (1053, "SINK_NOT_REACHABLE")],
+)
+def test_statements_of_a_user_who_may_not_are_not_tried_again(
+    bench: StarrocksBench, code: int, error_class: str
+) -> None:
+    database = Database("mirror", bench.options)
+    with pytest.raises(SinkError, match=error_class) as refused, database._errors():
+        raise pymysql.OperationalError(code, "no")
+    assert refused.value.retryable == (error_class == "SINK_NOT_REACHABLE")

@@ -65,7 +65,8 @@ def examine(options: Options) -> Iterator[Finding]:
         yield done(check("master", lambda: _master(settings.spark.master)))
     failed = [finding.check for finding in findings if finding.state is State.FAILED]
     if failed:
-        for name in ("session", "catalog", "definitions", "kafka", "captures") if located else ("session",):
+        names = ("session", "catalog", "definitions", "kafka", "captures", "sinks")
+        for name in names if located else ("session",):
             yield skipped(name, f"needs {', '.join(failed)}")
         return
     from tautochrone.app.health_spark import examine_with_spark

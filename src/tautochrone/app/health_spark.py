@@ -1,5 +1,5 @@
 """The checks of `taut doctor` that need Spark: it starts, it sees the catalog, the definitions fit
-together, and the Kafkas that they read answer."""
+together, and the Kafkas and databases that they read, and the sinks, answer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from pyspark.sql import SparkSession
 from tautochrone.app.finding import Finding, check, skipped
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
+from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
+from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings, confs_without_project
+from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.runtime.streams.change_logs import change_log_of
+from tautochrone.sinks import examine_sink, has_adapter
 from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
 from tautochrone.spark.sources.kafka_source import KafkaSource
@@ -60,7 +64,7 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
         if located is None:
             return
         if not sessions:
-            for name in ("catalog", "definitions", "kafka", "captures"):
+            for name in ("catalog", "definitions", "kafka", "captures", "sinks"):
                 yield skipped(name, "needs session")
             return
         yield check("catalog", lambda: _catalog(sessions[0], catalog))
@@ -73,11 +77,12 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
 
         yield check("definitions", definitions)
         if not analysed:
-            for name in ("kafka", "captures"):
+            for name in ("kafka", "captures", "sinks"):
                 yield skipped(name, "needs definitions")
             return
         yield from _kafkas(sessions[0], *analysed[0])
         yield from _captures(analysed[0][1])
+        yield from _sinks(*analysed[0], project.settings)
 
 
 def _log_event(event: str, /, **fields: Any) -> None:
@@ -123,6 +128,24 @@ def _captures(graph: Graph) -> Iterator[Finding]:
     for log in logs:
         yield check("captures", lambda log=log: f"{log.name}: {log.examine()}")  # type: ignore[misc]
         log.close()
+
+
+def _sinks(definitions: Definitions, graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """One finding for each sink with an adapter: whether it is let in. Nothing is written to it."""
+    declared = sink_declarations(definitions, graph, settings.sinks, has_adapter)
+    if not declared:
+        yield skipped("sinks", "no sink of the project has an adapter")
+    for sink in declared:
+        yield check("sinks", lambda sink=sink: _sink(sink))  # type: ignore[misc]
+
+
+def _sink(sink: SinkDeclaration) -> str:
+    try:
+        answer = examine_sink(sink.name, sink.format, sink.options)
+    except SinkError as error:
+        error.location = error.location or sink.location or None
+        raise
+    return f"{sink.name}: {answer or f'the adapter of {sink.format} cannot be asked'}"
 
 
 def _kafka(session: SparkSession, cluster: KafkaOptions) -> str:

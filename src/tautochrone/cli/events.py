@@ -199,6 +199,7 @@ _WITH_REASON = (
     "log_not_shortened",
     "orphans_skipped",
     "refresh_waiting",
+    "sink_login_again",
     "sink_not_served",
     "sink_recovered",
     "sink_retired",

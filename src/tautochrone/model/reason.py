@@ -453,16 +453,15 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_RECORDS_REMOVED: "Kafka removed records of the partitions {partitions} of {topic} that "
     "checkpoint {checkpoint} had",
     ReasonCode.SINK_SERVER_AWAY: "{text}",
-    ReasonCode.SINK_PARTS_UNMERGED: (
-        "a partition of {table} in {server} has {parts} unmerged parts, more than {limit}"
-    ),
+    ReasonCode.SINK_SECRETS_CHANGED: "its log-in was refused, and a file of its options has changed",
+    ReasonCode.SINK_PARTS_UNMERGED: "a partition of {table} in {server} has {parts} unmerged parts, more "
+    "than {limit}",
     ReasonCode.SINK_STATEMENTS_RUNNING: "{statements} statements of an earlier try still run in {server}",
-    ReasonCode.TRANSACTION_PARTICIPANT_SLOW: (
-        "the participant {participant} has not answered for {seconds} s, in transaction {transaction}"
-    ),
+    ReasonCode.TRANSACTION_PARTICIPANT_SLOW: "the participant {participant} has not answered for {seconds} "
+    "s, in transaction {transaction}",
+    ReasonCode.TRANSACTION_HAD_ENDED: "the transaction was {state} when something was staged for it",
     ReasonCode.CHECKPOINT_RETENTION: _retention_text,
     ReasonCode.VERSIONS_NOT_NEEDED: "no checkpoint, pin, tag or refresh needs them",
-    ReasonCode.TRANSACTION_HAD_ENDED: "the transaction was {state} when something was staged for it",
     ReasonCode.SMALL_FILES: "at least {min_files} small files, or a file of which half is deleted",
     ReasonCode.COMPACTION_FAILED: "{text}",
     ReasonCode.FILES_UNREFERENCED: _unreferenced_text,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tautochrone.model.delivery import DeliveryPolicy
@@ -13,7 +14,11 @@ __all__ = ["SinkSettings", "sink_settings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """A section `[sinks.NAME]`. None for settings that it does not have."""
+    """A section `[sinks.NAME]`. None for settings that it does not have.
+
+    Attributes:
+        reread: the options again, with what the files of secrets hold now.
+    """
 
     format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -22,17 +27,25 @@ class SinkSettings:
     attempts: int = 3
     catch_up_ms: int = 7 * 24 * 3_600_000
     origin: str = ""
+    reread: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False, compare=False)
 
 
 def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettings]:
     """The sections, from all settings in force (`setting_layers.Value` by path)."""
     sections: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         if path[0] != "sinks":
             continue
         section = sections.setdefault(path[1], {"origin": value.origin})
         if path[2] == "options":
-            section.setdefault("options", {})[path[3]] = str(value.reveal())
+            options.setdefault(path[1], {})[path[3]] = value
         else:
             section[{"catch_up": "catch_up_ms"}.get(path[2], path[2])] = value.value
+    for name, given in options.items():
+        sections[name] |= {"options": _revealed(given), "reread": partial(_revealed, given)}
     return {name: SinkSettings(**section) for name, section in sections.items()}
+
+
+def _revealed(options: Mapping[str, Any]) -> dict[str, str]:
+    return {option: str(value.reveal()) for option, value in options.items()}

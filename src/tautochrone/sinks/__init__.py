@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.registry import check_sink, has_adapter, known_formats, open_sink, register_sink
+from tautochrone.sinks.registry import (
+    check_sink,
+    examine_sink,
+    has_adapter,
+    known_formats,
+    open_sink,
+    register_sink,
+)
 
-__all__ = ["check_sink", "has_adapter", "known_formats", "open_sink", "register_sink"]
+__all__ = ["check_sink", "examine_sink", "has_adapter", "known_formats", "open_sink", "register_sink"]

@@ -14,9 +14,17 @@ from importlib.metadata import EntryPoint, entry_points
 
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.adapters import ADAPTERS
+from tautochrone.sinks.adapters import ADAPTERS, Adapter
 
-__all__ = ["SinkFactory", "check_sink", "has_adapter", "known_formats", "open_sink", "register_sink"]
+__all__ = [
+    "SinkFactory",
+    "check_sink",
+    "examine_sink",
+    "has_adapter",
+    "known_formats",
+    "open_sink",
+    "register_sink",
+]
 
 SinkFactory = Callable[[str, Mapping[str, str]], Sink]
 
@@ -58,18 +66,33 @@ def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> bool:
     Raises:
         SinkError: as `open_sink`.
     """
-    key = format_name.lower()
-    with _lock:
-        own = ADAPTERS.get(key)
-        is_own = own is not None and key not in _registered and _installed()[key].value == own.opens
-    if own is not None and is_own:
-        return bool(
-            getattr(EntryPoint(key, own.reads_options, _GROUP).load()(name, options), "needs_key", False)
-        )
+    own = _own_adapter(format_name)
+    if own is not None:
+        read_options = EntryPoint(format_name, own.reads_options, _GROUP).load()
+        return bool(getattr(read_options(name, options), "needs_key", False))
     check = getattr(_factory(name, format_name), "check_options", None)
     if check is not None:
         check(name, options)
     return False
+
+
+def examine_sink(name: str, format_name: str, options: Mapping[str, str]) -> str | None:
+    """Log in to the system of a sink, and write nothing.
+
+    An adapter of another package is asked if its factory has a function `examine`.
+
+    Returns:
+        A sentence about what answers; None: the adapter has no such function.
+
+    Raises:
+        SinkError: as `open_sink`, such as `SINK_NOT_REACHABLE` and `SINK_LOGIN_REFUSED`.
+    """
+    own = _own_adapter(format_name)
+    if own is not None:
+        examine = EntryPoint(format_name, own.examines, _GROUP).load()
+    else:
+        examine = getattr(_factory(name, format_name), "examine", None)
+    return None if examine is None else str(examine(name, options))
 
 
 def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
@@ -80,6 +103,15 @@ def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
             adapter has against its options.
     """
     return _factory(name, format_name)(name, options)
+
+
+def _own_adapter(format_name: str) -> Adapter | None:
+    """The project's own adapter, unless somebody replaced it."""
+    key = format_name.lower()
+    with _lock:
+        own = ADAPTERS.get(key)
+        is_own = own is not None and key not in _registered and _installed()[key].value == own.opens
+    return own if is_own else None
 
 
 def _factory(name: str, format_name: str) -> SinkFactory:

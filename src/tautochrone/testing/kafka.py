@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -53,24 +53,45 @@ group.initial.rebalance.delay.ms=0
 """
 
 
+_LOGIN = """listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\
+ org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+"""
+"""A second listener, which asks for a user and a password."""
+
+
 class KafkaBroker(Closeable):
     """A broker that keeps its data in `folder`. Use as a context manager.
+
+    Args:
+        users: with their passwords, for `login_bootstrap`.
+
+    Attributes:
+        bootstrap: where nobody has to log in.
+        login_bootstrap: where one of `users` has to log in, by the mechanism PLAIN.
 
     Raises:
         EnvironmentProblemError: `KAFKA_NOT_STARTED`, with the end of its log.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, users: Mapping[str, str] = MappingProxyType({})) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._java = find_java()
         self._classpath = _classpath(self._java)
         self._log = folder / "broker.log"
-        port, controller = free_ports(2)
+        port, login_port, controller = free_ports(3)
         self.bootstrap = f"127.0.0.1:{port}"
+        self.login_bootstrap = f"127.0.0.1:{login_port}"
         self._properties = folder / "server.properties"
-        self._properties.write_text(
-            _PROPERTIES.format(port=port, controller=controller, logs=folder / "data")
-        )
+        ports = {"port": port, "login_port": login_port, "controller": controller}
+        properties = _PROPERTIES.format(**ports, logs=folder / "data")
+        if users:
+            given = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+            properties += _LOGIN.format(**ports, users=given)
+        self._properties.write_text(properties)
         # 22 characters; one in 64 would begin with a dash, which the tool takes for an option.
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         done = subprocess.run(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tautochrone.errors import SinkError, TautochroneError
+from dataclasses import replace
+
+from tautochrone.errors import SettingsError, SinkError, TautochroneError
 from tautochrone.model.delivery import DeliveryPolicy, SinkDeclaration
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.delivery import Delivery
@@ -24,13 +26,16 @@ NOT_RETRYABLE = frozenset(
         "SINK_COLUMNS_CHANGED",
         "SINK_COLUMN_NAME_RESERVED",
         "SINK_DATABASE_REPLICATED",
+        "SINK_FOLDER_UNUSABLE",
         "SINK_FORMAT_UNKNOWN",
+        "SINK_LOGIN_REFUSED",
         "SINK_NAME_TAKEN",
         "SINK_NEEDS_KEY",
         "SINK_OF_ANOTHER_STORE",
         "SINK_OPTION_INVALID",
         "SINK_OPTION_MISSING",
         "SINK_PACKAGE_MISSING",
+        "SINK_RIGHTS_MISSING",
         "SINK_ROW_MISSING",
         "SINK_SERVERS_CHANGED",
         "SINK_SERVERS_DIFFER",
@@ -44,6 +49,8 @@ NOT_RETRYABLE = frozenset(
     }
 )
 """Error classes that no further try can change."""
+_LOGIN_REFUSED = "SINK_LOGIN_REFUSED"
+"""It does change when the file of a password does, as when passwords are rotated."""
 
 
 class DeliveryWorker(SinkWorker):
@@ -52,8 +59,10 @@ class DeliveryWorker(SinkWorker):
     def __init__(self, job: Job, declaration: SinkDeclaration) -> None:
         super().__init__(job, declaration.name, poll_s=_POLL_S, first_pause_s=_FIRST_PAUSE_S)
         self.policy = declaration.policy
+        self._declaration = declaration
         self._attempts = declaration.attempts
         self._delivery = Delivery(job, declaration)
+        self._is_login_refused = False
         self._needs_attention = False
 
     @property
@@ -64,8 +73,9 @@ class DeliveryWorker(SinkWorker):
         return self._needs_attention or self._failures >= _LAST_TRIES
 
     def _work(self) -> None:
-        if self._needs_attention:
+        if self._needs_attention and not (self._is_login_refused and self._has_new_secrets()):
             return
+        self._needs_attention = self._is_login_refused = False
         while self._delivery.deliver():
             pass
         self._failures, self.error = 0, None
@@ -73,10 +83,15 @@ class DeliveryWorker(SinkWorker):
 
     def _failed(self, error: Exception) -> None:
         self._delivery.failed()
-        self._needs_attention = isinstance(error, TautochroneError) and error.error_class in NOT_RETRYABLE
+        journal = self._delivery.journal
+        error_class = error.error_class if isinstance(error, TautochroneError) else ""
+        if isinstance(error, SinkError):
+            error.location = error.location or self._declaration.location or None
+        self._is_login_refused = error_class == _LOGIN_REFUSED
+        has_new_secrets = self._is_login_refused and self._has_new_secrets()
+        self._needs_attention = error_class in NOT_RETRYABLE and not has_new_secrets
         is_skipped = self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures == self._attempts
         text = self._failure_text(error)
-        journal = self._delivery.journal
         if journal.fence:
             journal.failed(text, failures=self._failures, skips=is_skipped, attention=self._needs_attention)
         self._report_failure(error, text, is_last=self._needs_attention)
@@ -88,10 +103,29 @@ class DeliveryWorker(SinkWorker):
                 reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
             )
         if not self._needs_attention:
-            if isinstance(error, SinkError) and error.error_class == "SINK_NOT_REACHABLE":
+            if isinstance(error, SinkError) and error_class == "SINK_NOT_REACHABLE":
                 reason = Reason.of(ReasonCode.SINK_SERVER_AWAY, text=error.message)
                 self._job.emit("sink_waiting", sink=self.name, reason=reason)
             self._pause()
+
+    def _has_new_secrets(self) -> bool:
+        """Read the options again; whether they differ from those that were refused, and are used now."""
+        settings = self._job.settings.sinks.get(self.name)
+        if settings is None or settings.reread is None:
+            return False
+        try:
+            options = {**self._declaration.options, **settings.reread()}
+        except SettingsError:
+            # The file may be missing while it is replaced. The refusal, which is reported, still stands.
+            return False
+        if options == self._declaration.options:
+            return False
+        self._declaration = replace(self._declaration, options=options)
+        self._close()
+        self._delivery = Delivery(self._job, self._declaration)
+        reason = Reason.of(ReasonCode.SINK_SECRETS_CHANGED)
+        self._job.emit("sink_login_again", sink=self.name, reason=reason)
+        return True
 
     def _close(self) -> None:
         try:

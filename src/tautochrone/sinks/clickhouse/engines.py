@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -15,8 +17,18 @@ from tautochrone.errors import SinkError
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import INSERT_SETTINGS, arrow_stream
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
+from tautochrone.sinks.common.access import login_refused, rights_missing
 
-__all__ = ["Engine", "HttpEngine", "open_engine"]
+__all__ = ["Engine", "HttpEngine", "access_error", "open_engine"]
+
+_CODE = re.compile(r"[Cc]ode: (\d+)")
+_STATUS = re.compile(r"received HTTP status (401|403)\b")
+"""Of a proxy, which does not answer with a code of ClickHouse."""
+_LOGIN_CODES = frozenset({192, 193, 194, 195, 516, 746})
+"""UNKNOWN_USER, WRONG_PASSWORD, REQUIRED_PASSWORD, IP_ADDRESS_NOT_ALLOWED, AUTHENTICATION_FAILED,
+USER_EXPIRED."""
+_RIGHTS_CODES = frozenset({164, 291, 497})
+"""READONLY, DATABASE_ACCESS_DENIED, ACCESS_DENIED."""
 
 
 class Engine(Protocol):
@@ -48,7 +60,8 @@ def open_engine(name: str, options: ClickHouseOptions) -> Engine:
     """The engine that a sink's options name.
 
     Raises:
-        SinkError: `SINK_PACKAGE_MISSING`, `SINK_NOT_REACHABLE`, `SINK_ENGINE_IN_USE`.
+        SinkError: `SINK_PACKAGE_MISSING`, `SINK_NOT_REACHABLE`, `SINK_LOGIN_REFUSED`, `SINK_FOLDER_UNUSABLE`,
+            `SINK_ENGINE_IN_USE`.
     """
     if options.folder:
         return _EmbeddedEngine(name, options.folder)
@@ -58,6 +71,8 @@ def open_engine(name: str, options: ClickHouseOptions) -> Engine:
 # -- inside this process --------------------------------------------------------------------------
 
 
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE})
+"""Of a file system that may work again later: it is full, or a network does not answer."""
 _lock = threading.RLock()
 _sessions: dict[str, tuple[Any, int]] = {}
 """By folder the engine of this process, and how many sinks use it."""
@@ -123,12 +138,19 @@ class _EmbeddedEngine:
             try:
                 Path(self._folder).mkdir(parents=True, exist_ok=True)
             except OSError as error:
+                if error.errno in _PASSING:
+                    raise SinkError(
+                        "SINK_NOT_REACHABLE",
+                        f"Sink {self._name}: the folder {self._folder} cannot be made now: {error.strerror}",
+                        hint="See the state of the file system.",
+                        retryable=True,
+                    ) from error
                 raise SinkError(
-                    "SINK_NOT_REACHABLE",
+                    "SINK_FOLDER_UNUSABLE",
                     f"Sink {self._name}: the folder {self._folder} cannot be made: {error.strerror}",
                     hint="Name a folder in the url that the user of the run may write to; one that does not "
                     "begin with a slash is below the folder where the run is started.",
-                    retryable=True,
+                    sqlstate="22023",
                 ) from error
             try:
                 session = embedded.Session(self._folder)  # type: ignore[no-untyped-call]
@@ -184,10 +206,13 @@ class HttpEngine:
                 query_retries=0,
             )
         except exceptions.Error as error:
+            refusal = access_error(self._subject, str(error))
+            if refusal is not None:
+                raise refusal from error
             raise SinkError(
                 "SINK_NOT_REACHABLE",
                 f"{self._subject}: no connection to ClickHouse at {options.host}:{options.port}: {error}",
-                hint="Is it up, and are host, port, TLS, user and password right?",
+                hint="Is it up, and are host, port and TLS right?",
                 retryable=True,
             ) from error
 
@@ -225,5 +250,26 @@ def _package_missing(name: str, package: str, extra: str) -> SinkError:
     )
 
 
+def access_error(subject: str, answer: str) -> SinkError | None:
+    """The error of an answer that says who may not do what; None for any other answer."""
+    match = _CODE.search(answer)
+    code = int(match[1]) if match else 0
+    status = _STATUS.search(answer)
+    if code in _LOGIN_CODES or (not code and status and status[1] == "401"):
+        settings = "the options url, user, password and tls_certificate"
+        return login_refused(subject, "ClickHouse", answer[:1000], settings=settings)
+    if code in _RIGHTS_CODES or (not code and status):
+        return rights_missing(
+            subject,
+            "ClickHouse",
+            answer[:1000],
+            needed="docs/clickhouse.md says what the user needs: GRANT it, and leave `readonly` unset.",
+        )
+    return None
+
+
 def _refused(subject: str, answer: str) -> SinkError:
+    refusal = access_error(subject, answer)
+    if refusal is not None:
+        return refusal
     return SinkError("CLICKHOUSE_REFUSED", f"{subject}: ClickHouse answers: {answer[:1000]}")

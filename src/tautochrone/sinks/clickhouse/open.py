@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.clickhouse.engines import Engine, open_engine
+from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine, open_engine
 from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
 from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 
-__all__ = ["open_clickhouse_sink", "require_version"]
+__all__ = ["examine_clickhouse_sink", "open_clickhouse_sink", "require_version"]
 
 _OLDEST = (23, 1)
 """The first version with views that take parameters."""
@@ -45,6 +45,27 @@ def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
             engine.close()
         raise
     return servers[0] if len(servers) == 1 else ShardedClickHouseSink(name, servers)
+
+
+def examine_clickhouse_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in to each server, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_clickhouse_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    answers = []
+    for server in server_options(name, options):
+        if server.folder:
+            answers.append(f"the embedded engine in {server.folder}")
+            continue
+        engine = HttpEngine(name, server)
+        try:
+            require_version(name, engine)
+            ((version, user),) = engine.rows("SELECT version(), currentUser()")
+        finally:
+            engine.close()
+        answers.append(f"ClickHouse {version} at {server.host}:{server.port} lets {user} in")
+    return ", ".join(answers)
 
 
 def _same_database(name: str, first: ClickHouseOptions, second: ClickHouseOptions) -> SinkError:

@@ -28,6 +28,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Chunk, Digest
+from tautochrone.sinks.clickhouse.engines import access_error
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.tables import Tables
 from tautochrone.sinks.clickhouse.task_insert import ANSWER_SCHEMA, FAILED, InsertTarget, task_function
@@ -154,6 +155,9 @@ def _answers(sink: str, rows: Any, payload: bytes) -> Sequence[Any]:
         if FAILED not in text:
             raise
         reason = text[text.index(FAILED) + len(FAILED) :].splitlines()[0].strip(" :")
+        refusal = access_error(f"Sink {sink}", reason)
+        if refusal is not None:
+            raise refusal from error
         raise SinkError(
             "SINK_TASKS_FAILED",
             f"Sink {sink}: a Spark task could not insert its rows: {reason}",

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,19 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tautochrone.errors import SinkError
+from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.kafka.options import KafkaOptions
 from tautochrone.sinks.kafka.parts import DEFAULT_PARTITIONER
 
-__all__ = ["Client", "Session", "SessionLostError", "TopicInfo", "kafka_errors", "new_producer"]
+__all__ = [
+    "Client",
+    "LoginRefusals",
+    "Session",
+    "SessionLostError",
+    "TopicInfo",
+    "kafka_errors",
+    "new_producer",
+]
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 30.0
@@ -39,6 +48,23 @@ _UNREACHABLE = frozenset(
         KafkaError._TIMED_OUT,  # noqa: SLF001
     }
 )
+_LOGIN_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    }
+)
+_RIGHTS_MISSING = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_CUT = ("Local: ", "Disconnected", "Connection closed")
+"""In the text of a log-in that failed because the connection was cut, as by a broker that restarts."""
 _REPORT_AGAIN_S = 60.0
 
 
@@ -68,13 +94,41 @@ class SessionLostError(Exception):
     """The producer can do nothing more: another one has its transactional id, or the broker forgot it."""
 
 
+class LoginRefusals:
+    """The property `error_cb` of all clients of a sink: only there they say that a broker refuses their user
+    or password. The client itself goes on trying, and what it was asked for ends in a timeout."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._refused_at = -float("inf")
+
+    def __call__(self, error: KafkaError) -> None:
+        if _is_login_refused(error):
+            self._text, self._refused_at = error.str(), time.monotonic()
+
+    def since(self, monotonic_s: float) -> str:
+        """What a broker answered to a log-in after that time; empty: it refused none."""
+        return self._text if self._refused_at >= monotonic_s else ""
+
+
+def _is_login_refused(error: KafkaError) -> bool:
+    return error.code() in _LOGIN_REFUSED and not any(text in error.str() for text in _CUT)
+
+
 @contextmanager
-def kafka_errors(sink: str) -> Iterator[None]:
+def kafka_errors(
+    sink: str, refusals: LoginRefusals | None = None, serve: Callable[[], object] = lambda: None
+) -> Iterator[None]:
     """Raise errors of Kafka's client as errors of the sink.
+
+    Args:
+        refusals: of the same client.
+        serve: lets the client call it.
 
     Raises:
         SessionLostError, SinkError
     """
+    started = time.monotonic()
     try:
         yield
     except SystemError as error:
@@ -85,9 +139,23 @@ def kafka_errors(sink: str) -> Iterator[None]:
         cause = error.args[0]
         if not isinstance(cause, KafkaError):
             raise
+        if cause.code() in _RIGHTS_MISSING:
+            raise rights_missing(
+                f"Sink {sink}",
+                "Kafka",
+                cause.str(),
+                needed="The user needs rights on the topics, the transactional id and the group of the sink.",
+            ) from error
+        refused = cause.str() if _is_login_refused(cause) else ""
+        if cause.code() in _UNREACHABLE and refusals is not None:
+            serve()
+            refused = refusals.since(started)
+        if refused:
+            settings = "the options kafka.security.protocol and kafka.sasl.*"
+            raise login_refused(f"Sink {sink}", "Kafka", refused, settings=settings) from error
         if cause.code() in _LOST or cause.fatal():
             raise SessionLostError(cause.str()) from error
-        if cause.code() in _UNREACHABLE:
+        if cause.code() in _UNREACHABLE or cause.code() in _LOGIN_REFUSED:
             raise SinkError(
                 "SINK_NOT_REACHABLE",
                 f"Sink {sink}: no broker answers ({cause.str()})",
@@ -97,8 +165,7 @@ def kafka_errors(sink: str) -> Iterator[None]:
         raise SinkError(
             "SINK_KAFKA_FAILED",
             f"Sink {sink}: Kafka answers {cause.name()}: {cause.str()}",
-            hint="The name of the error is in Kafka's documentation of its protocol. Rights are those of the "
-            "user on the topics, the transactional id and the cluster.",
+            hint="The name of the error is in Kafka's documentation of its protocol.",
             retryable=bool(cause.retriable()),
             parameters={"sink": sink},
         ) from error
@@ -112,7 +179,7 @@ class TopicInfo:
     partitions: int
 
 
-def new_producer(options: KafkaOptions) -> Any:
+def new_producer(options: KafkaOptions, refusals: LoginRefusals) -> Any:
     """A producer of which nothing was asked yet."""
     return Producer(
         {
@@ -121,6 +188,7 @@ def new_producer(options: KafkaOptions) -> Any:
             "linger.ms": "5",
             "transaction.timeout.ms": "300000",
             **options.client,
+            "error_cb": refusals,
             "acks": "all",
             "enable.idempotence": "true",
             "transactional.id": options.transactional_id,
@@ -132,13 +200,16 @@ def new_producer(options: KafkaOptions) -> Any:
 class Client:
     """Reads topics and creates them. Readers see committed records only."""
 
-    def __init__(self, sink: str, options: KafkaOptions) -> None:
+    def __init__(self, sink: str, options: KafkaOptions, refusals: LoginRefusals) -> None:
         self._sink = sink
         self._options = options
-        self._admin = AdminClient(dict(options.client), logger=_log)
+        self._refusals = refusals
+        callback = {"error_cb": refusals}
+        self._admin = AdminClient({**options.client, **callback}, logger=_log)
         self._consumer: Any = Consumer(
             {
                 **options.client,
+                **callback,
                 # A consumer must have a group; partitions are assigned by hand, and no offset is stored.
                 "group.id": options.transactional_id,
                 "enable.auto.commit": "false",
@@ -151,11 +222,14 @@ class Client:
             logger=_log,
         )
 
+    def _errors(self) -> AbstractContextManager[None]:
+        return kafka_errors(self._sink, self._refusals, lambda: self._admin.poll(0))
+
     # -- topics -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicInfo | None:
         """The topic of this name, or None."""
-        with kafka_errors(self._sink):
+        with self._errors():
             future = self._admin.describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT_S)[name]
             try:
                 described = future.result()
@@ -173,7 +247,7 @@ class Client:
             replication_factor=self._options.replication_factor,
             config=dict(config),
         )
-        with kafka_errors(self._sink):
+        with self._errors():
             try:
                 self._admin.create_topics([new_topic], request_timeout=_TIMEOUT_S)[name].result()
             except KafkaException as error:
@@ -203,7 +277,7 @@ class Client:
     def setting(self, name: str, setting: str) -> str:
         """A setting of a topic."""
         resource = ConfigResource(ResourceType.TOPIC, name)
-        with kafka_errors(self._sink):
+        with self._errors():
             future = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
             return str(future.result()[setting].value)
 
@@ -211,7 +285,7 @@ class Client:
 
     def range(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is still there, and the end of what is decided."""
-        with kafka_errors(self._sink):
+        with self._errors():
             answer = self._consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=_TIMEOUT_S
             )
@@ -236,12 +310,12 @@ class Client:
             return
         consumer = self._consumer
         positions = [TopicPartition(topic, part, starts[part]) for part in sorted(open_partitions)]
-        with kafka_errors(self._sink):
+        with self._errors():
             consumer.assign(positions)
         try:
             deadline = time.monotonic() + _READ_TIMEOUT_S
             while open_partitions:
-                with kafka_errors(self._sink):
+                with self._errors():
                     message = consumer.poll(1.0)
                     if message is not None and message.error() is not None:
                         if message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
@@ -288,21 +362,25 @@ class Session:
         counts: by topic and partition the number of its records.
     """
 
-    def __init__(self, sink: str, producer: Any) -> None:
+    def __init__(self, sink: str, producer: Any, refusals: LoginRefusals) -> None:
         self._sink = sink
         self._producer = producer
+        self._refusals = refusals
         self._error: KafkaError | None = None
         self.is_open = False
         self.ends: dict[str, dict[int, int]] = {}
         self.counts: dict[str, Counter[int]] = {}
-        with kafka_errors(sink):
+        with self._errors():
             producer.init_transactions(_TIMEOUT_S)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return kafka_errors(self._sink, self._refusals, lambda: self._producer.poll(0))
 
     def begin(self) -> None:
         self._error = None
         self.ends = {}
         self.counts = {}
-        with kafka_errors(self._sink):
+        with self._errors():
             self._producer.begin_transaction()
         self.is_open = True
 
@@ -326,7 +404,7 @@ class Session:
             if delivered is not None:
                 delivered(message.key(), message.value())
 
-        with kafka_errors(self._sink):
+        with self._errors():
             while True:
                 try:
                     self._producer.produce(
@@ -339,7 +417,7 @@ class Session:
 
     def flush(self) -> None:
         """Wait for the broker's answer to everything that was sent."""
-        with kafka_errors(self._sink):
+        with self._errors():
             left = self._producer.flush(_READ_TIMEOUT_S)
             if self._error is not None:
                 raise KafkaException(self._error)
@@ -353,14 +431,14 @@ class Session:
 
     def commit(self) -> None:
         self.flush()
-        with kafka_errors(self._sink):
+        with self._errors():
             self._producer.commit_transaction(_TIMEOUT_S)
         self.is_open = False
 
     def abort(self) -> None:
         """Drop what the open transaction sent."""
         if self.is_open:
-            with kafka_errors(self._sink):
+            with self._errors():
                 self._producer.abort_transaction(_TIMEOUT_S)
             self.is_open = False
 

@@ -8,7 +8,7 @@ from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.packages import needs_package
 from tautochrone.sinks.kafka.options import kafka_options
 
-__all__ = ["open_kafka_sink"]
+__all__ = ["examine_kafka_sink", "open_kafka_sink"]
 
 
 def open_kafka_sink(name: str, options: Mapping[str, str]) -> Sink:
@@ -21,3 +21,21 @@ def open_kafka_sink(name: str, options: Mapping[str, str]) -> Sink:
     with needs_package(name, "confluent-kafka", "kafka"):
         from tautochrone.sinks.kafka.sink import KafkaSink
     return KafkaSink(name, parsed)
+
+
+def examine_kafka_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_kafka_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    parsed = kafka_options(name, options)
+    with needs_package(name, "confluent-kafka", "kafka"):
+        from tautochrone.sinks.kafka.client import Client, LoginRefusals
+    client = Client(name, parsed, LoginRefusals())
+    try:
+        control = client.topic(parsed.control_topic)
+    finally:
+        client.close()
+    exists = "is there" if control is not None else "is made by the first run"
+    return f"the brokers answer; the topic {parsed.control_topic} {exists}"

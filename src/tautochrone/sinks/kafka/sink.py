@@ -45,7 +45,7 @@ from tautochrone.sinks.common.steps import (
     same_content,
 )
 from tautochrone.sinks.json_rows import comparable, row_number, to_text
-from tautochrone.sinks.kafka.client import Client, Session, SessionLostError, new_producer
+from tautochrone.sinks.kafka.client import Client, LoginRefusals, Session, SessionLostError, new_producer
 from tautochrone.sinks.kafka.control import FENCE, Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.messages import (
     Message,
@@ -81,12 +81,16 @@ class KafkaSink(TransactionSteps):
     """See the module docstring."""
 
     def __init__(
-        self, name: str, options: KafkaOptions, make_producer: Callable[[KafkaOptions], Any] = new_producer
+        self,
+        name: str,
+        options: KafkaOptions,
+        make_producer: Callable[[KafkaOptions, LoginRefusals], Any] = new_producer,
     ) -> None:
         self.name = name
         self._options = options
         self._make_producer = make_producer
-        self._client = Client(name, options)
+        self._refusals = LoginRefusals()
+        self._client = Client(name, options, self._refusals)
         self._control = ControlTopic(name, self._client, options)
         self._topics = Topics(name, self._client, options, self._control)
         self._session: Session | None = None
@@ -117,7 +121,8 @@ class KafkaSink(TransactionSteps):
         self._drop_session()
         self._control.create()
         with self._session_errors(fence):
-            self._session = Session(self.name, self._make_producer(self._options))
+            producer = self._make_producer(self._options, self._refusals)
+            self._session = Session(self.name, producer, self._refusals)
             # A newer owner may have come between the first look and the producer.
             self._require(fence)
             self._session_fence = fence

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.common.options import invalid_option
 from tautochrone.sinks.json_rows import to_text
 from tautochrone.sinks.kafka.avro import Codec, envelope_schema, row_schema
@@ -60,7 +61,8 @@ class SchemaRegistry:
         """The number of a schema. The same one has the same number, also when it is registered again.
 
         Raises:
-            SinkError: `SINK_SCHEMA_REFUSED`, `SINK_NOT_REACHABLE`.
+            SinkError: `SINK_SCHEMA_REFUSED`, `SINK_NOT_REACHABLE`, `SINK_LOGIN_REFUSED`,
+                `SINK_RIGHTS_MISSING`.
         """
         body = json.dumps({"schema": json.dumps(schema)})
         answer = self._ask("POST", f"subjects/{subject}/versions", body)
@@ -85,13 +87,25 @@ class SchemaRegistry:
             raise self._not_reachable(str(error)) from error
         if response.status_code >= 500 or response.status_code in (408, 429):
             raise self._not_reachable(f"it answers {response.status_code}")
+        if response.status_code in (401, 403):
+            subject = f"Sink {self._sink}"
+            answer = f"{response.status_code} {' '.join(response.text.split())[:500]}"
+            if response.status_code == 401:
+                settings = "the options schema.registry.user and schema.registry.password"
+                raise login_refused(subject, "the schema registry", answer, settings=settings)
+            raise rights_missing(
+                subject,
+                "the schema registry",
+                answer,
+                needed=f"The user must be allowed to {'read' if method == 'GET' else 'register'} schemas.",
+            )
         if response.status_code != 200:
             raise SinkError(
                 "SINK_SCHEMA_REFUSED",
                 f"Sink {self._sink}: the schema registry refuses {path} with {response.status_code}: "
                 f"{' '.join(response.text.split())[:500]}",
-                hint="The user must be allowed to register schemas. Columns that may be null are added: the "
-                "subject's compatibility may be BACKWARD, FORWARD or FULL.",
+                hint="Columns that may be null are added: the subject's compatibility may be BACKWARD, "
+                "FORWARD or FULL.",
                 parameters={"sink": self._sink},
                 sqlstate="42501",
             )

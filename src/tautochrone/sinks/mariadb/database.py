@@ -11,6 +11,7 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
+from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
 __all__ = ["ConnectionLostError", "Database", "quoted"]
@@ -24,8 +25,21 @@ _SETTINGS = (
 _IDLE_S = 604_800
 _IDLE_IN_TRANSACTION_S = 60
 """A process that stops in the middle of a commit must not hold the lock of the sink for ever."""
-_NOT_REACHABLE = (
+_LOGIN_REFUSED = (
     ER.ACCESS_DENIED_ERROR,
+    ER.HOST_NOT_PRIVILEGED,
+    1698,  # ER_ACCESS_DENIED_NO_PASSWORD_ERROR
+    1862,  # ER_MUST_CHANGE_PASSWORD_LOGIN
+    3118,  # ER_ACCOUNT_HAS_BEEN_LOCKED of MySQL
+    4151,  # ER_ACCOUNT_HAS_BEEN_LOCKED
+)
+_RIGHTS_MISSING = (
+    ER.DBACCESS_DENIED_ERROR,
+    ER.TABLEACCESS_DENIED_ERROR,
+    ER.COLUMNACCESS_DENIED_ERROR,
+    ER.SPECIFIC_ACCESS_DENIED_ERROR,
+)
+_NOT_REACHABLE = (
     ER.CON_COUNT_ERROR,
     ER.HOST_IS_BLOCKED,
     ER.SERVER_SHUTDOWN,
@@ -66,7 +80,7 @@ class Database:
 
         Raises:
             ConnectionLostError: whether the transaction was committed is not known.
-            SinkError: `SINK_DATABASE_REFUSED`
+            SinkError: `SINK_DATABASE_REFUSED`, `SINK_LOGIN_REFUSED`, `SINK_RIGHTS_MISSING`.
         """
         with self._errors(), self._connected().cursor() as cursor:
             cursor.execute(f"SET SESSION wait_timeout = {_IDLE_IN_TRANSACTION_S}")
@@ -137,20 +151,32 @@ class Database:
         except (pymysql.Error, OSError) as error:
             code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
             text = " ".join(str(error.args[-1] if error.args else error).split())
+            if code in _LOGIN_REFUSED:
+                self.close()
+                settings = "the options url, user and password"
+                raise login_refused(f"Sink {self._sink}", "MariaDB", text, settings=settings) from error
+            if code in _RIGHTS_MISSING:
+                self.close()
+                raise rights_missing(
+                    f"Sink {self._sink}",
+                    "MariaDB",
+                    text,
+                    needed="The user needs CREATE, ALTER, INDEX, CREATE TEMPORARY TABLES, SELECT, INSERT, "
+                    "UPDATE and DELETE on the database.",
+                ) from error
             is_cut = isinstance(error, OSError) or not code or code in _NOT_REACHABLE
             if is_cut or (code >= CR.CR_ERROR_FIRST and code <= CR.CR_ERROR_LAST):
                 self.close()
                 raise ConnectionLostError(
                     "SINK_NOT_REACHABLE",
                     f"Sink {self._sink}: the database does not answer: {text}",
-                    hint="Is it up, and are host, port, TLS and password right?",
+                    hint="Is it up, and are host, port and TLS right?",
                     sqlstate="08006",
                 ) from error
             raise SinkError(
                 "SINK_DATABASE_REFUSED",
                 f"Sink {self._sink}: MariaDB refuses a statement: {text}",
-                hint="The user needs CREATE, ALTER, INDEX, CREATE TEMPORARY TABLES, SELECT, INSERT, UPDATE "
-                "and DELETE on the database. Tables of a sink are changed by the sink only.",
+                hint="Tables of a sink are changed by the sink only.",
                 retryable=code in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT),
                 sqlstate="58000",
                 parameters={"sink": self._sink},

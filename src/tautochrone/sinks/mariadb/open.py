@@ -8,7 +8,7 @@ from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.packages import needs_package
 from tautochrone.sinks.mariadb.options import mariadb_options
 
-__all__ = ["open_mariadb_sink"]
+__all__ = ["examine_mariadb_sink", "open_mariadb_sink"]
 
 
 def open_mariadb_sink(name: str, options: Mapping[str, str]) -> Sink:
@@ -21,3 +21,22 @@ def open_mariadb_sink(name: str, options: Mapping[str, str]) -> Sink:
     with needs_package(name, "pymysql", "mysql"):
         from tautochrone.sinks.mariadb.sink import MariadbSink
     return MariadbSink(name, parsed)
+
+
+def examine_mariadb_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_mariadb_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    parsed = mariadb_options(name, options)
+    with needs_package(name, "pymysql", "mysql"):
+        from tautochrone.sinks.mariadb.database import Database
+    database = Database(name, parsed)
+    try:
+        with database.autocommit() as cursor:
+            cursor.execute("SELECT VERSION(), CURRENT_USER()")
+            version, user = cursor.fetchone()
+    finally:
+        database.close()
+    return f"MariaDB {version} lets {user} in"

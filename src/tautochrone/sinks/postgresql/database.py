@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
 from tautochrone.errors import SinkError
+from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
 __all__ = ["ConnectionLostError", "Database"]
@@ -27,8 +29,14 @@ _SETTINGS = {
     # A commit that is answered must survive a crash of the server.
     "synchronous_commit": "on",
 }
-_NOT_REACHABLE = ("08", "53", "57P", "28", "25P03")
-"""SQLSTATE: no connection, too many, the server stops or starts, the log-in is refused, idle too long."""
+_NOT_REACHABLE = ("08", "53", "57P", "25P03")
+"""SQLSTATE: no connection, too many, the server stops or starts, idle too long."""
+_LOGIN_REFUSED = re.compile(
+    r"authentication failed for user|no password supplied|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r'|role "[^"]*" does not exist|is not permitted to log in|certificate authentication failed'
+)
+_CONNECT_REFUSED = re.compile(r'permission denied for database "')
+"""libpq does not pass on the SQLSTATE of a connection that the server refuses, only its text."""
 
 
 class ConnectionLostError(SinkError):
@@ -56,7 +64,7 @@ class Database:
 
         Raises:
             ConnectionLostError: whether the transaction was committed is not known.
-            SinkError: `SINK_DATABASE_REFUSED`
+            SinkError: `SINK_DATABASE_REFUSED`, `SINK_LOGIN_REFUSED`, `SINK_RIGHTS_MISSING`.
         """
         with self._errors(), self._connected().transaction(), self._connection.cursor() as cursor:
             if isolation:
@@ -96,13 +104,25 @@ class Database:
             yield
         except psycopg.Error as error:
             text = " ".join(str(error).split())
+            is_login = (error.sqlstate or "").startswith("28")
+            if is_login or (not error.sqlstate and _LOGIN_REFUSED.search(text)):
+                self.close()
+                settings = "the options url, user and password"
+                raise login_refused(f"Sink {self._sink}", "PostgreSQL", text, settings=settings) from error
+            if error.sqlstate == "42501" or (not error.sqlstate and _CONNECT_REFUSED.search(text)):
+                self.close()
+                raise rights_missing(
+                    f"Sink {self._sink}",
+                    "PostgreSQL",
+                    text,
+                    needed="The role needs CONNECT and CREATE on the database, or a schema of its own there.",
+                ) from error
             # Without a SQLSTATE the connection could not be made, or was cut.
             if error.sqlstate and not error.sqlstate.startswith(_NOT_REACHABLE):
                 raise SinkError(
                     "SINK_DATABASE_REFUSED",
                     f"Sink {self._sink}: PostgreSQL refuses a statement: {text}",
-                    hint="The role needs the right to create the schema, or to create tables in it. Tables "
-                    "of a sink are changed by the sink only.",
+                    hint="Tables of a sink are changed by the sink only.",
                     retryable=error.sqlstate.startswith(("40", "55P03")),
                     sqlstate=error.sqlstate,
                     parameters={"sink": self._sink},
@@ -111,6 +131,6 @@ class Database:
             raise ConnectionLostError(
                 "SINK_NOT_REACHABLE",
                 f"Sink {self._sink}: the database does not answer: {text}",
-                hint="Is it up, and are host, port, TLS and password right?",
+                hint="Is it up, and are host, port, database and TLS right?",
                 sqlstate=error.sqlstate or "08006",
             ) from error

@@ -8,7 +8,7 @@ from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.packages import needs_package
 from tautochrone.sinks.postgresql.options import postgresql_options
 
-__all__ = ["open_postgresql_sink"]
+__all__ = ["examine_postgresql_sink", "open_postgresql_sink"]
 
 
 def open_postgresql_sink(name: str, options: Mapping[str, str]) -> Sink:
@@ -21,3 +21,22 @@ def open_postgresql_sink(name: str, options: Mapping[str, str]) -> Sink:
     with needs_package(name, "psycopg", "postgres"):
         from tautochrone.sinks.postgresql.sink import PostgresqlSink
     return PostgresqlSink(name, parsed)
+
+
+def examine_postgresql_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_postgresql_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    parsed = postgresql_options(name, options)
+    with needs_package(name, "psycopg", "postgres"):
+        from tautochrone.sinks.postgresql.database import Database
+    database = Database(name, parsed)
+    try:
+        with database.transaction() as cursor:
+            cursor.execute("SELECT current_setting('server_version'), current_database(), current_user")
+            version, catalog, user = cursor.fetchone()
+    finally:
+        database.close()
+    return f"PostgreSQL {version} lets {user} into the database {catalog}"

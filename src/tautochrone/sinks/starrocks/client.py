@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from tautochrone.errors import SinkError
+from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
 __all__ = ["AnswerLostError", "LabelState", "TransactionClient"]
@@ -191,12 +192,30 @@ class TransactionClient:
             answer = response.json()
         except ValueError:
             answer = None
+        self._require_access(operation, response, answer)
         if isinstance(answer, dict) and response.status_code < 500:
             return answer
         text = " ".join(response.text.split())[:300]
         if response.status_code >= 500:
             raise self._lost(str(response.url), f"status {response.status_code} {text}")
         raise self._refused(operation, "", f"status {response.status_code} {text}")
+
+    def _require_access(self, operation: str, response: httpx.Response, answer: object) -> None:
+        """StarRocks answers who may not do what in the status of HTTP, or in its message alone."""
+        message = str(answer.get("Message") or answer.get("msg") or "") if isinstance(answer, dict) else ""
+        is_denied = "access denied" in message.lower()
+        if response.status_code not in (401, 403) and not is_denied:
+            return
+        text = f"{operation}: {message or ' '.join(response.text.split())[:300]}"
+        if response.status_code == 401 or "using password" in message:
+            settings = "the options user and password"
+            raise login_refused(f"Sink {self._sink}", "StarRocks", text, settings=settings)
+        raise rights_missing(
+            f"Sink {self._sink}",
+            "StarRocks",
+            text,
+            needed="The user needs INSERT and DELETE on the tables of the database.",
+        )
 
     def _require_ok(self, operation: str, label: str, answer: Mapping[str, Any]) -> None:
         if answer.get("Status") != "OK":
@@ -215,8 +234,7 @@ class TransactionClient:
         return SinkError(
             "STARROCKS_REFUSED",
             f"Sink {self._sink}: StarRocks refuses {operation} of {label}: {text}",
-            hint="Transactions over several tables need StarRocks 4.0 or newer. The user needs INSERT on the "
-            "tables of the database.",
+            hint="Transactions over several tables need StarRocks 4.0 or newer.",
             sqlstate="58000",
             parameters={"sink": self._sink},
         )

@@ -12,13 +12,20 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
+from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
 __all__ = ["Database", "SqlDatabase", "quoted"]
 
 _IDLE_S = 60
 """A connection that was idle for longer may have been closed by the server."""
-_NOT_REACHABLE = (ER.ACCESS_DENIED_ERROR, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN)
+_NOT_REACHABLE = (ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN)
+_RIGHTS_MISSING = (
+    ER.DBACCESS_DENIED_ERROR,
+    ER.TABLEACCESS_DENIED_ERROR,
+    ER.SPECIFIC_ACCESS_DENIED_ERROR,
+    5203,  # ERR_ACCESS_DENIED of StarRocks
+)
 
 
 class SqlDatabase(Protocol):
@@ -98,21 +105,32 @@ class Database:
         except (pymysql.Error, OSError) as error:
             code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
             text = " ".join(str(error.args[-1] if error.args else error).split())
+            if code == ER.ACCESS_DENIED_ERROR:
+                self.close()
+                settings = "the options user and password"
+                raise login_refused(f"Sink {self._sink}", "StarRocks", text, settings=settings) from error
+            if code in _RIGHTS_MISSING:
+                raise rights_missing(
+                    f"Sink {self._sink}",
+                    "StarRocks",
+                    text,
+                    needed="The user needs CREATE TABLE on the database, and ALTER, SELECT, INSERT and "
+                    "DELETE on its tables.",
+                ) from error
             is_client_error = CR.CR_ERROR_FIRST <= code <= CR.CR_ERROR_LAST
             if isinstance(error, OSError) or not code or code in _NOT_REACHABLE or is_client_error:
                 self.close()
                 raise SinkError(
                     "SINK_NOT_REACHABLE",
                     f"Sink {self._sink}: StarRocks does not answer statements: {text}",
-                    hint="Is a frontend up, and are host, sql_port, user and password right?",
+                    hint="Is a frontend up, and are host and sql_port right?",
                     retryable=True,
                     sqlstate="08006",
                 ) from error
             raise SinkError(
                 "SINK_DATABASE_REFUSED",
                 f"Sink {self._sink}: StarRocks refuses a statement: {text}",
-                hint="The user needs CREATE TABLE on the database, and ALTER, SELECT, INSERT and DELETE on "
-                "its tables. With fewer backends than copies of a table, set the option replication_num.",
+                hint="With fewer backends than copies of a table, set the option replication_num.",
                 sqlstate="58000",
                 parameters={"sink": self._sink},
             ) from error

@@ -8,7 +8,7 @@ from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.packages import needs_package
 from tautochrone.sinks.starrocks.options import starrocks_options
 
-__all__ = ["open_starrocks_sink"]
+__all__ = ["examine_starrocks_sink", "open_starrocks_sink"]
 
 
 def open_starrocks_sink(name: str, options: Mapping[str, str]) -> Sink:
@@ -25,3 +25,20 @@ def open_starrocks_sink(name: str, options: Mapping[str, str]) -> Sink:
     from tautochrone.sinks.starrocks.sink import StarrocksSink
 
     return StarrocksSink(name, parsed, Database(name, parsed), TransactionClient(name, parsed))
+
+
+def examine_starrocks_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_starrocks_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    parsed = starrocks_options(name, options)
+    with needs_package(name, "pymysql", "mysql"):
+        from tautochrone.sinks.starrocks.database import Database
+    database = Database(name, parsed)
+    try:
+        ((version,),) = database.query("SELECT current_version()")
+    finally:
+        database.close()
+    return f"StarRocks {version} lets {parsed.user} in"

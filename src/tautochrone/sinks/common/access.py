@@ -1,0 +1,40 @@
+"""What a server answers to a user whom it does not let in, or who lacks a right, as errors that all sinks
+share. No further try with the same user and password helps, so a delivery stops instead of trying again."""
+
+from __future__ import annotations
+
+from tautochrone.errors import SinkError
+
+__all__ = ["login_refused", "rights_missing"]
+
+
+def login_refused(subject: str, server: str, answer: str, *, settings: str) -> SinkError:
+    """The server does not let the user in: a wrong name or password, a certificate, a host that is not
+    allowed.
+
+    Args:
+        subject: who asks, such as `Sink orders`.
+        server: what answers, such as `PostgreSQL`.
+        settings: the options that say who logs in.
+    """
+    return SinkError(
+        "SINK_LOGIN_REFUSED",
+        f"{subject}: {server} does not let it in: {answer}",
+        hint=f"See {settings}, and the server's log. A run that goes on reads the file of a refused "
+        "password, { file = … }, again when it changes; anything else needs a new start.",
+        sqlstate="28000",
+    )
+
+
+def rights_missing(subject: str, server: str, answer: str, *, needed: str) -> SinkError:
+    """The user is known, and lacks a right.
+
+    Args:
+        needed: a sentence about the rights that a sink needs there.
+    """
+    return SinkError(
+        "SINK_RIGHTS_MISSING",
+        f"{subject}: {server} refuses it a right: {answer}",
+        hint=f"{needed} Start the run anew afterwards.",
+        sqlstate="42501",
+    )
