@@ -145,7 +145,6 @@ class World:
             effects=effects,
             emit=lambda event, **fields: self.events.append((event, fields)),
             base=None,
-            settings=SimpleNamespace(parallelism=4),
             graph=SimpleNamespace(schemas={name: Columns("id", "word") for name in self.tables}),
             tables=self.tables,
             lake_table=lambda name: self.tables[name],

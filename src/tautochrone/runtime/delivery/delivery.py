@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -206,7 +205,7 @@ class Delivery:
         started = time.monotonic()
         assert resolution.checkpoint is not None
         self._attempt += 1
-        deltas = self._deltas(sink, resolution)
+        deltas = [self._delta(sink, name, resolution) for name in self.declaration.tables]
         for delta in deltas:
             self._ensure(sink, delta.table)
         intent = Intent(
@@ -308,14 +307,6 @@ class Delivery:
         if delta.change.added is None and delta.change.removed is None:
             return []
         return self._journal.write(partial(sink.write, transaction, delta.table, delta.change))
-
-    def _deltas(self, sink: Sink, resolution: Resolution) -> list[TableDelta]:
-        """Of all tables. Spark plans several at once: of few rows, planning takes nearly all the time."""
-        tables, parallelism = self.declaration.tables, self.job.settings.parallelism
-        if len(tables) == 1:
-            return [self._delta(sink, tables[0], resolution)]
-        with ThreadPoolExecutor(parallelism, thread_name_prefix="delta") as threads:
-            return list(threads.map(lambda name: self._delta(sink, name, resolution), tables))
 
     def _delta(self, sink: Sink, name: TableName, resolution: Resolution) -> TableDelta:
         delivered = None if self._published is None else self._published.versions.get(name)
