@@ -11,7 +11,8 @@ import psycopg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tautochrone.testing.crash import Running, Taut
+from tautochrone.model.effects import Step
+from tautochrone.testing.crash import Running, Taut, fault
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
@@ -34,7 +35,9 @@ INSERT INTO orders SELECT i, 'p' || i FROM generate_series(1, 50) i
 """
 
 
-def test_the_run_loads_definitions_anew(database: psycopg.Connection, tmp_path: Path) -> None:
+@pytest.fixture
+def shop_project(database: psycopg.Connection, tmp_path: Path) -> tuple[Path, Path]:
+    """The project's folder, and one for what its runs print."""
     folder, logs = tmp_path / "shop", tmp_path / "logs"
     (folder / "transformations").mkdir(parents=True)
     logs.mkdir()
@@ -43,6 +46,13 @@ def test_the_run_loads_definitions_anew(database: psycopg.Connection, tmp_path: 
     (folder / "spark-pipeline.yml").write_text(_SPEC)
     (folder / "transformations" / "shop.py").write_text(_DEFINITION.format(url=url))
     database.execute(_DDL)
+    return folder, logs
+
+
+def test_the_run_loads_definitions_anew(
+    database: psycopg.Connection, shop_project: tuple[Path, Path]
+) -> None:
+    folder, logs = shop_project
     with Taut(folder, logs).start("--continuous", "--interval", "200ms") as running:
         wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
         # A table without a key cannot be captured, so definitions that name it would not load.
@@ -63,6 +73,41 @@ def test_the_run_loads_definitions_anew(database: psycopg.Connection, tmp_path: 
         assert running.count("definitions_reloading") == 2
         running.terminate()
         running.wait().require_ok()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_while_definitions_are_loaded_anew(
+    database: psycopg.Connection, shop_project: tuple[Path, Path]
+) -> None:
+    folder, logs = shop_project
+    taut = Taut(folder, logs)
+    orders = "lake.default.shop_orders"
+    # So long after the event; or at a step that only the new definitions take.
+    kills = [
+        0.0,
+        0.7,
+        2.0,
+        *(fault(Step.LAKE_REDEFINE, when, "kill", on=orders) for when in ("before", "after")),
+    ]
+    for number, kill in enumerate(kills):
+        taut.run().require_ok()
+        at_step = kill if isinstance(kill, str) else None
+        with taut.start("--continuous", "--interval", "200ms", fault=at_step) as running:
+            database.execute(f"UPDATE orders SET product = 'u{number}' WHERE id = 1")
+            wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+            database.execute(f"ALTER TABLE orders ADD COLUMN c{number} int")
+            database.execute(f"UPDATE orders SET c{number} = id % 3")
+            running.wait_for("definitions_reloading")
+            if isinstance(kill, float):
+                assert running.lives_for(kill)
+                running.kill()
+            ended = running.wait()
+        assert ended.killed, ended.describe()
+    taut.run().require_ok()
+    database.execute("DELETE FROM orders WHERE id = 2")
+    taut.run().require_ok()
+    assert lake_rows(folder, "shop_orders") == rows_of(database, "orders")
 
 
 def rows_of(database: psycopg.Connection, table: str) -> list[tuple[Any, ...]]:
