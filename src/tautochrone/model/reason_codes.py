@@ -1,4 +1,4 @@
-"""The codes of reasons. What each means to a user is in `docs/reasons.md`, its text in `reason`."""
+"""The codes of reasons. What each means to a user is in `docs/reasons.md`, its text in `reason_texts`."""
 
 from __future__ import annotations
 
