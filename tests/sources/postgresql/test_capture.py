@@ -160,3 +160,24 @@ def test_crashes_while_columns_come_without_a_copy(
     bank.run().require_completed()
     bank.check()
     assert bank.copied_rows() == copied, "nothing was copied again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes_while_columns_are_ignored(
+    bank: CapturedBank, database: psycopg.Connection, when: str
+) -> None:
+    """Columns come and go that the lake does not take."""
+    definition = bank.folder / "transformations" / "bank.py"
+    definition.write_text(definition.read_text().replace("tables=", 'schema_changes="ignore", tables='))
+    with bank.load():
+        bank.run()
+        for number, step in enumerate((*IN_THE_BULK, *IN_THE_TAIL)):
+            table = "accounts" if number % 2 else "savings"
+            database.execute(f"ALTER TABLE {table} ADD COLUMN c{number} int NOT NULL DEFAULT {number}")
+            attempt = bank.run(Strike(step, when, "crash"))
+            assert not attempt.named("columns_added")
+            database.execute(f"ALTER TABLE {table} DROP COLUMN c{number}")
+    bank.work()
+    bank.run().require_completed()
+    bank.check()

@@ -70,7 +70,8 @@ def capture(
             the log table follows, so that each lake has a slot of its own.
         publication: the publication; the same name without it.
         schema_changes: `evolve`: a table that gets other columns, or a new one that matches, is copied by the
-            next run, beside the log of the others; `fail`: it is refused.
+            next run, beside the log of the others; `ignore`: new columns are not taken over, those that are
+            dropped stay and are NULL; `fail`: it is refused.
         invalid_values: values that a Spark type does not have, such as `infinity` as a date: `fail`: the
             table keeps its version; `null`: they become NULL, and the refresh says how many. In a key they
             always fail.
@@ -97,7 +98,7 @@ def capture(
             hint="use up to 54 lower-case letters, digits and _",
         )
     for argument, value, policies in (
-        ("schema_changes", schema_changes, ("evolve", "fail")),
+        ("schema_changes", schema_changes, ("evolve", "fail", "ignore")),
         ("invalid_values", invalid_values, ("fail", "null")),
     ):
         if value not in policies:
@@ -121,7 +122,7 @@ def capture(
         tables=chosen,
         slot=slot,
         publication=publication,
-        follows_columns=schema_changes == "evolve",
+        follows_columns=schema_changes != "fail",
         copy_tasks=max(0, copy_tasks),
         patterns=patterns_of(tables),
         exclude=patterns_of(exclude),
@@ -132,7 +133,15 @@ def capture(
         names = [column.name for column in table.columns]
         texts = [column for column in names if matches_any(f"{table.name}.{column}", patterns_of(as_text))]
         properties = properties_of(table.name, table_properties)
-        _define_table(name, table, columns_of_table, texts, invalid_values, properties)
+        _define_table(
+            name,
+            table,
+            columns_of_table,
+            texts,
+            invalid_values,
+            properties,
+            keeps_columns=schema_changes == "ignore",
+        )
 
 
 def _dataset(capture: str, table: CapturedTable) -> str:
@@ -147,6 +156,8 @@ def _define_table(
     texts: Sequence[str],
     policy: str,
     properties: Mapping[str, str],
+    *,
+    keeps_columns: bool,
 ) -> None:
     columns = []
     invalid_values = []
@@ -169,4 +180,6 @@ def _define_table(
         invalid=invalid_values,
         invalid_values=policy,
         properties=properties,
+        # Without a key all columns identify a row.
+        keeps_columns=keeps_columns and bool(table.keys),
     )

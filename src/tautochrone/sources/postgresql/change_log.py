@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import psycopg
@@ -77,7 +77,7 @@ from tautochrone.sources.postgresql.server import (
     server_state,
     slots_of,
 )
-from tautochrone.sources.postgresql.tables import CapturedTable, read_tables
+from tautochrone.sources.postgresql.tables import Capture, CapturedTable, read_tables
 
 __all__ = ["Capture", "PostgreSQLChangeLog", "slot_of"]
 
@@ -93,30 +93,6 @@ _OTHER_HISTORY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """A database and the tables that are taken from it.
-
-    Attributes:
-        url: connection string, with its password.
-        slot: with what the name of the replication slot begins.
-        publication: name of the publication.
-        follows_columns: a table that gets other columns, or a new table, is copied; otherwise refused.
-        copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
-        patterns, exclude: what the names of its tables match.
-    """
-
-    name: str
-    url: str = field(repr=False)
-    tables: tuple[CapturedTable, ...]
-    slot: str
-    publication: str
-    follows_columns: bool = True
-    copy_tasks: int = 8
-    patterns: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-
-
 class PostgreSQLChangeLog:
     """One captured database. It connects when it is first asked for something."""
 
@@ -124,6 +100,8 @@ class PostgreSQLChangeLog:
         self._capture = capture
         self._tables = {table.name: table for table in capture.tables}
         self._keys = {table.name: table.identity for table in capture.tables}
+        self._taken: dict[str, frozenset[str]] = {}
+        """In lower case, the columns of the lake's tables that get no others."""
         self._connection: psycopg.Connection | None = None
         self._alarms = Alarms()
         self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
@@ -148,6 +126,10 @@ class PostgreSQLChangeLog:
 
     def relations(self) -> Sequence[str]:
         return tuple(self._tables)
+
+    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
+        self._taken = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
+        self._tables |= {name: self._tables[name].with_columns(taken) for name, taken in self._taken.items()}
 
     def begin(self, reader: str) -> LogPosition:
         """First the publication, then the slot: what the slot keeps is decoded with the publication as it was
@@ -191,6 +173,8 @@ class PostgreSQLChangeLog:
             raise definitions_outdated(new, "came")
         for name, table in self._tables.items():
             now = existing.get(name)
+            if now is not None and name in self._taken:
+                now = existing[name] = now.with_columns(self._taken[name])
             if now is None or now.columns != table.columns or now.oid != table.oid:
                 raise refused(name, "was dropped or renamed" if now is None else "was changed")
         return [existing[name] for name in self._tables]
@@ -261,7 +245,15 @@ class PostgreSQLChangeLog:
             position=replace(after, point=max(point, after.point), marker=marker),
             caught_up=caught_up,
             source_ms=batch.committed_ms if batch.rows.num_rows else None,
+            ignored=self._newly_ignored(tables, after.point),
         )
+
+    def _newly_ignored(self, tables: Sequence[CapturedTable], point: int) -> dict[str, Reason]:
+        """Tables that got columns, since this was asked last, which the lake's tables do not take."""
+        new = [table for table in tables if table.ignored != self._tables[table.name].ignored]
+        self._tables |= {table.name: table for table in new}
+        code = ReasonCode.COLUMNS_CHANGED_AT_SOURCE
+        return {t.name: Reason.of(code, relation=t.name, position=lsn_text(point)) for t in new}
 
     def _followed(self, state: ServerState, position: LogPosition) -> LogPosition:
         """See `continuity.followed`.
@@ -305,7 +297,7 @@ class PostgreSQLChangeLog:
         while True:
             messages = self._messages(connection, state.slot, state.flushed, max_events)
             caught_up = len(messages) < max_events
-            batch = decode(messages, self._keys, copied)
+            batch = decode(messages, self._keys, copied, self._taken)
             if caught_up or (batch.end_point or 0) > after.point:
                 break
             # The slot is behind the table, and all that was read is in the table.
@@ -434,7 +426,7 @@ class PostgreSQLChangeLog:
             return True
         messages = self._messages(connection, state.slot, position.point, None)
         known = {name: keys for name, keys in self._keys.items() if name in position.marker}
-        batch = decode(messages, known, dict.fromkeys(known, position.point))
+        batch = decode(messages, known, dict.fromkeys(known, position.point), self._taken)
         between = pc.and_(
             pc.greater(batch.rows["point"], taken), pc.less_equal(batch.rows["point"], position.point)
         )

@@ -11,7 +11,7 @@ of `pg_logical_slot_peek_binary_changes` decodes from scratch; so no state is ke
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -108,6 +108,7 @@ def decode(
     messages: Sequence[bytes],
     keys: Mapping[str, Sequence[str]],
     copied_up_to: Mapping[str, int] | None = None,
+    taken: Mapping[str, Collection[str]] | None = None,
 ) -> DecodedBatch:
     """Decode whole transactions.
 
@@ -117,13 +118,14 @@ def decode(
             that changes the key becomes a delete of the old key and an insert.
         copied_up_to: relations whose rows up to a point of the log do not matter, since they were copied
             behind it: what cannot be identified by its key is left out up to there.
+        taken: names in lower case of the columns that rows of a relation get; of others they get all.
 
     Raises:
         IngestError: `CHANGE_LOG_MESSAGE_UNKNOWN`; `UNCHANGED_VALUE_OF_NEW_KEY`.
     """
     if not messages:
         return DecodedBatch(ARROW_SCHEMA.empty_table(), (), None, None)
-    return _Batch(messages, keys, copied_up_to or {}).decode()
+    return _Batch(messages, keys, copied_up_to or {}, taken or {}).decode()
 
 
 class _Batch:
@@ -132,10 +134,12 @@ class _Batch:
         messages: Sequence[bytes],
         keys: Mapping[str, Sequence[str]],
         copied_up_to: Mapping[str, int],
+        taken: Mapping[str, Collection[str]],
     ) -> None:
         self._messages = messages
         self._keys = keys
         self._copied_up_to = copied_up_to
+        self._taken = taken
         self._unidentified: set[str] = set()
         self._lengths = np.fromiter(map(len, messages), np.int64, len(messages))
         self._starts: Integers = np.cumsum(self._lengths) - self._lengths
@@ -225,13 +229,14 @@ class _Batch:
         self, kind: int, relation: Relation, indexes: Integers
     ) -> Iterator[tuple[pa.Table, Integers]]:
         positions = self._starts[indexes] + 5
+        taken = self._taken.get(relation.name)
         old: _Tuples | None = None
         has_old = np.isin(self._buffer[positions], (ord("K"), ord("O")))
         if kind == ord("U") and has_old.any():
-            old, behind = _Tuples.read(self._buffer, positions[has_old] + 1, relation)
+            old, behind = _Tuples.read(self._buffer, positions[has_old] + 1, relation, taken)
             positions = positions.copy()
             positions[has_old] = behind
-        rows, _behind = _Tuples.read(self._buffer, positions + 1, relation)
+        rows, _behind = _Tuples.read(self._buffer, positions + 1, relation, taken)
         operations = np.full(len(indexes), _OPERATIONS[kind])
         if old is not None:
             rows.take_unchanged_from(old, has_old)
@@ -306,17 +311,27 @@ class _Tuples:
     Attributes:
         kinds: `n` NULL, `u` unchanged and not in the message, `t` text. We do not ask for binary values.
         starts, lengths: where the text is in the buffer.
+        taken: which columns count; the others are as if the messages had none.
     """
 
     def __init__(
-        self, buffer: Bytes, relation: Relation, kinds: Bytes, starts: Integers, lengths: Integers
+        self,
+        buffer: Bytes,
+        relation: Relation,
+        kinds: Bytes,
+        starts: Integers,
+        lengths: Integers,
+        taken: Flags,
     ) -> None:
         self._buffer = buffer
         self._relation = relation
         self.kinds, self.starts, self.lengths = kinds, starts, lengths
+        self._taken = taken
 
     @classmethod
-    def read(cls, buffer: Bytes, positions: Integers, relation: Relation) -> tuple[_Tuples, Integers]:
+    def read(
+        cls, buffer: Bytes, positions: Integers, relation: Relation, taken: Collection[str] | None
+    ) -> tuple[_Tuples, Integers]:
         """The tuples that begin at these positions, and the positions behind them."""
         count = len(relation.columns)
         shape = (len(positions), count)
@@ -332,16 +347,18 @@ class _Tuples:
             size = np.where(has_text, _read_int32(buffer, np.minimum(positions + 1, len(buffer) - 4)), 0)
             kinds[:, number], starts[:, number], lengths[:, number] = kind, positions + 5, size
             positions = positions + np.where(has_text, 5 + size, 1)
-        return cls(buffer, relation, kinds, starts, lengths), positions
+        names = [column.name.lower() for column in relation.columns]
+        is_taken = np.array([taken is None or name in taken for name in names], bool)
+        return cls(buffer, relation, kinds, starts, lengths, is_taken), positions
 
     @property
     def is_unchanged(self) -> Flags:
-        flags: Flags = self.kinds == ord("u")
+        flags: Flags = (self.kinds == ord("u")) & self._taken
         return flags
 
     def at(self, rows: Integers | Flags) -> _Tuples:
         parts = (self.kinds[rows], self.starts[rows], self.lengths[rows])
-        return _Tuples(self._buffer, self._relation, *parts)
+        return _Tuples(self._buffer, self._relation, *parts, self._taken)
 
     def take_unchanged_from(self, old: _Tuples, rows: Flags) -> None:
         """With REPLICA IDENTITY FULL the old row has the values that the update left unchanged, else those of
@@ -379,7 +396,7 @@ class _Tuples:
 
     def maps(self) -> pa.Array:
         """name → text for every column that the message has."""
-        exists = ~self.is_unchanged
+        exists = (self.kinds != ord("u")) & self._taken
         names = pa.array([column.name for column in self._relation.columns], pa.string())
         numbers = np.broadcast_to(np.arange(exists.shape[1]), exists.shape)[exists]
         values = text_column(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import psycopg
 from psycopg import sql
@@ -14,7 +14,7 @@ from tautochrone.sources.capture.definitions import matches_any
 from tautochrone.sources.postgresql.messages import Column, Relation
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
-__all__ = ["CapturedTable", "captured_tables", "read_tables"]
+__all__ = ["Capture", "CapturedTable", "captured_tables", "read_tables"]
 
 _QUERY = """
 SELECT n.nspname, c.relname, c.oid,
@@ -92,6 +92,8 @@ class CapturedTable:
             there already.
         has_rights: the role may read it, and it is in the publication or the role may add it.
         partitions: of a partitioned table, below each other too; None: it is no such table.
+        taken: names in lower case of the columns that the lake's table takes; None: of all.
+        ignored: names of the other columns that it has.
     """
 
     schema: str
@@ -110,6 +112,8 @@ class CapturedTable:
     filled_numbers: tuple[int, ...] = ()
     has_rights: bool = True
     partitions: tuple[Partition, ...] | None = None
+    taken: frozenset[str] | None = None
+    ignored: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -170,13 +174,30 @@ class CapturedTable:
         count = self.count_of_columns(up_to_number)
         return _digest((self.columns[:count], self.numbers[:count]))
 
+    def with_columns(self, taken: Collection[str]) -> CapturedTable:
+        """Without the columns whose names in lower case are others."""
+        kept = [number for number, column in enumerate(self.columns) if column.name.lower() in taken]
+        ignored = {column.name for column in self.columns if column.name.lower() not in taken}
+        return replace(
+            self,
+            columns=tuple(self.columns[number] for number in kept),
+            type_names=tuple(self.type_names[number] for number in kept),
+            numbers=tuple(self.numbers[number] for number in kept),
+            taken=frozenset(taken),
+            ignored=self.ignored | ignored,
+        )
+
     def count_of_columns(self, up_to_number: int) -> int:
         return sum(number <= up_to_number for number in self.numbers)
 
     def matches(self, relation: Relation, fewest: int | None = None) -> bool:
         """Whether a relation of the log has these columns, or at least the first `fewest` of them. Its flags
         say more than the key with REPLICA IDENTITY FULL."""
-        logged = [(column.name, column.type_id, column.modifier) for column in relation.columns]
+        logged = [
+            (column.name, column.type_id, column.modifier)
+            for column in relation.columns
+            if self.taken is None or column.name.lower() in self.taken
+        ]
         if not self.keys and not all(column.is_key for column in relation.columns):
             # For a while it had another REPLICA IDENTITY.
             return False
@@ -184,6 +205,30 @@ class CapturedTable:
         return logged == columns or (
             fewest is not None and fewest <= len(logged) and columns[: len(logged)] == logged
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A database and the tables that are taken from it.
+
+    Attributes:
+        url: connection string, with its password.
+        slot: with what the name of the replication slot begins.
+        publication: name of the publication.
+        follows_columns: a table that gets other columns, or a new table, is copied; otherwise refused.
+        copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
+        patterns, exclude: what the names of its tables match.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    tables: tuple[CapturedTable, ...]
+    slot: str
+    publication: str
+    follows_columns: bool = True
+    copy_tasks: int = 8
+    patterns: Sequence[str] = ()
+    exclude: Sequence[str] = ()
 
 
 def _digest(part: object) -> str:
