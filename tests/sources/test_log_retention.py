@@ -13,6 +13,14 @@ from tautochrone.model.log_retention import parse_log_retention
 
 from .bank import Attempt, Bank
 
+IN_THE_COPY = (
+    Step.SOURCE_BEGIN,
+    Step.LAKE_STAGE,
+    Step.LAKE_PREPARE,
+    Step.LAKE_COMMIT,
+    Step.META_REPORT,
+    Step.SOURCE_ACKNOWLEDGE,
+)
 MAINTENANCE = "[maintenance]\nkeep_last = 1\nkeep = '0s'\nevery = '0s'\nhistory = '0s'\nmin_versions = 1\n"
 PLAIN = "@dp.table\ndef bank_log"
 
@@ -80,6 +88,32 @@ def test_old_changes_are_dropped_through_a_crash(bank: Bank, when: str) -> None:
     attempt.require_completed()
     assert not attempt.named("bulk_again")
     bank.check()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes_while_a_table_is_copied_that_the_log_lacks(bank: Bank, when: str) -> None:
+    keep(bank, "7 days")
+    bank.set(MAINTENANCE)
+    bank.run().require_completed()
+    for step in IN_THE_COPY:
+        work_days_ago(bank, 8)
+        attempt = bank.run()
+        attempt.require_completed()
+        assert attempt.named("log_shortened"), step
+        attempt = bank.run(full_of=("accounts",))
+        (refused,) = attempt.named("refresh_failed")
+        assert "LOG_SHORTENED" in refused["error"]
+        # Once for the copy, and once for what follows it.
+        for nth in (1, 2):
+            bank.run(Strike(step, when, "crash", nth=nth), reached=nth == 1)
+            work_days_ago(bank, 8)
+        bank.run().require_completed()
+        bank.check()
+        assert bank.log_points() == [], step
 
 
 @pytest.mark.slow
