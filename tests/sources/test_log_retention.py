@@ -104,8 +104,11 @@ def test_crashes_while_a_table_is_copied_that_the_log_lacks(bank: Bank, when: st
         attempt = bank.run()
         attempt.require_completed()
         assert attempt.named("log_shortened"), step
+        # The rows were dropped after the last checkpoint, whose version of the log has them.
+        work_days_ago(bank, 8)
+        bank.run().require_completed()
         attempt = bank.run(full_of=("accounts",))
-        (refused,) = attempt.named("refresh_failed")
+        (refused,) = [e for e in attempt.named("refresh_failed") if "accounts" in e["dataset"]]
         assert "LOG_SHORTENED" in refused["error"]
         # Once for the copy, and once for what follows it.
         for nth in (1, 2):
