@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["KeyedApply", "column_list", "keyed_apply_of", "with_kept_columns"]
+__all__ = ["APPLY_PREFIX", "KeyedApply", "column_list", "keyed_apply_of", "with_kept_columns"]
 
-_PREFIX = "tautochrone.apply."
+APPLY_PREFIX = "tautochrone.apply."
+"""How the names of properties begin by which a table is merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +70,15 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
     >>> keyed_apply_of({"tautochrone.apply.keys": "id", "tautochrone.apply.sequence": "point"}, "a.py:1").keys
     ('id',)
     """
-    prefixed = {name: text for name, text in properties.items() if name.startswith(_PREFIX)}
-    texts = {name.removeprefix(_PREFIX): text for name, text in prefixed.items()}
+    prefixed = {name: text for name, text in properties.items() if name.startswith(APPLY_PREFIX)}
+    texts = {name.removeprefix(APPLY_PREFIX): text for name, text in prefixed.items()}
     if not texts:
         return None
     keys, sequence = (_columns(texts.get(name, "")) for name in ("keys", "sequence"))
     if not keys or not sequence:
         raise DefinitionError(
             "KEYED_APPLY_INCOMPLETE",
-            f"A table that events are merged into needs {_PREFIX}keys and {_PREFIX}sequence",
+            f"A table that events are merged into needs {APPLY_PREFIX}keys and {APPLY_PREFIX}sequence",
             location=location,
             hint="name the columns that identify a row, and those that order its events",
         )
@@ -117,8 +118,8 @@ def with_kept_columns(
     of_query, of_table = ({name.lower() for name in names} for names in (query, stored))
     return {
         **properties,
-        f"{_PREFIX}ignored": column_list([name for name in query if name.lower() not in of_table]),
-        f"{_PREFIX}absent": column_list([name for name in stored if name.lower() not in of_query]),
+        f"{APPLY_PREFIX}ignored": column_list([name for name in query if name.lower() not in of_table]),
+        f"{APPLY_PREFIX}absent": column_list([name for name in stored if name.lower() not in of_query]),
     }
 
 

@@ -227,11 +227,11 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
         if added:
             reason = Reason.of(ReasonCode.COLUMNS_IN_DEFINITION)
             job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
-        _tell_kept_columns(job, table.name)
+        _report_kept_columns(job, table.name)
     table.raise_fence(table.fork(), job.commit_metadata())
 
 
-def _tell_kept_columns(job: Job, name: TableName) -> None:
+def _report_kept_columns(job: Job, name: TableName) -> None:
     dataset = job.definitions.datasets[name]
     apply = keyed_apply_of(dataset.properties, str(dataset.location))
     if apply is not None and (apply.ignored or apply.absent):

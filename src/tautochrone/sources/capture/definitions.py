@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.keyed_apply import column_list
+from tautochrone.model.keyed_apply import APPLY_PREFIX, column_list
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
@@ -21,6 +21,7 @@ from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 __all__ = [
     "check_datasets",
     "check_name",
+    "check_policy",
     "check_properties",
     "define_log",
     "define_table",
@@ -31,8 +32,6 @@ __all__ = [
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _PREFIX = "__taut_"
-_APPLY = "tautochrone.apply."
-"""How the names of properties begin by which a captured table is merged."""
 _EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
 """Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
 _INVALID = f"{_PREFIX}invalid"
@@ -57,6 +56,21 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be the name of a capture",
             hint="use up to 41 lower-case letters, digits and _: it names tables, and PostgreSQL's "
             "replication slot",
+        )
+
+
+def check_policy(capture: str, argument: str, value: str, policies: Sequence[str]) -> None:
+    """
+    Raises:
+        DefinitionError: `CAPTURE_POLICY_UNKNOWN`.
+
+    >>> check_policy("shop", "invalid_values", "null", ("fail", "null"))
+    """
+    if value not in policies:
+        raise DefinitionError(
+            "CAPTURE_POLICY_UNKNOWN",
+            f"The capture {capture} has {argument}={value!r}",
+            hint=f"it is {' or '.join(map(repr, policies))}",
         )
 
 
@@ -119,7 +133,7 @@ def check_properties(
                 hint=f"captured are {', '.join(sorted(relations))}; a pattern with * may match none",
             )
         for name in properties:
-            if name.lower().startswith(_APPLY):
+            if name.lower().startswith(APPLY_PREFIX):
                 raise DefinitionError(
                     "CAPTURE_PROPERTIES_INVALID",
                     f"The capture {capture} sets {name}, by which captured tables are merged",
@@ -135,7 +149,7 @@ def properties_of(relation: str, table_properties: Mapping[str, Mapping[str, str
     """
     properties: dict[str, str] = {}
     for pattern, of_pattern in table_properties.items():
-        if fnmatchcase(relation, pattern):
+        if matches_any(relation, [pattern]):
             properties |= of_pattern
     return properties
 

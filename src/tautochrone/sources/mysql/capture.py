@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
     check_datasets,
     check_name,
+    check_policy,
     check_properties,
     define_log,
     define_table,
@@ -91,9 +91,9 @@ def capture(
         IngestError: the server does not answer, or refuses.
     """
     check_name(name)
-    _check_policy(name, "schema_changes", schema_changes, ("evolve", "fail", "ignore"))
-    _check_policy(name, "cascades", cascades, ("refuse", "copy"))
-    _check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
+    check_policy(name, "schema_changes", schema_changes, ("evolve", "fail", "ignore"))
+    check_policy(name, "cascades", cascades, ("refuse", "copy"))
+    check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
     address = address_of(url, name)
     with explained(name):
         connection = connect(address)
@@ -145,15 +145,6 @@ def capture(
             invalid_values,
             properties,
             keeps_columns=schema_changes == "ignore",
-        )
-
-
-def _check_policy(capture: str, argument: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise DefinitionError(
-            "CAPTURE_POLICY_UNKNOWN",
-            f"The capture {capture} has {argument}={value!r}",
-            hint=f"it is {' or '.join(map(repr, known))}",
         )
 
 

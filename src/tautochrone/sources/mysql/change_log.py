@@ -219,7 +219,7 @@ class MySQLChangeLog:
         if captured is None:
             before = self._tables[table.name]
             is_unread = before.fingerprint == columns_of(known) and table.name not in position.bulk.pending
-            # The statement that changed it is still to be read, and is told then.
+            # The statement that changed it is not read yet, and is reported when it is.
             return before if is_unread else None
         others = table.logged[len(captured.logged) :]
         return None if any(self._is_taken(table.name, column.name) for column in others) else captured

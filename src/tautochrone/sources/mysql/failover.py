@@ -1,4 +1,4 @@
-"""The place in the log of another server, such as a promoted replica, before which are the transactions that
+"""The offset in the log of another server, such as a promoted replica, before which are the transactions that
 the lake has, all of them and no others."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_OFFSET = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _LogOffset:
     file: str
     offset: int
 
@@ -48,16 +48,16 @@ def position_at(
             "the GTIDs that the lake has are not known: from an older release, with tags, or with many gaps"
         )
     files = [row[0] for row in fetch(connection, "SHOW BINARY LOGS")]
-    same_place = _place_of(connect, flavor, files, lake)
-    if isinstance(same_place, str):
-        return same_place
+    log_offset = _offset_of(connect, flavor, files, lake)
+    if isinstance(log_offset, str):
+        return log_offset
     server = flavor.log_name(connection)
-    return moved_position(position, server, same_place.file, same_place.offset, flavor.marks_of(lake))
+    return moved_position(position, server, log_offset.file, log_offset.offset, flavor.marks_of(lake))
 
 
-def _place_of(
+def _offset_of(
     connect: Callable[[], Any], flavor: Flavor, files: Sequence[str], lake: History
-) -> _Place | str:
+) -> _LogOffset | str:
     if lake.time_s is None:
         return "no transaction was read from the former one yet by which it could be recognised"
     start = _newest_start(connect, flavor, files, lake)
@@ -65,7 +65,7 @@ def _place_of(
         return "its log begins behind transactions that the lake lacks, or has other ones"
     file, history = start
     with _events(connect, file) as events:
-        return _place_in(events, history, lake) or (
+        return _offset_in(events, history, lake) or (
             f"it lacks transactions that the lake has: {lake.missing_in(history) or 'the last one'}"
         )
 
@@ -82,9 +82,9 @@ def _newest_start(
     return None
 
 
-def _place_in(events: Iterator[Event], history: History, lake: History) -> _Place | str:
+def _offset_in(events: Iterator[Event], history: History, lake: History) -> _LogOffset | str:
     """Empty: the log ends before. The history goes on with the log."""
-    end: _Place | None = None
+    end: _LogOffset | None = None
     is_first = False
     for event in events:
         if event.kind in Kind.GTID:
@@ -100,7 +100,7 @@ def _place_in(events: Iterator[Event], history: History, lake: History) -> _Plac
             history.time_s, is_first = None, True
         elif is_first and event.kind in Kind.FIRST:
             history.time_s, is_first = event.timestamp, False
-        end = _Place(event.file, event.end)
+        end = _LogOffset(event.file, event.end)
     if end is None or not history.is_same(lake):
         return ""
     if history.time_s != lake.time_s:

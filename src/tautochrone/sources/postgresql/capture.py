@@ -19,6 +19,7 @@ from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
     check_datasets,
     check_name,
+    check_policy,
     check_properties,
     define_log,
     define_table,
@@ -97,16 +98,8 @@ def capture(
             f"{slot!r} cannot be the beginning of a replication slot's name",
             hint="use up to 54 lower-case letters, digits and _",
         )
-    for argument, value, policies in (
-        ("schema_changes", schema_changes, ("evolve", "fail", "ignore")),
-        ("invalid_values", invalid_values, ("fail", "null")),
-    ):
-        if value not in policies:
-            raise DefinitionError(
-                "CAPTURE_POLICY_UNKNOWN",
-                f"The capture {name} has {argument}={value!r}",
-                hint=f"it is {' or '.join(map(repr, policies))}",
-            )
+    check_policy(name, "schema_changes", schema_changes, ("evolve", "fail", "ignore"))
+    check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
     url = checked_url(url, name)
     publication = publication or f"tautochrone_{name}"
     with explained(name), connect(url) as connection:
