@@ -72,7 +72,11 @@ def test_the_run_loads_definitions_anew(
         wait_until(running, lambda: lake_rows(folder, "shop_cards") == rows_of(database, "cards"))
         assert running.count("definitions_reloading") == 2
         running.terminate()
-        running.wait().require_ok()
+        ended = running.wait()
+    ended.require_ok()
+    # The flow that lacked definitions was no problem of the runs that ended for it.
+    runs = [event for event in ended.events if event["event"] == "run"]
+    assert [(run["state"], run["problems"]) for run in runs] == [("COMPLETED", [])] * 3
 
 
 @pytest.mark.slow
