@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -36,7 +37,13 @@ class PrivateServer:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._schemas = 0
-        subprocess.run([*install, *self._data_options], check=True, capture_output=True)
+        # A server that starts deletes the temporary tables in its TMPDIR, also those of other servers.
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
+        self._environment = {**os.environ, "TMPDIR": str(temporary)}
+        subprocess.run(
+            [*install, *self._data_options], check=True, capture_output=True, env=self._environment
+        )
         self.start()
         with self.connect() as connection:
             cursor = connection.cursor()
@@ -58,7 +65,9 @@ class PrivateServer:
             "--innodb-buffer-pool-size=64M",
         ]
         log = (self.folder / "log").open("ab")
-        self._process = subprocess.Popen([*self._command, *options], stdout=log, stderr=log)
+        self._process = subprocess.Popen(
+            [*self._command, *options], stdout=log, stderr=log, env=self._environment
+        )
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:

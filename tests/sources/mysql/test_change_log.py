@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +116,11 @@ def test_a_copy_is_published_behind_the_place_after_it(schema: Schema) -> None:
     batch = log.read(waiting, 10)
     assert not waiting.bulk.at(batch.position.point).waiting
     log.close()
+
+
+def test_the_server_of_these_tests_shares_no_temporary_files(schema: Schema) -> None:
+    [(folder,)] = schema.rows("SELECT @@tmpdir")
+    assert Path(folder) != Path(tempfile.gettempdir())
 
 
 def test_the_log_goes_on_behind_a_restart(schema: Schema) -> None:
