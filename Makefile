@@ -51,8 +51,9 @@ docs: setup ## write the pages made from the code, build the site in .work/site
 	$(BIN)/python -m tests.docs.reference
 	$(BIN)/zensical build --strict --clean
 
-# Tests start many short JVMs: the optimising compiler would cost more than it wins. Without it the cache of compiled
-# code is 48 MB, and a long session of Spark would compile again what was swept from it.
+# Most tests plan queries over few rows: the optimising compiler costs more than it wins, even in the sessions of Spark
+# that run for an hour (random views took 158 CPU seconds of a JVM without it, 216 with it). Without it the cache of
+# compiled code is 48 MB, and a long session would compile again what was swept from it.
 test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m
 
 test: setup ## everything that CI runs

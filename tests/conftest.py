@@ -87,10 +87,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The base session: `lake` is a fresh SQLite catalog, `lake.default` the current database."""
     storage = tmp_path_factory.mktemp("lake")
     # One JVM for all tests: Spark's pools keep every session that ever ran something in them.
-    # It lives long enough for the optimising compiler, which the short JVMs of other tests leave out.
     # Java fills the heap before it collects garbage, and several JVMs share the machine.
-    conf = {"spark.driver.memory": "5g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
-    settings = SparkSettings(master="local[2]", conf=conf)
+    settings = SparkSettings(master="local[2]", conf={"spark.driver.memory": "5g"})
     session = start_session(settings, CatalogSettings.default(str(storage)))
     use_database(session, "lake", "default", create=True)
     yield session
