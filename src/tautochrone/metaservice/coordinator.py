@@ -66,7 +66,8 @@ class TransactionCoordinator:
         store: where the transactions are recorded.
         participants: who carries decisions out, by name.
         emit: receives `transaction_needs_attention`, `transaction_failed`, `transaction_expired`,
-            `transaction_participant_slow` and `transaction_leftovers_dropped`; None: they are logged.
+            `transaction_participant_slow`, `transaction_leftovers_dropped` and
+            `transaction_leftovers_not_dropped`; None: they are logged.
         keep_ids_ms: how long ids of ended transactions are kept, a day at least; None: for ever.
         slow_s: a participant that takes longer for one transaction is reported.
     """

@@ -9,7 +9,6 @@ may be another installation's, and stays.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from tautochrone.meta.protocols.transactions import Transactions
@@ -30,7 +29,6 @@ _LOOKED_BACK_MS = 7 * 24 * 3_600_000
 _LOOKS_AGAIN_MS = 3_600_000
 _PAGE = 1_000
 _S = TransactionState
-_log = logging.getLogger(__name__)
 
 
 class Leftovers:
@@ -71,7 +69,7 @@ class Leftovers:
         except Exception as error:
             # The target does not answer, or refuses: the next time it is tried again.
             text = redacted(str(error)) or type(error).__name__
-            _log.warning("what ended transactions left in %s was not dropped: %s", name, text)
+            self._emit("transaction_leftovers_not_dropped", participant=name, error=text)
 
     def _ended(
         self, name: str, participant: TidyParticipant, staged: Sequence[Staged], now_ms: int
