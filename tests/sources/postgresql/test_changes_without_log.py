@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.postgresql import copy_again
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
+from tautochrone.sources.postgresql.tables import read_tables
 
 from .test_change_log import capture_of
 from .test_schema_changes import Captured
@@ -191,6 +192,16 @@ _WRITTEN = "INSERT INTO parts VALUES (1, 'c', 1)"
             ],
             {"moods"},
         ),
+        # Its key is not that of the table: the log has no region of the row that is deleted.
+        (
+            [
+                "CREATE UNIQUE INDEX a_id ON parts_a (id)",
+                "ALTER TABLE parts_a REPLICA IDENTITY USING INDEX a_id",
+                "DELETE FROM parts WHERE id = 2",
+                "ALTER TABLE parts_a REPLICA IDENTITY DEFAULT",
+            ],
+            {"parts"},
+        ),
         # What stays is not copied.
         (
             [
@@ -220,6 +231,23 @@ def test_partitions_that_come_and_go_between_two_reads(
             resumed = log.resume(batch.position)
             assert len(log.completed_rows(sorted(batch.copied_again), resumed)) == 2 * len(copied)
             assert log.read(resumed, 100).copied_again == {}
+
+
+def test_partitions_must_have_the_key_of_their_table(database: psycopg.Connection) -> None:
+    database.execute(f"{PARTITIONED}; CREATE UNIQUE INDEX a_id ON parts_a (id)")
+
+    def has_key() -> bool:
+        return read_tables(database, "none")["public.parts"].keys == ("id", "region")
+
+    expected = {"DEFAULT": True, "FULL": True, "NOTHING": True, "USING INDEX a_id": False}
+    for identity, has in expected.items():
+        database.execute(f"ALTER TABLE parts_a REPLICA IDENTITY {identity}")
+        assert has_key() is has, identity
+    # The root's key is another one than that of its partitions.
+    database.execute("ALTER TABLE parts_a REPLICA IDENTITY DEFAULT; ALTER TABLE parts ALTER v SET NOT NULL")
+    database.execute("CREATE UNIQUE INDEX by_v ON parts (region, id, v)")
+    database.execute("ALTER TABLE parts REPLICA IDENTITY USING INDEX by_v")
+    assert read_tables(database, "none")["public.parts"].keys == ()
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_unchanged_values() -> None:
     batch = decode(
         [
             begin(7),
-            relation(1, "t", ["id", "name", "large"]),
+            relation(1, "t", ["id", "name", "large"], ["id", "name", "large"]),
             update(1, ["1", "a", UNCHANGED]),
             update(1, ["1", UNCHANGED, None], full=["1", "old", "large"]),
             update(1, ["1", UNCHANGED, UNCHANGED], full=["1", None, "large"]),
@@ -161,6 +161,18 @@ def test_unchanged_value_of_a_new_key_is_refused() -> None:
         )
     assert raised.value.error_class == "UNCHANGED_VALUE_OF_NEW_KEY"
     assert "REPLICA IDENTITY FULL" in str(raised.value.hint)
+
+
+def test_partition_without_full_identity_has_no_old_values() -> None:
+    """The log writes its changes as those of its root, which has REPLICA IDENTITY FULL: the old row has only
+    the key, and NULL for all else."""
+    root, part = relation(1, "t", ["id", "large"], ["id", "large"]), relation(2, "t_low", ["id", "large"])
+    moved = update(1, ["2", UNCHANGED], full=["1", None])
+    with pytest.raises(IngestError) as raised:
+        decode([begin(7), root, part, moved, commit(100)], KEYS)
+    assert raised.value.error_class == "UNCHANGED_VALUE_OF_NEW_KEY"
+    batch = decode([begin(7), root, part, update(1, ["1", UNCHANGED], full=["1", None]), commit(100)], KEYS)
+    assert [(row["columns"], row["unchanged"]) for row in rows_of(batch)] == [({"id": "1"}, ["large"])]
 
 
 def test_relation_changes_between_rows() -> None:

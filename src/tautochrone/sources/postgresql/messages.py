@@ -57,9 +57,10 @@ class Relation:
     root: int | None = None
     point: int = 0
 
-    def identifies(self, keys: Sequence[str]) -> bool:
-        """Whether updates and deletes have the key of the row as it was before."""
-        return set(keys) <= {column.name for column in self.columns if column.is_key}
+    @property
+    def identity(self) -> frozenset[str]:
+        """Columns of which updates and deletes have the values before. Without any there are none."""
+        return frozenset(column.name for column in self.columns if column.is_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +212,17 @@ class _Batch:
             later = (index for index, other in versions[number + 1 :] if other.oid == relation.oid)
             end = next(later, len(self._messages))
             of_version = indexes[(oids == relation.oid) & (indexes > begin) & (indexes < end)]
-            if kind != ord("I") and not relation.identifies(self._keys[relation.name]):
+            # A partition's rows have its root's number, and the identity that it has itself.
+            parts = [part for at, part in versions if part.root == relation.oid and at < end]
+            identities = [relation.identity, *(part.identity for part in parts if part.identity)]
+            known = frozenset.intersection(*identities)
+            if kind != ord("I") and not known.issuperset(self._keys[relation.name]):
                 ends = self._end_points[self._transaction[of_version]]
                 if (ends > self._copied_up_to.get(relation.name, 0)).any():
                     self._unidentified.add(relation.name)
                 continue
-            for part in self._slices(of_version):
-                yield from self._change_rows(kind, relation, part)
+            for piece in self._slices(of_version):
+                yield from self._change_rows(kind, relation, piece, known)
 
     def _slices(self, indexes: Integers) -> Iterator[Integers]:
         """The messages in pieces of bounded size, at least one message each."""
@@ -226,8 +231,12 @@ class _Batch:
             yield from np.split(indexes, np.flatnonzero(np.diff(pieces)) + 1)
 
     def _change_rows(
-        self, kind: int, relation: Relation, indexes: Integers
+        self, kind: int, relation: Relation, indexes: Integers, known: Collection[str]
     ) -> Iterator[tuple[pa.Table, Integers]]:
+        """
+        Args:
+            known: columns of which the log has the values before an update.
+        """
         positions = self._starts[indexes] + 5
         taken = self._taken.get(relation.name)
         old: _Tuples | None = None
@@ -239,7 +248,7 @@ class _Batch:
         rows, _behind = _Tuples.read(self._buffer, positions + 1, relation, taken)
         operations = np.full(len(indexes), _OPERATIONS[kind])
         if old is not None:
-            rows.take_unchanged_from(old, has_old)
+            rows.take_unchanged_from(old, has_old, known)
             moved = rows.at(has_old).differ(old, self._keys[relation.name])
             if moved.any():
                 where = np.flatnonzero(has_old)[moved]
@@ -248,8 +257,8 @@ class _Batch:
                         "UNCHANGED_VALUE_OF_NEW_KEY",
                         f"An update gave a row of {relation.name} another key, and the log does not contain "
                         f"the large values that it left unchanged",
-                        hint=f"ALTER TABLE {relation.name} REPLICA IDENTITY FULL, then copy the database "
-                        f"again with --full-refresh",
+                        hint=f"ALTER TABLE {relation.name} REPLICA IDENTITY FULL, and of each of its "
+                        f"partitions, then copy the database again with --full-refresh",
                     )
                 operations[where] = "insert"
                 deletes = np.full(len(where), "delete")
@@ -360,12 +369,10 @@ class _Tuples:
         parts = (self.kinds[rows], self.starts[rows], self.lengths[rows])
         return _Tuples(self._buffer, self._relation, *parts, self._taken)
 
-    def take_unchanged_from(self, old: _Tuples, rows: Flags) -> None:
-        """With REPLICA IDENTITY FULL the old row has the values that the update left unchanged, else those of
-        the key only."""
-        is_full = self._buffer[old.starts[:, 0] - 8] == ord("O")
-        is_key = np.array([column.is_key for column in self._relation.columns])
-        taken = (self.kinds[rows] == ord("u")) & (is_full[:, None] | is_key)
+    def take_unchanged_from(self, old: _Tuples, rows: Flags, known: Collection[str]) -> None:
+        """Values that the update left unchanged are in the old row, as far as the log has it."""
+        is_known = np.array([column.name in known for column in self._relation.columns])
+        taken = (self.kinds[rows] == ord("u")) & is_known
         for name in ("kinds", "starts", "lengths"):
             new_values, old_values = getattr(self, name), getattr(old, name)
             new_values[rows] = np.where(taken, old_values, new_values[rows])

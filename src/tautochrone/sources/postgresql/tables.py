@@ -63,6 +63,16 @@ LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
     -- The log does not have generated columns: an index with one does not identify its rows.
     AND NOT EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.attgenerated <> ''
                     AND g.attnum = ANY (i.indkey::int2[]))
+    -- A partition's changes are logged with its own REPLICA IDENTITY, which must have the key too.
+    AND NOT (c.relkind = 'p' AND EXISTS (
+        SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class m ON m.oid = t.relid
+        JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+        -- With NOTHING there can be no updates.
+        WHERE t.isleaf AND m.relreplident NOT IN ('f', 'n') AND NOT EXISTS (
+            SELECT FROM pg_index j JOIN pg_attribute l ON l.attrelid = j.indrelid AND l.attname = k.attname
+            WHERE j.indrelid = m.oid AND j.indisvalid
+              AND CASE m.relreplident WHEN 'i' THEN j.indisreplident ELSE j.indisprimary END
+              AND l.attnum = ANY ((j.indkey::int2[])[0:j.indnkeyatts - 1]))))
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
 ORDER BY n.nspname, c.relname
@@ -314,8 +324,8 @@ def captured_tables(
         raise DefinitionError(
             "CAPTURED_TABLE_WITHOUT_KEY",
             f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
-            hint="give them a primary key, or a unique index and REPLICA IDENTITY USING INDEX; or take equal "
-            f"rows as they are: ALTER TABLE {without_key[0]} REPLICA IDENTITY FULL; or leave them out with "
-            "exclude=[…]",
+            hint="give them a primary key, or a unique index and REPLICA IDENTITY USING INDEX, which all "
+            "partitions must have too; or take equal rows as they are: "
+            f"ALTER TABLE {without_key[0]} REPLICA IDENTITY FULL; or leave them out with exclude=[…]",
         )
     return matching
