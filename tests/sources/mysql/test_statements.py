@@ -129,6 +129,15 @@ def test_statements_that_leave_rows_as_they_are_copy_nothing(schema: Schema) -> 
         ("set statement lock_wait_timeout=1 for ALTER TABLE orders DROP COLUMN a", ["change"]),
         ("SET STATEMENT lock_wait_timeout = 1 FOR ALTER TABLE orders ADD INDEX (a)", []),
         ("SET STATEMENT lock_wait_timeout = 1 FOR INSERT INTO orders SELECT 1", ["rows"]),
+        # A function that they call may write to any table.
+        ("SELECT `elsewhere`.`next_number`(7)", ["rows"]),
+        ("WITH n AS (SELECT 1) DELETE FROM elsewhere.log WHERE id IN (SELECT * FROM n)", ["rows"]),
+        ("ANALYZE UPDATE elsewhere.log SET id = 1", ["rows"]),
+        ("CREATE TEMPORARY TABLE elsewhere.x AS SELECT next_number(7)", ["rows"]),
+        ("ANALYZE TABLE orders", []),
+        ("ANALYZE LOCAL TABLE orders", []),
+        ("CREATE TABLE other (`select` INT COMMENT 'SELECT')", []),
+        ("CREATE VIEW other AS SELECT * FROM orders", []),
     ],
 )
 def test_effects_of_statements(text: str, kinds: list[str]) -> None:
@@ -140,3 +149,23 @@ def test_effects_of_statements(text: str, kinds: list[str]) -> None:
     tables = {"shop.orders": CapturedTable("shop", "orders", columns, ("id",))}
     expected = [Effect(kind, "shop.orders") for kind in kinds]
     assert effects_of(Query("shop", text), ["shop.orders"], tables=tables) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("TRUNCATE orders", ["truncate"]),
+        ("TRUNCATE `shop.v2`.orders", ["truncate"]),
+        ("TRUNCATE shop.`v2.orders`", []),
+        ("ALTER TABLE `shop.v2`.orders DROP COLUMN id", ["change"]),
+        ("ALTER TABLE orders ADD INDEX (a)", []),
+        ("CREATE OR REPLACE TABLE orders (id INT)", ["change"]),
+        ("CREATE TABLE `shop.v2`.x LIKE orders", []),
+        ("DROP DATABASE `shop.v2`", ["change"]),
+        ("DROP DATABASE shop", []),
+    ],
+)
+def test_names_with_dots(text: str, kinds: list[str]) -> None:
+    tables = {"shop.v2.orders": CapturedTable("shop.v2", "orders", (Column("id", "int", "int"),), ("id",))}
+    expected = [Effect(kind, "shop.v2.orders") for kind in kinds]
+    assert effects_of(Query("shop.v2", text), tables, tables=tables) == expected

@@ -26,7 +26,13 @@ _REFERENCED = re.compile(
 _SETTINGS = re.compile(r"SET\s+STATEMENT\b.*?\bFOR\s+", re.IGNORECASE | re.DOTALL)
 """Of MariaDB: settings for the one statement that follows."""
 _MAKES_TABLES = re.compile(r"(CREATE|ALTER|RENAME)\b", re.IGNORECASE)
-_ROWS = {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"}
+_ROWS = re.compile(
+    r"(?:(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|SELECT|DO|CALL|WITH)\b"
+    r"|ANALYZE\s+(?!TABLES?\b|LOCAL\b|NO_WRITE_TO_BINLOG\b)"
+    r"|CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMPORARY\s+)?TABLE\b(?:`[^`]*`|\"[^\"]*\"|[^`\"])*?\bSELECT\b)",
+    re.IGNORECASE,
+)
+"""Statements that change rows, or call functions that do. A log of rows has none of them."""
 _HARMLESS = re.compile(
     r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b(?!\s+`?PRIMARY\b)"
     r"|(ANALYZE|OPTIMIZE|REPAIR|CHECK|FLUSH|GRANT|REVOKE|SET)\b"
@@ -86,25 +92,22 @@ def effects_of(
     matches = list(_WORD.finditer(text))
     words = [normal(match[0].strip('`"').replace("``", "`")) for match in matches]
     first = words[0].upper() if words else ""
-    if first in _ROWS:
+    if _ROWS.match(text):
         # Triggers and functions may write tables that the statement does not name.
         return [Effect("rows", name) for name in relations]
     qualified = _qualified(text, matches, words, normal(query.schema))
-    named = [name for name in relations if tuple(map(normal, name.split(".", 1))) in qualified]
-    schemas = {normal(name.partition(".")[0]) for name in relations}
+    known = tables or {}
+    names = {name: _schema_and_table(name, known.get(name), normal) for name in relations}
+    named = [name for name, parts in names.items() if parts in qualified]
     if len(words) > 1 and first == "DROP" and words[1].upper() in ("DATABASE", "SCHEMA"):
-        return [
-            Effect("change", name)
-            for name in relations
-            if schemas & set(words) and normal(name.partition(".")[0]) in words
-        ]
+        return [Effect("change", name) for name, (schema, _table) in names.items() if schema in words]
     if not named or _HARMLESS.match(text):
         return []
-    if first == "CREATE" and not _is_created(named, words, normal):
+    if first == "CREATE" and not _is_created([names[name] for name in named], words):
         # It refers to a captured table only: CREATE TABLE … LIKE, REFERENCES, SELECT.
         return []
     if first == "ALTER":
-        return _of_alteration(whole, named, tables or {}, normal)
+        return _of_alteration(whole, {name: names[name][1] for name in named}, known, normal)
     kind = "truncate" if first == "TRUNCATE" else "change"
     return [Effect(kind, name) for name in named]
 
@@ -125,13 +128,24 @@ def _plain_text(query: Query) -> str:
     return text[settings.end() :] if settings else text
 
 
+def _schema_and_table(
+    name: str, table: CapturedTable | None, normal: Callable[[str], str]
+) -> tuple[str, str]:
+    """Both may have dots, so the name alone is not enough."""
+    schema, _, plain = name.partition(".")
+    return (normal(schema), normal(plain)) if table is None else (normal(table.schema), normal(table.table))
+
+
 def _of_alteration(
-    text: str, named: Sequence[str], tables: Mapping[str, CapturedTable], normal: Callable[[str], str]
+    text: str,
+    named: Mapping[str, str],
+    tables: Mapping[str, CapturedTable],
+    normal: Callable[[str], str],
 ) -> list[Effect]:
     effects = []
     table_name = normal(altered_table(text)[-1:][0]) if altered_table(text) else ""
-    for name in named:
-        is_altered = normal(name.partition(".")[2]).upper() == table_name.upper()
+    for name, plain in named.items():
+        is_altered = plain.upper() == table_name.upper()
         alteration = alteration_of(text, tables.get(name) if is_altered else None)
         if alteration is not Alteration.NONE:
             effects.append(Effect("behind" if alteration is Alteration.BEHIND else "change", name))
@@ -156,13 +170,10 @@ def _qualified(
     return {(schema, name[0]) if len(name) == 1 else (name[0], name[1]) for name in names}
 
 
-def _is_created(named: list[str], words: list[str], normal: Callable[[str], str]) -> bool:
-    """Whether CREATE [OR REPLACE] TABLE makes one of the tables itself."""
+def _is_created(named: Sequence[tuple[str, str]], words: list[str]) -> bool:
+    """Whether CREATE [OR REPLACE] TABLE makes one of the tables, each with its schema, itself."""
     upper = [word.upper() for word in words]
     if "TABLE" not in upper:
         return True
     behind = words[upper.index("TABLE") + 1 :][:2]
-    return any(
-        behind[:1] == [normal(name.split(".", 1)[1])] or behind == list(map(normal, name.split(".", 1)))
-        for name in named
-    )
+    return any(behind[:1] == [table] or behind == [schema, table] for schema, table in named)
