@@ -110,6 +110,10 @@ def test_positions_of_databases_order_changes(spark: SparkSession) -> None:
     assert order("oracle", {"scn": "18446744073709551616"}, {"scn": "9"}, {"scn": "9"}) == [1, 2, 0]
     assert order("tidb", {"commit_ts": 449}, {"commit_ts": 448}) == [1, 0]
     assert order("kafka", {}, {}) == [0, 1]
+    # A transaction in which two rows exchanged their keys: the deletion came first.
+    exchanged = [event("c", None, {"id": 1}, commit_ts=9), event("d", {"id": 1}, None, commit_ts=9)]
+    rows = debezium.events(records(spark, exchanged), "id INT", connector="tidb").orderBy("_sequence")
+    assert [row._op for row in rows.collect()] == ["d", "c"]
 
 
 def test_flattened_records_are_ordered_by_their_offsets(spark: SparkSession) -> None:

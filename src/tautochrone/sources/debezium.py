@@ -20,7 +20,6 @@ State Extraction"; JSON, with or without schemas.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -37,18 +36,9 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.errors import DefinitionError
+from tautochrone.sources.json_events import AUTO_CDC, IS_UPSERT, OPERATION, SEQUENCE, parsed, struct_of
 
 __all__ = ["AUTO_CDC", "events"]
-
-_OPERATION, _SEQUENCE = "_op", "_sequence"
-
-AUTO_CDC: Mapping[str, Any] = {
-    "sequence_by": _SEQUENCE,
-    "apply_as_deletes": f"{_OPERATION} = 'd'",
-    "except_column_list": [_OPERATION, _SEQUENCE],
-}
-"""Arguments of `create_auto_cdc_flow` that fit what `events` returns. For tables that are truncated add
-`apply_as_truncates="_op = 't'"`."""
 
 _POSITIONS: Mapping[str, tuple[str, ...]] = {
     "postgresql": ("lsn BIGINT",),
@@ -114,7 +104,7 @@ def events(
     units = timestamps.values() if isinstance(timestamps, Mapping) else [timestamps]
     for unit in units:
         _check("timestamps", unit, tuple(_TIMESTAMPS))
-    columns = _struct(schema) if isinstance(schema, str) else schema
+    columns = struct_of(schema) if isinstance(schema, str) else schema
     sent = StructType([StructField(field.name, _sent_type(field.dataType)) for field in columns.fields])
     read = _flattened if flattened else _enveloped
     rows = read(records, sent, connector)
@@ -124,21 +114,21 @@ def events(
         )
         for field in columns.fields
     )
-    return rows.select(*values, sf.col(_OPERATION), sf.col(_SEQUENCE))
+    return rows.select(*values, sf.col(OPERATION), sf.col(SEQUENCE))
 
 
 def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame:
     position = _POSITIONS.get(connector, ())
-    source = _struct(", ".join(position)) if position else StructType()
+    source = struct_of(", ".join(position)) if position else StructType()
     envelope = StructType().add("op", StringType()).add("before", row).add("after", row).add("source", source)
-    value = _parsed("value", StructType([*envelope.fields, StructField("payload", envelope)]))
+    value = parsed("value", StructType([*envelope.fields, StructField("payload", envelope)]))
     # A deletion is followed by a record without a value, for Kafka's compaction.
-    parsed = records.where(sf.col("value").isNotNull()).select(
+    records_read = records.where(sf.col("value").isNotNull()).select(
         value.alias("event"), *(["offset"] if connector in _BY_OFFSET else [])
     )
     names = [name for name in envelope.names if name != "source" or position]
     fields = {name: sf.coalesce(f"event.payload.{name}", f"event.{name}").alias(name) for name in names}
-    unwrapped = parsed.select(*fields.values(), *parsed.columns[1:])
+    unwrapped = records_read.select(*fields.values(), *records_read.columns[1:])
     operation = sf.col("op")
     order = [sf.col(f"source.{name}") for name in source.names]
     if connector in ("mysql", "mariadb"):
@@ -146,13 +136,17 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
         order = [sf.length("source.file").alias("digits"), *order]
     if connector in _BY_OFFSET:
         order.append(sf.col("offset"))
+    if connector == "tidb":
+        # TiCDC sends an update that changes a key as a deletion and an insertion, in this order, with one
+        # commit_ts: a key that two rows exchange in a transaction is deleted and inserted at one place.
+        order.append((operation != "d").cast("int").alias(IS_UPSERT))
     is_event = operation.isNotNull() & order[0].isNotNull()
     # Messages that a program wrote into the log are no changes of rows.
     changes = unwrapped.where(operation.isNull() | (operation != "m"))
     return changes.select(
         sf.when(operation == "d", sf.col("before")).otherwise(sf.col("after")).alias("row"),
-        operation.alias(_OPERATION),
-        sf.when(is_event, sf.struct(*order)).alias(_SEQUENCE),
+        operation.alias(OPERATION),
+        sf.when(is_event, sf.struct(*order)).alias(SEQUENCE),
     )
 
 
@@ -160,32 +154,22 @@ def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFram
     marks = [StructField("__op", StringType()), StructField("__deleted", StringType())]
     record = StructType([*row.fields, *marks])
     both = {
-        name: _parsed(name, StructType([*record.fields, StructField("payload", record)]))
+        name: parsed(name, StructType([*record.fields, StructField("payload", record)]))
         for name in ("key", "value")
     }
-    parsed = records.select(
+    records_read = records.select(
         sf.when(sf.col("value").isNull(), both["key"]).otherwise(both["value"]).alias("event"),
         sf.col("value").isNull().alias("is_deleted"),
         "offset",
     )
     fields = [sf.coalesce(f"event.payload.`{name}`", f"event.`{name}`").alias(name) for name in record.names]
-    rows = parsed.select(*fields, "is_deleted", "offset")
+    rows = records_read.select(*fields, "is_deleted", "offset")
     is_deleted = sf.col("is_deleted") | (sf.col("__deleted") == "true")
     return rows.select(
         sf.struct(*(sf.col(f"`{name}`") for name in row.names)).alias("row"),
-        sf.when(is_deleted, "d").otherwise(sf.coalesce("__op", sf.lit("u"))).alias(_OPERATION),
-        sf.struct("offset").alias(_SEQUENCE),
+        sf.when(is_deleted, "d").otherwise(sf.coalesce("__op", sf.lit("u"))).alias(OPERATION),
+        sf.struct("offset").alias(SEQUENCE),
     )
-
-
-def _parsed(column: str, schema: StructType) -> Column:
-    return sf.from_json(sf.col(column).cast(StringType()), schema, {"mode": "FAILFAST"})
-
-
-def _struct(ddl: str) -> StructType:
-    parsed = StructType.fromDDL(ddl)
-    assert isinstance(parsed, StructType)
-    return parsed
 
 
 def _sent_type(kind: DataType) -> DataType:

@@ -1,9 +1,10 @@
-"""Debezium's events from a real Kafka, written twice and over several partitions, become one table."""
+"""Change events from a real Kafka, written twice and over several partitions, become one table."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DEFINITIONS = """
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
-from tautochrone.sources import debezium
+from tautochrone.sources import canal, debezium, maxwell
 
 spark = SparkSession.active()
 
@@ -31,7 +32,8 @@ def account_events():
         .option("startingOffsets", "earliest")
         .load()
     )
-    return debezium.events(records, "id INT, owner STRING, balance INT", connector="postgresql")
+    columns = "id INT, owner STRING, balance INT"
+    return {events}
 
 dp.create_streaming_table("accounts")
 dp.create_auto_cdc_flow(
@@ -74,22 +76,54 @@ def replayed(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(rows.values())
 
 
+def as_canal(event: dict[str, Any]) -> dict[str, Any]:
+    """As TiCDC writes it, with values as texts."""
+    kind = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "t": "TRUNCATE"}[event["op"]]
+    row = event.get("after") or event.get("before")
+    data = [{name: str(value) for name, value in row.items()}] if row else None
+    return {
+        "database": "bank", "table": "accounts", "type": kind, "isDdl": kind == "TRUNCATE", "data": data,
+        "old": None, "_tidb": {"commitTs": event["source"]["lsn"]},
+    }  # fmt: skip
+
+
+def as_maxwell(event: dict[str, Any]) -> dict[str, Any]:
+    kind = {"c": "insert", "u": "update", "d": "delete"}[event["op"]]
+    lsn, data = event["source"]["lsn"], event.get("after") or event["before"]
+    position = {"position": f"bin.{lsn // 300}:{lsn % 300 // 3}", "xoffset": lsn % 3}
+    return {"database": "bank", "table": "accounts", "type": kind, "data": data, **position}
+
+
+@pytest.mark.parametrize(
+    ("events_of", "encode"),
+    [
+        ("debezium.events(records, columns, connector='postgresql')", dict),
+        ("canal.events(records, columns, keys=['id'], ordered_by='commit_ts')", as_canal),
+        ("maxwell.events(records, columns, keys=['id'], ordered_by='position')", as_maxwell),
+    ],
+    ids=["debezium", "canal", "maxwell"],
+)
 def test_table_is_the_database_whatever_the_order_of_records(
-    pipeline: Pipeline, broker: KafkaBroker, topic: Topic
+    pipeline: Pipeline,
+    broker: KafkaBroker,
+    topic: Topic,
+    events_of: str,
+    encode: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> None:
     randoms = random.Random(7)
-    pipeline.write(
-        "definitions/events.py",
-        DEFINITIONS.replace("{bootstrap}", broker.bootstrap).replace("{topic}", topic.name),
-    )
+    definitions = DEFINITIONS.replace("{bootstrap}", broker.bootstrap).replace("{topic}", topic.name)
+    pipeline.write("definitions/events.py", definitions.replace("{events}", events_of))
     events: list[dict[str, Any]] = []
     for _ in range(3):
         new = changes(randoms, len(events), 200)
+        if encode is as_maxwell:
+            # Maxwell writes no truncations.
+            new = [event for event in new if event["op"] != "t"]
         late = [*events[-50:], *new, *randoms.choices(new, k=100)]
         events += new
         randoms.shuffle(late)
         topic.topics.produce(
-            topic.name, [(randoms.randrange(topic.partitions), json.dumps(event)) for event in late]
+            topic.name, [(randoms.randrange(topic.partitions), json.dumps(encode(event))) for event in late]
         )
         assert pipeline.run().state == "COMPLETED"
         assert pipeline.query("SELECT id, owner, balance FROM accounts") == replayed(events)

@@ -1,0 +1,190 @@
+"""What JSON formats of change events have in common: parsing, the order of a row's changes, values as text.
+
+A format gives the rows of its messages as texts; `change_events` makes them rows for AUTO CDC. An update that
+changes the key is two events: a deletion of the old key, then the row with the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tautochrone.errors import DefinitionError
+
+__all__ = [
+    "AUTO_CDC",
+    "IS_UPSERT",
+    "OPERATION",
+    "SEQUENCE",
+    "change_events",
+    "checked",
+    "columns_of",
+    "parsed",
+    "sent_columns",
+    "struct_of",
+    "without_other_tables",
+]
+
+OPERATION, SEQUENCE, IS_UPSERT = "_op", "_sequence", "is_upsert"
+
+AUTO_CDC: Mapping[str, Any] = {
+    "sequence_by": SEQUENCE,
+    "apply_as_deletes": f"{OPERATION} = 'd'",
+    "except_column_list": [OPERATION, SEQUENCE],
+}
+"""Arguments of `create_auto_cdc_flow` that fit the events. For tables that are truncated add
+`apply_as_truncates="_op = 't'"`."""
+
+
+def parsed(column: str, schema: StructType) -> Column:
+    """The JSON text of `column`; a value that does not fit fails the query."""
+    return sf.from_json(sf.col(column).cast(StringType()), schema, {"mode": "FAILFAST"})
+
+
+def struct_of(ddl: str) -> StructType:
+    """The columns that a DDL text names."""
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return schema
+
+
+def columns_of(schema: str | StructType, keys: Sequence[str], function: str) -> StructType:
+    """The columns to take.
+
+    Raises:
+        DefinitionError: `CHANGE_EVENTS_OPTION_UNKNOWN`, a key is none of them.
+    """
+    columns = struct_of(schema) if isinstance(schema, str) else schema
+    for key in keys or [""]:
+        checked(function, "keys", key, columns.names)
+    return columns
+
+
+def checked(function: str, argument: str, value: str, known: Sequence[str]) -> str:
+    """
+    Raises:
+        DefinitionError: `CHANGE_EVENTS_OPTION_UNKNOWN`.
+    """
+    if value not in known:
+        raise DefinitionError(
+            "CHANGE_EVENTS_OPTION_UNKNOWN",
+            f"{function}() got {argument}={value!r}",
+            hint=f"one of {', '.join(known)}",
+        )
+    return value
+
+
+def sent_columns(columns: StructType, typed: tuple[type[DataType], ...] = ()) -> StructType:
+    """The columns as they are read from JSON: as texts, but for some types. What is no text in JSON comes as
+    its JSON, in which numbers with a fraction have the digits of a DOUBLE only."""
+    return StructType(
+        [
+            StructField(field.name, field.dataType if isinstance(field.dataType, typed) else StringType())
+            for field in columns.fields
+        ]
+    )
+
+
+def without_other_tables(messages: DataFrame, table: str | None) -> DataFrame:
+    """Messages of `database.table`, and those that name no table: they are no change events."""
+    if table is None:
+        return messages
+    named = sf.concat_ws(".", "event.database", "event.table")
+    return messages.where(sf.col("event.table").isNull() | (named == table))
+
+
+def change_events(
+    rows: DataFrame,
+    columns: StructType,
+    sent: StructType,
+    keys: Sequence[str],
+    order: Mapping[str, Column],
+    *,
+    is_known: Column,
+    time_zone: str,
+    binary: Callable[[Column], Column],
+) -> DataFrame:
+    """One row for each change of a row, with the values, `_op` and `_sequence`.
+
+    Args:
+        rows: of `row` and `old`, structs of `sent`, and `_op`.
+        order: what orders the changes of a row, in terms of `rows`.
+        is_known: whether the message is a change whose place is known; otherwise `_sequence` is NULL.
+        time_zone: in which texts of TIMESTAMP columns are.
+        binary: the bytes of a text.
+    """
+    operation = sf.col(OPERATION)
+    key_changes = (
+        sf.col(f"old.`{key}`").isNotNull() & (sf.col(f"old.`{key}`") != sf.col(f"row.`{key}`"))
+        for key in keys
+    )
+    has_new_key = (operation == "u") & sf.coalesce(reduce(lambda a, b: a | b, key_changes), sf.lit(False))
+    old_key = {
+        field.name: sf.coalesce(sf.col(f"old.`{field.name}`"), sf.col(f"row.`{field.name}`"))
+        if field.name in keys
+        else sf.lit(None).cast(field.dataType)
+        for field in sent.fields
+    }
+    change = sf.struct(sf.col("row"), operation)
+    removal = sf.struct(
+        sf.struct(*(value.alias(name) for name, value in old_key.items())).alias("row"),
+        sf.lit("d").alias(OPERATION),
+    )
+    changes = sf.when(has_new_key, sf.array(removal, change)).otherwise(sf.array(change))
+    # A deletion and an insertion of a key at one place: the deletion came first.
+    is_upsert = (~sf.col(f"change.{OPERATION}").isin("d", "t")).cast("int").alias(IS_UPSERT)
+    exploded = rows.select(
+        sf.explode(changes).alias("change"),
+        sf.when(is_known, sf.struct(*(value.alias(name) for name, value in order.items()))).alias("place"),
+    )
+    sequence = sf.struct(*(sf.col(f"place.{name}") for name in order), is_upsert)
+    values = (
+        _value(sf.col(f"change.row.`{field.name}`"), read, field, time_zone, binary).alias(field.name)
+        for field, read in zip(columns.fields, sent.fields, strict=True)
+    )
+    return exploded.select(
+        *values,
+        sf.col(f"change.{OPERATION}"),
+        sf.when(sf.col("place").isNotNull(), sequence).alias(SEQUENCE),
+    )
+
+
+def _value(
+    text: Column,
+    read: StructField,
+    field: StructField,
+    time_zone: str,
+    binary: Callable[[Column], Column],
+) -> Column:
+    kind = field.dataType
+    if read.dataType == kind:
+        return text
+    if isinstance(kind, BinaryType):
+        return binary(text)
+    if isinstance(kind, (ArrayType, MapType, StructType)):
+        return sf.from_json(text, sf.lit(kind.simpleString()), {"mode": "FAILFAST"})
+    typed = _cast(text, kind, time_zone)
+    # Also where the session's casts give NULL for such a value.
+    problem = sf.concat(
+        sf.lit(f"column {field.name}: "), text, sf.lit(f" is no value of {kind.simpleString()}")
+    )
+    return sf.when(text.isNotNull() & typed.isNull(), sf.raise_error(problem)).otherwise(typed)
+
+
+def _cast(text: Column, kind: DataType, time_zone: str) -> Column:
+    zoned = sf.concat_ws(" ", text, sf.lit(time_zone)) if isinstance(kind, TimestampType) else text
+    return sf.when(text.isNotNull(), zoned).try_cast(kind)
