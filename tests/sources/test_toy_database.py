@@ -13,14 +13,17 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from tests.crash.faults import Strike
+from tests.crash.faults import Strike, StrikingEffects
 
 from tautochrone.errors import MetaError, SettingsError, SourceUnreachableError
 from tautochrone.model import limits
 from tautochrone.model.effects import Step
+from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.loop.run import RunState
 from tautochrone.runtime.refresh import keyed_apply
+from tautochrone.runtime.revision.plan import RevisionRequest
+from tautochrone.runtime.revision.revise import revise, survey
 from tautochrone.testing.crash import Taut, fault
 from tautochrone.testing.toy_database import ToyChangeLog
 
@@ -238,6 +241,25 @@ def test_lost_log_stops_the_flow_until_a_full_refresh(bank: Bank) -> None:
     assert "SOURCE_LOG_LOST" in attempt.named("flow_failed")[0]["error"]
     bank.run(full=True).require_completed()
     bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+def test_a_revision_does_not_read_the_log_of_a_database_again(bank: Bank) -> None:
+    for _ in range(2):
+        bank.run().require_completed()
+        bank.work()
+    bank.run().require_completed()
+    log, accounts = (TableName("lake", ("default",), table) for table in ("bank_log", "accounts"))
+    with bank.open(StrikingEffects(), lambda *_, **__: None) as project:
+        job = project.job()
+        first = CheckpointNumber(1)
+        with pytest.raises(MetaError) as refused:
+            survey(job, RevisionRequest(named=(log,), to=first, read_again=True))
+        assert refused.value.error_class == "REVISION_NOT_REPLAYABLE"
+        assert "name them instead" in str(refused.value.hint)
+        request = RevisionRequest(named=(accounts,), to=first)
+        revise(job, request, survey(job, request))
     bank.run().require_completed()
     bank.check()
 

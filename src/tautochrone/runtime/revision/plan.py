@@ -53,10 +53,12 @@ class RevertCheck:
 
     Attributes:
         obstacle: why it cannot; None: it can.
+        hint: what to do about the obstacle, where it is not what is said for any.
         changed: what happened to it since then that a stream cannot follow; None: rows were only added.
     """
 
     obstacle: str | None = None
+    hint: str | None = None
     changed: str | None = None
 
 
@@ -180,7 +182,7 @@ def _reverted(
             version=version,
         )
     if not node.is_view:
-        raise _not_replayable(f"{node.table} cannot be reverted: {obstacle}")
+        raise _not_replayable(f"{node.table} cannot be reverted: {obstacle}", hint=checks[node.table].hint)
     return _cleared(node, obstacle)
 
 

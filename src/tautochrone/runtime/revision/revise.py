@@ -40,6 +40,7 @@ from tautochrone.model.revision import (
     RevisionState,
     tag_of,
 )
+from tautochrone.model.source_position import LogPosition
 from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import find_all
@@ -270,25 +271,31 @@ def _revert_check(
     can_follow = change.kind in (ChangeKind.NONE, ChangeKind.APPEND)
     changed = None if can_follow else str(change.reason)
     try:
-        return RevertCheck(
-            obstacle=_obstacle(
-                table.merged_commit_metadata_at(version), fork.commit_metadata, is_view=is_view
-            ),
-            changed=changed,
-        )
+        then = table.merged_commit_metadata_at(version)
+        return replace(_obstacle(then, fork.commit_metadata, is_view=is_view), changed=changed)
     except HistoryLostError as error:
         return RevertCheck(obstacle=error.message, changed=changed)
 
 
-def _obstacle(then: CommitMetadata | None, now: CommitMetadata | None, *, is_view: bool) -> str | None:
-    """Why a table cannot be reverted to an old version; None: it can."""
+_LOG_ACKNOWLEDGED = "the database need not keep the log that came since then"
+_LOG_HINT = (
+    "captured tables are made from the log table: name them instead; to copy the database again, "
+    "`taut run` with --full-refresh of the log table and of the captured tables"
+)
+
+
+def _obstacle(then: CommitMetadata | None, now: CommitMetadata | None, *, is_view: bool) -> RevertCheck:
+    """Why a table cannot be reverted to an old version, if it cannot."""
     if then is None or now is None or (is_view and then.definition is None):
-        return "the metadata of that version is expired"
+        return RevertCheck(obstacle="the metadata of that version is expired")
     for flow, position in then.positions.items():
         current = now.positions.get(flow)
         if current is None or current.origin != position.origin:
-            return f"flow {flow} was restarted from the beginning since then"
-    return None
+            return RevertCheck(obstacle=f"flow {flow} was restarted from the beginning since then")
+        if isinstance(position, LogPosition) and position != current:
+            # What was acknowledged may be gone at the database, and the same log would come again.
+            return RevertCheck(obstacle=_LOG_ACKNOWLEDGED, hint=_LOG_HINT)
+    return RevertCheck()
 
 
 # -- carry out ------------------------------------------------------------------------------------
