@@ -114,9 +114,11 @@ def _of_change_log(f: Fields) -> str:
 
     >>> _of_change_log({"chunks_left": 2, "lag": {"bytes": 4096}})
     ', 2 chunks of the copy left, 4,096 bytes behind'
+    >>> _of_change_log({"chunks_left": 1})
+    ', 1 chunk of the copy left'
     """
     left = f.get("chunks_left")
-    copy = f", {left} chunks of the copy left" if left else ""
+    copy = f", {left} chunk{'s' * (left != 1)} of the copy left" if left else ""
     return copy + "".join(f", {count:,} {unit} behind" for unit, count in f.get("lag", {}).items())
 
 
