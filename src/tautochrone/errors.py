@@ -7,6 +7,7 @@
     ├── IngestError                  a flow that reads from outside
     │   ├── StateLostError           a stateful flow whose state is gone
     │   ├── OffsetsOutOfRangeError   the source no longer has what we must read next
+    │   ├── SourceLoginRefusedError  the source does not let its user in
     │   └── SourceUnreachableError   the source does not answer
     ├── LakeError                    a lake table
     │   ├── TableMissingError        it is not there (any more)
@@ -65,6 +66,7 @@ __all__ = [
     "SinkContentError",
     "SinkError",
     "SinkFencedError",
+    "SourceLoginRefusedError",
     "SourceUnreachableError",
     "SparkDiedError",
     "SpecError",
@@ -220,6 +222,12 @@ class DefinitionsOutdatedError(IngestError):
 
 class SourceUnreachableError(IngestError):
     """The source does not answer; nothing is known of it until it does."""
+
+
+class SourceLoginRefusedError(IngestError):
+    """The source does not let its user in. No further try with the same user and password helps."""
+
+    default_sqlstate = "28000"
 
 
 class OffsetsOutOfRangeError(IngestError):

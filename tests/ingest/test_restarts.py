@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from tautochrone.errors import DefinitionsOutdatedError, FencedError, IngestError, TautochroneError
+from tautochrone.errors import (
+    DefinitionsOutdatedError,
+    FencedError,
+    IngestError,
+    SourceLoginRefusedError,
+    TautochroneError,
+)
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
@@ -123,15 +129,24 @@ def test_one_shot_run_tries_once() -> None:
     assert bench.ingestion.problems == {"flow": str(BROKEN)}
 
 
-def test_only_flows_that_lack_new_definitions_are_outdated(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        DefinitionsOutdatedError("CAPTURED_TABLE_CHANGED", "orders has another column"),
+        SourceLoginRefusedError("CAPTURE_LOGIN_REFUSED", "the password is another one"),
+    ],
+    ids=lambda error: error.error_class,
+)
+def test_only_flows_that_lack_new_definitions_are_outdated(bench: Bench, error: TautochroneError) -> None:
     changed, broken = Query("changed"), Query("broken")
     flows: Any = [(changed, lambda: None), (broken, lambda: None)]
     bench.ingestion.start(flows, 0, processingTime="1 seconds")
-    changed.die(DefinitionsOutdatedError("CAPTURED_TABLE_CHANGED", "orders has another column"))
+    changed.die(error)
     broken.die()
     bench.ingestion.watch()
     assert set(bench.ingestion.problems) == {"changed", "broken"}
     assert bench.ingestion.outdated_flows == {"changed"}
+    assert [bench.ingestion.take_outdated(), bench.ingestion.take_outdated()] == [error, None]
 
 
 def test_fenced_flow_ends_the_run(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import types as spark
 from tests.sinks.benches import ORDERS, LosesAnswers, SparkBench, deliver, stage
 
@@ -232,6 +233,9 @@ def test_a_role_that_may_not_is_not_tried_again(bench: PostgresqlBench) -> None:
         with pytest.raises(SinkError, match="SINK_RIGHTS_MISSING") as refused:
             opened(user, password)
         assert not refused.value.retryable
+    nowhere = replace(bench.options, url=make_conninfo(bench.options.url, dbname="taut_nowhere"))
+    with pytest.raises(SinkError, match="SINK_DATABASE_MISSING"):
+        PostgresqlSink("mirror", nowhere)
     options = {"url": bench.url, "user": "taut_secret", "password": "right-1"}
     assert "lets taut_secret into" in str(examine_sink("mirror", "postgresql", options))
     with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED"):

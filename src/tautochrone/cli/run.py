@@ -14,7 +14,12 @@ from tautochrone.cli.listen import listening, plain_listener
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.restart import Restarts
 from tautochrone.cli.running_job import check_not_running, ownership_of
-from tautochrone.errors import EnvironmentProblemError, SettingsError, TautochroneError
+from tautochrone.errors import (
+    EnvironmentProblemError,
+    SettingsError,
+    SourceLoginRefusedError,
+    TautochroneError,
+)
 
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
@@ -102,8 +107,8 @@ def _execute(
             selection = selection.with_full_refreshes(restarts.full_refreshes_left)
         may_restart = arguments.continuous and not arguments.embedded
 
-        def definitions_load() -> bool:
-            return _definitions_load(options, project, located, events)
+        def definitions_load(failure: TautochroneError) -> bool:
+            return _definitions_load(options, project, located, events, failure)
 
         execution = Run(job, selection, definitions_load if may_restart else None)
         stopping = threading.Event()
@@ -134,15 +139,28 @@ def _execute(
 
 
 def _definitions_load(
-    options: Options, project: Project, located: tuple[PipelineSpec, Settings], events: Emit
+    options: Options,
+    project: Project,
+    located: tuple[PipelineSpec, Settings],
+    events: Emit,
+    failure: TautochroneError,
 ) -> bool:
-    """Whether a run that is started now could load its definitions. Those of this run stay as they are."""
+    """Whether a run that is started now could load its definitions, and they would differ from those of this
+    run. Those stay as they are."""
+    from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
 
     def quiet(event: str, /, **fields: object) -> None:
         """The new run reports what it loads."""
 
     try:
+        if isinstance(failure, SourceLoginRefusedError):
+            spec, settings = locate(options)
+            # The settings that Spark was started with do not change with a file.
+            new = {name: text for name, text in settings.confs.items() if text != located[1].confs.get(name)}
+            if not new:
+                return False
+            located = replace(spec, configuration={**spec.configuration, **new}), settings
         Project(options, quiet, base=project.base, located=located).analysed()
     except TautochroneError as error:
         events("definitions_not_reloaded", error=str(error), hint=error.hint)

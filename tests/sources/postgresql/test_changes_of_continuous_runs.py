@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tautochrone.model.effects import Step
@@ -28,6 +29,13 @@ _DEFINITION = """
 from tautochrone.sources import postgresql
 
 postgresql.capture("shop", url={url!r}, tables="public.*", exclude="public.hidden_*")
+"""
+_DEFINITION_WITH_SECRET = """
+from pyspark.sql import SparkSession
+from tautochrone.sources import postgresql
+
+url = SparkSession.active().conf.get("shop.url")
+postgresql.capture("shop", url=url, tables="public.*")
 """
 _DDL = """
 CREATE TABLE orders (id int PRIMARY KEY, product text);
@@ -77,6 +85,58 @@ def test_the_run_loads_definitions_anew(
     # The flow that lacked definitions was no problem of the runs that ended for it.
     runs = [event for event in ended.events if event["event"] == "run"]
     assert [(run["state"], run["problems"]) for run in runs] == [("COMPLETED", [])] * 3
+
+
+def test_the_run_goes_on_with_the_new_password_of_its_file(
+    database: psycopg.Connection, shop_project: tuple[Path, Path]
+) -> None:
+    folder, logs = shop_project
+    [(hba_file,)] = database.execute("SHOW hba_file").fetchall()
+    rules = Path(str(hba_file)).read_text()
+
+    def password_at_server(password: str) -> None:
+        database.execute(sql.SQL("ALTER ROLE taut_rotated PASSWORD {}").format(password))
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'taut_rotated'"
+        )
+
+    def password_in_file(password: str) -> None:
+        info = database.info
+        url = f"host={info.host} dbname={info.dbname} user=taut_rotated password={password}"
+        (folder / "new").write_text(url)
+        (folder / "new").rename(folder / "url")
+
+    database.execute("CREATE ROLE taut_rotated LOGIN SUPERUSER")
+    try:
+        Path(str(hba_file)).write_text("local all taut_rotated scram-sha-256\n" + rules)
+        database.execute("SELECT pg_reload_conf()")
+        (folder / "tautochrone.toml").write_text('[spark.conf]\n"shop.url" = { file = "url" }\n')
+        (folder / "transformations" / "shop.py").write_text(_DEFINITION_WITH_SECRET)
+        password_at_server("first-1")
+        password_in_file("first-1")
+        with Taut(folder, logs).start("--continuous", "--interval", "200ms") as running:
+            wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+            password_at_server("second-2")
+            database.execute("UPDATE orders SET product = 'q' WHERE id = 1")
+            running.wait_for("flow_failed", 2)
+            assert running.count("definitions_not_reloaded") == 0, "the file is as it was"
+            password_in_file("wrong-3")
+            running.wait_for("definitions_not_reloaded")
+            assert running.count("definitions_reloading") == 0
+            password_in_file("second-2")
+            running.wait_for("definitions_reloading")
+            wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+            running.terminate()
+            ended = running.wait()
+        ended.require_ok()
+        failures = [event["error"] for event in ended.events if event["event"] == "flow_failed"]
+        assert "CAPTURE_LOGIN_REFUSED" in failures[-1]
+        assert not any(word in str(ended.events) for word in ("first-1", "second-2", "wrong-3"))
+    finally:
+        Path(str(hba_file)).write_text(rules)
+        database.execute("SELECT pg_reload_conf()")
+        database.execute("DROP OWNED BY taut_rotated")
+        database.execute("DROP ROLE taut_rotated")
 
 
 @pytest.mark.slow

@@ -7,11 +7,28 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tautochrone.errors import DefinitionsOutdatedError, IngestError
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
 
 from .test_change_log import SLOT, capture_of, error_class, url_of
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"user": "taut_nobody"}, "CAPTURE_LOGIN_REFUSED"),
+        ({"dbname": "taut_nowhere"}, "CAPTURE_DATABASE_MISSING"),
+    ],
+)
+def test_a_refused_connection_is_not_an_absent_server(
+    shop: psycopg.Connection, wrong: dict[str, str], expected: str
+) -> None:
+    reader = PostgreSQLChangeLog(capture_of(shop, make_conninfo(url_of(shop), **wrong)))
+    with pytest.raises(IngestError) as raised:
+        reader.begin("reader")
+    assert (error_class(raised), raised.value.retryable) == (expected, False)
 
 
 def test_rights(shop: psycopg.Connection) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import DefinitionsOutdatedError, SparkDiedError
+from tautochrone.errors import SparkDiedError, TautochroneError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST, job_read_point
@@ -49,9 +49,10 @@ class Run:
     """One execution of a job: call `once` or `continuously`.
 
     Args:
-        definitions_load: whether the definitions can be loaded as their sources are now. A continuous run
-            then ends when a source changed, so that the next run loads them; without it the run goes on, and
-            the flow of that source fails.
+        definitions_load: whether the definitions can be loaded as their sources are now, asked after such a
+            failure. A continuous run then ends when a source changed, or lets its user in again with a new
+            password, so that the next run loads them; without it the run goes on, and the flow of that
+            source fails.
 
     Attributes:
         died: why Spark is gone, if it died during the run.
@@ -59,7 +60,10 @@ class Run:
     """
 
     def __init__(
-        self, job: Job, selection: Selection | None = None, definitions_load: Callable[[], bool] | None = None
+        self,
+        job: Job,
+        selection: Selection | None = None,
+        definitions_load: Callable[[TautochroneError], bool] | None = None,
     ) -> None:
         self._job = job
         self._definitions_load = definitions_load
@@ -82,7 +86,7 @@ class Run:
         self._cleared: set[TableName] = set()
         self._maintenance = Maintenance(job, exclusive=self._streams.exclusive)
         self.died: SparkDiedError | None = None
-        self.outdated: DefinitionsOutdatedError | None = None
+        self.outdated: TautochroneError | None = None
         job.read_points.show(job_read_point("published", job.name), self._published_version)
 
     def stop(self) -> None:
@@ -139,7 +143,7 @@ class Run:
                     started = time.monotonic()
                     self._ingestion.watch()
                     outdated = self._ingestion.take_outdated()
-                    if outdated and self._definitions_load is not None and self._definitions_load():
+                    if outdated and self._definitions_load is not None and self._definitions_load(outdated):
                         self.outdated = outdated
                         break
                     self._deliveries.require_alive()

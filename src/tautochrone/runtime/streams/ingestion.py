@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
+from tautochrone.errors import (
+    DefinitionsOutdatedError,
+    FencedError,
+    SourceLoginRefusedError,
+    TautochroneError,
+)
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
@@ -22,6 +27,8 @@ from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = ["Ingestion"]
 
+_NEEDS_NEW_DEFINITIONS = (DefinitionsOutdatedError, SourceLoginRefusedError)
+"""Definitions that are loaded anew have the tables as they are, and what the files of passwords hold."""
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 
@@ -58,10 +65,10 @@ class Ingestion:
         self._clock = clock
         self._flows: list[_Flow] = []
         self._trigger: dict[str, object] = {}
-        self._outdated: DefinitionsOutdatedError | None = None
+        self._outdated: TautochroneError | None = None
 
-    def take_outdated(self) -> DefinitionsOutdatedError | None:
-        """The last failure that would not be if definitions were loaded anew. Each is returned once."""
+    def take_outdated(self) -> TautochroneError | None:
+        """The last failure that loading definitions anew may end. Each is returned once."""
         outdated, self._outdated = self._outdated, None
         return outdated
 
@@ -72,9 +79,9 @@ class Ingestion:
 
     @property
     def outdated_flows(self) -> frozenset[str]:
-        """Those of `problems` that end once definitions are loaded anew."""
+        """Those of `problems` that end once definitions can be loaded anew."""
         return frozenset(
-            flow.query.name for flow in self._flows if isinstance(flow.problem, DefinitionsOutdatedError)
+            flow.query.name for flow in self._flows if isinstance(flow.problem, _NEEDS_NEW_DEFINITIONS)
         )
 
     @property
@@ -165,7 +172,7 @@ class Ingestion:
         if isinstance(error, FencedError):
             raise error
         require_live_jvm()
-        if isinstance(error, DefinitionsOutdatedError):
+        if isinstance(error, _NEEDS_NEW_DEFINITIONS):
             self._outdated = error
         # After progress this failure is the first of a new series.
         flow.failures = 1 if flow.query.progressed else flow.failures + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tautochrone.errors import SinkError
 
-__all__ = ["login_refused", "rights_missing"]
+__all__ = ["database_missing", "login_refused", "rights_missing"]
 
 
 def login_refused(subject: str, server: str, answer: str, *, settings: str) -> SinkError:
@@ -23,6 +23,16 @@ def login_refused(subject: str, server: str, answer: str, *, settings: str) -> S
         hint=f"See {settings}, and the server's log. A run that goes on reads the file of a refused "
         "password, { file = … }, again when it changes; anything else needs a new start.",
         sqlstate="28000",
+    )
+
+
+def database_missing(subject: str, server: str, answer: str) -> SinkError:
+    """The server lets the user in and knows no database of that name."""
+    return SinkError(
+        "SINK_DATABASE_MISSING",
+        f"{subject}: {server} does not have its database: {answer}",
+        hint="Create it, or name another one in the option url, and start the run anew.",
+        sqlstate="3D000",
     )
 
 

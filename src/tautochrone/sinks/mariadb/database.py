@@ -11,6 +11,7 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
+from tautochrone.model.refused_connections import MYSQL_LOGIN_REFUSED
 from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
@@ -25,14 +26,6 @@ _SETTINGS = (
 _IDLE_S = 604_800
 _IDLE_IN_TRANSACTION_S = 60
 """A process that stops in the middle of a commit must not hold the lock of the sink for ever."""
-_LOGIN_REFUSED = (
-    ER.ACCESS_DENIED_ERROR,
-    ER.HOST_NOT_PRIVILEGED,
-    1698,  # ER_ACCESS_DENIED_NO_PASSWORD_ERROR
-    1862,  # ER_MUST_CHANGE_PASSWORD_LOGIN
-    3118,  # ER_ACCOUNT_HAS_BEEN_LOCKED of MySQL
-    4151,  # ER_ACCOUNT_HAS_BEEN_LOCKED
-)
 _RIGHTS_MISSING = (
     ER.DBACCESS_DENIED_ERROR,
     ER.TABLEACCESS_DENIED_ERROR,
@@ -151,7 +144,7 @@ class Database:
         except (pymysql.Error, OSError) as error:
             code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
             text = " ".join(str(error.args[-1] if error.args else error).split())
-            if code in _LOGIN_REFUSED:
+            if code in MYSQL_LOGIN_REFUSED:
                 self.close()
                 settings = "the options url, user and password"
                 raise login_refused(f"Sink {self._sink}", "MariaDB", text, settings=settings) from error

@@ -13,7 +13,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.model.refused_connections import (
+    postgresql_database_is_missing,
+    postgresql_login_is_refused,
+)
+from tautochrone.sinks.common.access import database_missing, login_refused, rights_missing
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
 __all__ = ["ConnectionLostError", "Database"]
@@ -31,10 +35,6 @@ _SETTINGS = {
 }
 _NOT_REACHABLE = ("08", "53", "57P", "25P03")
 """SQLSTATE: no connection, too many, the server stops or starts, idle too long."""
-_LOGIN_REFUSED = re.compile(
-    r"authentication failed for user|no password supplied|no pg_hba\.conf entry|pg_hba\.conf rejects"
-    r'|role "[^"]*" does not exist|is not permitted to log in|certificate authentication failed'
-)
 _CONNECT_REFUSED = re.compile(r'permission denied for database "')
 """libpq does not pass on the SQLSTATE of a connection that the server refuses, only its text."""
 
@@ -64,7 +64,8 @@ class Database:
 
         Raises:
             ConnectionLostError: whether the transaction was committed is not known.
-            SinkError: `SINK_DATABASE_REFUSED`, `SINK_LOGIN_REFUSED`, `SINK_RIGHTS_MISSING`.
+            SinkError: `SINK_DATABASE_REFUSED`, `SINK_LOGIN_REFUSED`, `SINK_RIGHTS_MISSING`,
+                `SINK_DATABASE_MISSING`.
         """
         with self._errors(), self._connected().transaction(), self._connection.cursor() as cursor:
             if isolation:
@@ -104,8 +105,7 @@ class Database:
             yield
         except psycopg.Error as error:
             text = " ".join(str(error).split())
-            is_login = (error.sqlstate or "").startswith("28")
-            if is_login or (not error.sqlstate and _LOGIN_REFUSED.search(text)):
+            if postgresql_login_is_refused(error.sqlstate, text):
                 self.close()
                 settings = "the options url, user and password"
                 raise login_refused(f"Sink {self._sink}", "PostgreSQL", text, settings=settings) from error
@@ -117,6 +117,9 @@ class Database:
                     text,
                     needed="The role needs CONNECT and CREATE on the database, or a schema of its own there.",
                 ) from error
+            if postgresql_database_is_missing(error.sqlstate, text):
+                self.close()
+                raise database_missing(f"Sink {self._sink}", "PostgreSQL", text) from error
             # Without a SQLSTATE the connection could not be made, or was cut.
             if error.sqlstate and not error.sqlstate.startswith(_NOT_REACHABLE):
                 raise SinkError(

@@ -16,7 +16,9 @@ from pymysql.constants import CR, ER
 from pymysql.converters import escape_string
 
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
+from tautochrone.model.refused_connections import MYSQL_LOGIN_REFUSED, MYSQL_UNKNOWN_DATABASE
 from tautochrone.redaction import keep_secret
+from tautochrone.sources.capture.access import database_missing, login_refused
 
 __all__ = [
     "BINLOG_NOT_READABLE",
@@ -43,7 +45,6 @@ _RIGHTS = (
     ER.COLUMNACCESS_DENIED_ERROR,
 )
 _NOT_REACHABLE = (
-    ER.ACCESS_DENIED_ERROR,
     ER.CON_COUNT_ERROR,
     ER.HOST_IS_BLOCKED,
     ER.SERVER_SHUTDOWN,
@@ -170,13 +171,19 @@ def explained(capture: str) -> Iterator[None]:
 
     Raises:
         SourceUnreachableError: `CAPTURE_DATABASE_NOT_REACHABLE`: also when the connection is cut.
-        IngestError: `CAPTURE_RIGHTS_MISSING`; `SOURCE_LOG_LOST`; `CAPTURE_QUERY_FAILED`.
+        SourceLoginRefusedError: `CAPTURE_LOGIN_REFUSED`.
+        IngestError: `CAPTURE_RIGHTS_MISSING`; `CAPTURE_DATABASE_MISSING`; `SOURCE_LOG_LOST`;
+            `CAPTURE_QUERY_FAILED`.
     """
     try:
         yield
     except (pymysql.Error, OSError) as error:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         sentence = _sentence(error)
+        if code in MYSQL_LOGIN_REFUSED:
+            raise login_refused(capture, sentence) from error
+        if code == MYSQL_UNKNOWN_DATABASE:
+            raise database_missing(capture, sentence) from error
         if code in _RIGHTS:
             raise IngestError(
                 "CAPTURE_RIGHTS_MISSING",
@@ -197,7 +204,7 @@ def explained(capture: str) -> Iterator[None]:
             raise SourceUnreachableError(
                 "CAPTURE_DATABASE_NOT_REACHABLE",
                 f"The database of the capture {capture} does not answer: {sentence}",
-                hint="is it up, and are host, port, TLS and password in the capture's url right?",
+                hint="is it up, and are host, port and TLS in the capture's url right?",
                 sqlstate="08006",
                 retryable=True,
             ) from error

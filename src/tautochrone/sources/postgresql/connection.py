@@ -13,7 +13,12 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
+from tautochrone.model.refused_connections import (
+    postgresql_database_is_missing,
+    postgresql_login_is_refused,
+)
 from tautochrone.redaction import keep_secret
+from tautochrone.sources.capture.access import database_missing, login_refused
 
 __all__ = ["checked_url", "connect", "explained", "lsn_number", "lsn_text"]
 
@@ -33,8 +38,8 @@ _SETTINGS = {
     "synchronous_commit": "local",
 }
 _CONNECT_TIMEOUT_S = "10"
-_NOT_REACHABLE = ("08", "53", "57P", "28")
-"""SQLSTATE: no connection, too many of them, the server stops or starts, the log-in is refused."""
+_NOT_REACHABLE = ("08", "53", "57P")
+"""SQLSTATE: no connection, too many of them, the server stops or starts."""
 
 
 def checked_url(url: str, capture: str) -> str:
@@ -79,7 +84,9 @@ def explained(capture: str) -> Iterator[None]:
 
     Raises:
         SourceUnreachableError: `CAPTURE_DATABASE_NOT_REACHABLE`: also when the connection is cut.
-        IngestError: `CAPTURE_RIGHTS_MISSING`; `CAPTURE_SLOT_IN_USE`; `CAPTURE_QUERY_FAILED`.
+        SourceLoginRefusedError: `CAPTURE_LOGIN_REFUSED`.
+        IngestError: `CAPTURE_RIGHTS_MISSING`; `CAPTURE_DATABASE_MISSING`; `CAPTURE_SLOT_IN_USE`;
+            `CAPTURE_QUERY_FAILED`.
     """
     try:
         yield
@@ -100,6 +107,10 @@ def explained(capture: str) -> Iterator[None]:
             retryable=True,
         ) from error
     except psycopg.Error as error:
+        if postgresql_login_is_refused(error.sqlstate, str(error)):
+            raise login_refused(capture, _sentence(error)) from error
+        if postgresql_database_is_missing(error.sqlstate, str(error)):
+            raise database_missing(capture, _sentence(error)) from error
         # Without a SQLSTATE the connection could not be made, or was cut.
         if error.sqlstate and not error.sqlstate.startswith(_NOT_REACHABLE):
             raise IngestError(
@@ -110,7 +121,7 @@ def explained(capture: str) -> Iterator[None]:
         raise SourceUnreachableError(
             "CAPTURE_DATABASE_NOT_REACHABLE",
             f"The database of the capture {capture} does not answer: {_sentence(error)}",
-            hint="is it up, and are host, port, TLS and password in the capture's url right?",
+            hint="is it up, and are host, port and TLS in the capture's url right?",
             sqlstate=error.sqlstate or "08006",
             retryable=True,
         ) from error
