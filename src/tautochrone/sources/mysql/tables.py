@@ -27,9 +27,10 @@ __all__ = [
 
 _OWN_SCHEMAS = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _TABLES = f"""
-SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, IFNULL(DATA_LENGTH, 0), IFNULL(TABLE_ROWS, 0)
+SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, IFNULL(DATA_LENGTH, 0), IFNULL(TABLE_ROWS, 0),
+       TABLE_TYPE = 'SYSTEM VERSIONED'
 FROM information_schema.TABLES
-WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 2
+WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 2
 """
 _COLUMNS = f"""
 SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME,
@@ -78,6 +79,7 @@ class CapturedTable:
         logged: all columns, as the log has them.
         engine: of storage.
         bytes, rows: roughly.
+        is_versioned: it keeps what its rows were, `WITH SYSTEM VERSIONING` of MariaDB.
     """
 
     schema: str
@@ -87,6 +89,7 @@ class CapturedTable:
     engine: str = "InnoDB"
     bytes: int = 0
     rows: int = 0
+    is_versioned: bool = False
 
     @property
     def name(self) -> str:
@@ -165,7 +168,7 @@ def read_tables(connection: Any) -> dict[str, CapturedTable]:
     for schema, table, name in fetch(connection, _KEYS):
         keys.setdefault((schema, table), []).append(name)
     tables = {}
-    for schema, table, engine, size, rows in fetch(connection, _TABLES):
+    for schema, table, engine, size, rows, versioned in fetch(connection, _TABLES):
         captured = CapturedTable(
             schema,
             table,
@@ -174,6 +177,7 @@ def read_tables(connection: Any) -> dict[str, CapturedTable]:
             engine or "",
             int(size),
             int(rows),
+            str(versioned) == "1",
         )
         tables[captured.name] = captured
     return tables
@@ -270,6 +274,11 @@ def _not_logged(connection: Any, table: CapturedTable, followed: Collection[str]
         return (
             f"its engine is {table.engine}, which has no snapshots",
             "ALTER TABLE … ENGINE = InnoDB, or leave the table out with exclude=[…]",
+        )
+    if table.is_versioned:
+        return (
+            "it is system-versioned, and the log has rows of its history among the others",
+            "ALTER TABLE … DROP SYSTEM VERSIONING, or leave the table out with exclude=[…]",
         )
     if flavor_of(connection).logs_cascades(connection):
         return "", ""
