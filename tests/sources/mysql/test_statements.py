@@ -64,6 +64,29 @@ def test_statements_that_leave_rows_as_they_are_copy_nothing(schema: Schema) -> 
     log.close()
 
 
+def test_truncate_of_a_temporary_table_is_not_that_of_the_table(schema: Schema) -> None:
+    """Sessions of the format MIXED log it, and under the name of a captured table."""
+    schema.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    log = schema.change_log()
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    schema.run("SET SESSION binlog_format = 'MIXED'", "CREATE TEMPORARY TABLE t (id INT)", "TRUNCATE TABLE t")
+    # What is before it in the log comes first.
+    batches = [first := log.read(position, 100), log.read(first.position, 100)]
+    assert [batch.rows.num_rows for batch in batches] == [0, 0]
+    # MySQL does not log it at all.
+    assert any(batch.copied_again for batch in batches) is not schema.is_mysql
+    log.close()
+
+
+def test_xa_transaction_that_is_committed_in_one_phase(schema: Schema) -> None:
+    schema.run("CREATE TABLE t (id INT PRIMARY KEY, a TEXT)")
+    log = schema.change_log()
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    schema.run("XA START 'x'", "INSERT INTO t VALUES (8, 'x')", "XA END 'x'", "XA COMMIT 'x' ONE PHASE")
+    assert events(log.read(position, 100).rows) == [("insert", "8", "x")]
+    log.close()
+
+
 @pytest.mark.parametrize(
     ("text", "kinds"),
     [

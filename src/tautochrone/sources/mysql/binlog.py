@@ -34,6 +34,8 @@ _NON_BLOCKING = 1
 _HEADER = struct.Struct("<IBIIIH")
 _ARTIFICIAL = 1 << 5
 """Flag of events that are not in the file: the server made them for this reader."""
+_THREAD_SPECIFIC = 1 << 2
+"""Flag of statements about temporary tables."""
 OFFSET_BITS = 32
 _MAX_OFFSET = (1 << OFFSET_BITS) - 1
 _PAYLOAD_HEADER_END, _PAYLOAD_COMPRESSION, _PAYLOAD_UNCOMPRESSED_SIZE = 0, 2, 3
@@ -75,6 +77,12 @@ class Event:
     start: int
     end: int
     body: bytes
+    flags: int = 0
+
+    @property
+    def is_about_temporary_table(self) -> bool:
+        """Whether its statement means a table of its session, perhaps under the name of another one."""
+        return bool(self.flags & _THREAD_SPECIFIC)
 
     @property
     def point(self) -> int:
@@ -136,7 +144,7 @@ def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
         if kind == Kind.PAYLOAD:
             yield from _compressed_events(data[19:], file, end - size, end)
         else:
-            yield Event(kind, timestamp, server, file, end - size, end, data[19:])
+            yield Event(kind, timestamp, server, file, end - size, end, data[19:], flags)
 
 
 def _compressed_events(body: bytes, file: str, start: int, end: int) -> Iterator[Event]:
@@ -164,8 +172,8 @@ def _compressed_events(body: bytes, file: str, start: int, end: int) -> Iterator
     events = pa.decompress(body[at:], uncompressed, codec="zstd", asbytes=True)
     at = 0
     while at < len(events):
-        timestamp, kind, server, size, _position, _flags = _HEADER.unpack_from(events, at)
-        yield Event(kind, timestamp, server, file, start, end, events[at + _HEADER.size : at + size])
+        timestamp, kind, server, size, _position, flags = _HEADER.unpack_from(events, at)
+        yield Event(kind, timestamp, server, file, start, end, events[at + _HEADER.size : at + size], flags)
         at += size
 
 

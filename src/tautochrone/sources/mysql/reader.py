@@ -173,9 +173,11 @@ class LogReader:
             self._end(event, is_committed=True)
             return True
         elif kind == Kind.XA_PREPARE:
-            if self._group is not None and self._group.changes:
+            # XA COMMIT … ONE PHASE is this event too.
+            is_committed = event.body[0] == 1
+            if self._group is not None and self._group.changes and not is_committed:
                 raise _not_supported(event, "a transaction that is committed later (XA PREPARE)")
-            self._end(event, is_committed=False)
+            self._end(event, is_committed=is_committed)
             return True
         elif kind not in Kind.IGNORED:
             raise _not_supported(event, f"an event of the unknown kind {kind}")
@@ -244,7 +246,9 @@ class LogReader:
         self.changed = tuple(
             effect.relation
             for effect in effects
-            if effect.kind == "change" or (effect.kind == "behind" and not self._may_pass_over(effect, query))
+            if effect.kind == "change"
+            or (effect.kind == "behind" and not self._may_pass_over(effect, query))
+            or (effect.kind == "truncate" and event.is_about_temporary_table)
         )
         if self.changed:
             return False
