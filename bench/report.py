@@ -189,38 +189,53 @@ def _cdc_state(part: dict[str, Any]) -> list[str]:
     return lines
 
 
+_SINK_WAYS = {
+    "encode": "encode",
+    "plain": "plain insert",
+    "append": "transaction",
+    "hashed": "hashed",
+    "keyed": "changed rows",
+}
+
+
+_SINK_RATIOS = {
+    "append_to_plain": "transaction to encode, plain insert",
+    "inserted_to_plain": "the same without encoding",
+    "keyed_to_append": "changed rows to transaction",
+}
+
+
 def _sinks(part: dict[str, Any]) -> list[str]:
-    names = {
-        "encode": "encoding alone",
-        "hash": "the hash of each row, which a plain insert does not need",
-        "plain": "plain insert of encoded rows",
-        "append": "transaction: encode, insert, compare, move, publish",
-        "keyed": "transaction that changes as many rows",
-    }
-    costs = [
-        f"{text:58}{part['costs'][name]['wall_s'] * 1000:8.0f}{part['costs'][name]['cpu_s'] * 1000:8.0f}"
-        for name, text in names.items()
+    lines = [
+        f"ClickHouse, CPU ms (wall ms)\n{'rows':>10}" + "".join(f"{text:>18}" for text in _SINK_WAYS.values())
     ]
-    ratios = {
-        "transaction to encoding and plain insert": part["append_to_plain"],
-        "transaction to encoding, hash and plain insert": part["append_to_hashed"],
-        "changed rows to as many new rows": part["keyed_to_append"],
-    }
+    for size in part["sizes"]:
+        costs = [size["costs"].get(name) for name in _SINK_WAYS]
+        texts = [
+            f"{cost['cpu_s'] * 1000:.0f} ({cost['wall_s'] * 1000:.0f})" if cost else "" for cost in costs
+        ]
+        lines.append((f"{size['rows']:>10}" + "".join(f"{text:>18}" for text in texts)).rstrip())
+    lines.append(
+        f"as many times as much CPU (wall)\n{'rows':>10}"
+        + "".join(f"{text:>37}" for text in _SINK_RATIOS.values())
+    )
+    for size in part["sizes"]:
+        factors = [size.get(name) for name in _SINK_RATIOS]
+        texts = [f"{factor['cpu_s']:.2f} ({factor['wall_s']:.2f})" if factor else "" for factor in factors]
+        lines.append((f"{size['rows']:>10}" + "".join(f"{text:>37}" for text in texts)).rstrip())
     return [
-        f"{'ClickHouse, rows: ' + str(part['rows']):58}{'wall ms':>8}{'CPU ms':>8}",
-        *costs,
-        *(f"{text:58}{ratio['wall_s']:8.2f}{ratio['cpu_s']:8.2f}" for text, ratio in ratios.items()),
+        *lines,
         f"{part['file_rows']} rows from the published checkpoint to the sink's pointer: "
         f"p50 {part['pointer_p50_ms']:.0f} ms, p95 {part['pointer_p95_ms']:.0f} ms of "
         f"{len(part['pointer_ms'])}; the delivery itself takes {part['delivery_p50_ms']:.0f} ms (median)",
-        f"a minute of {part['rate']} rows/s, CPU s (wall s)",
+        "a minute of a stream, CPU s (wall s)",
         *(
-            f"every {each['interval_s']:>2} s: {each['transactions']:>2} transactions {each['cpu_s']:6.2f} "
-            f"({each['wall_s']:.2f}), encoded and inserted plainly {each['plain_cpu_s']:6.2f} "
-            f"({each['plain_wall_s']:.2f})"
+            f"{each['rate']:>6} rows/s, every {each['interval_s']:>2} s: {each['transactions']:>2} "
+            f"transactions {each['cpu_s']:6.2f} ({each['wall_s']:.2f}), encoded and inserted plainly "
+            f"{each['plain_cpu_s']:6.2f} ({each['plain_wall_s']:.2f})"
             for each in part["intervals"]
         ),
-        f"{part['rows']} rows inserted over HTTP, by tasks (0: the driver) and rows of a chunk",
+        f"{part['task_rows']} rows inserted over HTTP, by tasks (0: the driver) and rows of a chunk",
         *(
             f"{each['tasks']} tasks, {each['chunk_rows']:>6} rows: {each['chunks']:>3} chunks "
             f"{each['wall_s']:6.2f} s {each['rows_per_s']:9,.0f} rows/s"

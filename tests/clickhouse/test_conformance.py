@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.clickhouse.benches import EmbeddedBench, ShardedBench
+from tests.clickhouse.benches import CountingBench, EmbeddedBench, ShardedBench
 
 from tautochrone.testing.sink_conformance import SinkConformance
 
@@ -26,6 +26,14 @@ class TestEmbeddedClickHouse(SinkConformance):
     @pytest.fixture
     def bench(self, folder: Path) -> Iterator[EmbeddedBench]:
         bench = EmbeddedBench(folder, database=f"test_{next(_databases)}")
+        yield bench
+        bench.close()
+
+
+class TestCountingClickHouse(SinkConformance):
+    @pytest.fixture
+    def bench(self, folder: Path) -> Iterator[EmbeddedBench]:
+        bench = CountingBench(folder, database=f"test_{next(_databases)}")
         yield bench
         bench.close()
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,16 @@ from tests.clickhouse.dashboards import Client
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, Sink, SinkMaintenance, TransactionId, TransactionState
+from tautochrone.model.reason import ReasonCode
+from tautochrone.model.sink import (
+    Chunk,
+    Intent,
+    ReportsComparison,
+    Sink,
+    SinkMaintenance,
+    TransactionId,
+    TransactionState,
+)
 from tautochrone.sinks import examine_sink, open_sink
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -42,6 +52,13 @@ class Server:
         self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
+
+    def await_uptime(self) -> None:
+        """Wait until it has run for so long that the sink may count rows."""
+        client = Client(self.port)
+        while client.rows("SELECT uptime()")[0][0] < 2:
+            time.sleep(0.1)
+        client.close()
 
     def plan(self, kind: str, text: str) -> None:
         self.folder.with_suffix(".fault").write_text(f"{kind} {text}")
@@ -70,14 +87,15 @@ class Mirror:
         return sink
 
     def stage(
-        self,
-        sink: Sink,
-        checkpoint: int,
-        fence: int,
-        rows: Sequence[tuple[Any, ...]],
-        *,
-        replaces: bool = False,
-        attempt: int = 1,
+        self, sink: Sink, checkpoint: int, fence: int, rows: Sequence[tuple[Any, ...]], **intended: Any
+    ) -> Intent:
+        intent = self.begin(sink, checkpoint, fence, **intended)
+        chunks = self.write(sink, intent.transaction, rows)
+        sink.prepare(intent.transaction, chunks)
+        return Intent(transaction=intent.transaction, versions=intent.versions, chunks=tuple(chunks))
+
+    def begin(
+        self, sink: Sink, checkpoint: int, fence: int, *, replaces: bool = False, attempt: int = 1
     ) -> Intent:
         transaction = TransactionId(
             incarnation="store",
@@ -90,10 +108,11 @@ class Mirror:
         replaced = tuple(TABLES) if replaces else ()
         intent = Intent(transaction=transaction, versions=versions, replaced=replaced)
         sink.begin(intent)
+        return intent
+
+    def write(self, sink: Sink, transaction: TransactionId, rows: Sequence[tuple[Any, ...]]) -> list[Chunk]:
         change = RowChange(added=ListRows(SCHEMA.names, rows), rows=len(rows))
-        chunks = [chunk for name in TABLES for chunk in sink.write(transaction, name, change)]
-        sink.prepare(transaction, chunks)
-        return Intent(transaction=transaction, versions=intent.versions, chunks=tuple(chunks))
+        return [chunk for name in TABLES for chunk in sink.write(transaction, name, change)]
 
     def deliver(
         self, sink: Sink, checkpoint: int, fence: int, rows: Sequence[tuple[Any, ...]], attempt: int = 1
@@ -127,23 +146,28 @@ SECOND = [(4, 0), (5, 1), (6, 2)]
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("kind", "text", "compare"),
     [
-        ("lose", "_1`"),
-        ("die", "MOVE PARTITION"),
+        ("lose", "_1`", "count"),
+        ("die", "MOVE PARTITION", "hash"),
+        ("die", "MOVE PARTITION", "count"),
         *(
-            pytest.param(kind, text, marks=pytest.mark.slow)
+            pytest.param(kind, text, compare, marks=pytest.mark.slow)
+            for compare in ("hash", "count")
             for kind, text in (
                 *((kind, text) for kind in ("lose", "die") for text in ("CREATE TABLE", "taut_published (f")),
                 ("die", "_1`"),
                 ("lose", "MOVE PARTITION"),
             )
         ),
+        pytest.param("lose", "_1`", "hash", marks=pytest.mark.slow),
     ],
 )
-def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str) -> None:
-    server, sink = mirror.server, mirror.open(1)
+def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str, compare: str) -> None:
+    mirror.server.await_uptime()
+    server, sink = mirror.server, mirror.open(1, compare=compare)
     mirror.deliver(sink, 1, 1, FIRST)
+    # Of the second transaction rows are only counted.
     server.plan(kind, text)
     with pytest.raises(Exception, match=r"\w"):
         mirror.deliver(sink, 2, 1, SECOND)
@@ -151,7 +175,7 @@ def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str)
     if kind == "die":
         server.process.wait()
         server.start()
-    again = mirror.open(2)
+    again = mirror.open(2, compare=compare)
     again.recover([], Fence(2))
     is_committed = "MOVE" in text or "taut_published" in text
     mirror.check(again, 1 + is_committed, [*FIRST, *SECOND] if is_committed else FIRST)
@@ -159,6 +183,26 @@ def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str)
         mirror.deliver(again, 2, 2, SECOND)
         mirror.check(again, 2, [*FIRST, *SECOND])
     again.close()
+    sink.close()
+
+
+def test_counted_rows_of_a_restarted_server_are_sent_again(mirror: Mirror) -> None:
+    mirror.server.await_uptime()
+    sink = mirror.open(1, compare="count")
+    assert isinstance(sink, ReportsComparison)
+    mirror.deliver(sink, 1, 1, FIRST)
+    transaction = mirror.begin(sink, 2, 1).transaction
+    chunks = mirror.write(sink, transaction, SECOND)
+    assert {reason.code for reason in sink.compared_by().values()} == {ReasonCode.SINK_ROWS_COUNTED}
+    mirror.server.stop()
+    mirror.server.start()
+    with pytest.raises(SinkError, match="SINK_SERVER_RESTARTED") as refused:
+        sink.prepare(transaction, chunks)
+    assert refused.value.retryable
+    sink.recover([], Fence(1))
+    mirror.deliver(sink, 2, 1, SECOND, attempt=2)
+    assert {reason.code for reason in sink.compared_by().values()} == {ReasonCode.SINK_ROWS_HASHED_FIRST}
+    mirror.check(sink, 2, [*FIRST, *SECOND])
     sink.close()
 
 

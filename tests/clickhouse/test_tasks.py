@@ -141,6 +141,7 @@ class Attempts:
             publication=self.staging.publication,
             chunk_rows=2,
             chunk_bytes=1000,
+            check=self.staging.check,
         )
         self._attempt = 0
         monkeypatch.setattr(task_insert, "_chunk_numbers", self._numbers)
@@ -382,7 +383,14 @@ def test_executors_need_nothing_of_this_package(servers: list[Server], database:
     sink.begin(intent(1))
     staging = sink.open_task_staging(intent(1).transaction, TABLE)
     insert = task_function(
-        [staging.target], staging.columns, (), sign=1, publication=1, chunk_rows=10, chunk_bytes=1000
+        [staging.target],
+        staging.columns,
+        (),
+        sign=1,
+        publication=1,
+        chunk_rows=10,
+        chunk_bytes=1000,
+        check=staging.check,
     )
     arguments = [sys.executable, "-c", WITHOUT_PACKAGE]
     ran = subprocess.run(arguments, input=_by_value(insert), capture_output=True, check=False)

@@ -320,6 +320,16 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_PARTS_UNMERGED: "a partition of {table} in {server} has {parts} unmerged parts, more "
     "than {limit}",
     ReasonCode.SINK_STATEMENTS_RUNNING: "{statements} statements of an earlier try still run in {server}",
+    ReasonCode.SINK_ROWS_COUNTED: "every insert was answered: the rows of each were counted",
+    ReasonCode.SINK_ROWS_HASHED_FIRST: "the first rows that a run sends are compared by their hashes, the "
+    "others are counted",
+    ReasonCode.SINK_ROWS_HASHED_AGAIN: "the table was staged before in this transaction: all rows are "
+    "compared by their hashes",
+    ReasonCode.SINK_ROWS_HASHED_COMPOSITES: "{columns} have arrays, maps or structs: all rows are compared "
+    "by their hashes",
+    ReasonCode.SINK_ROWS_HASHED_WITHOUT_TLS: "the connection has no TLS, which would find changed bytes: all "
+    "rows are compared by their hashes",
+    ReasonCode.SINK_ROWS_HASHED_BY_OPTION: "the option compare = hash: all rows are compared by their hashes",
     ReasonCode.TRANSACTION_PARTICIPANT_SLOW: "the participant {participant} has not answered for {seconds} "
     "s, in transaction {transaction}",
     ReasonCode.TRANSACTION_HAD_ENDED: "the transaction was {state} when something was staged for it",

@@ -41,6 +41,7 @@ __all__ = [
     "Operation",
     "Published",
     "Recovered",
+    "ReportsComparison",
     "ReportsWaits",
     "RowAudit",
     "RowDifference",
@@ -424,6 +425,14 @@ class CheckpointHistory(Protocol):
 
     def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
         """Parts of `Sink.audit` that the sink cannot tell for this checkpoint, and why."""
+
+
+@runtime_checkable
+class ReportsComparison(Protocol):
+    """What a sink may offer that does not always compare staged rows in the same way."""
+
+    def compared_by(self) -> Mapping[TableName, Reason]:
+        """By table how `prepare` compared the rows of the last transaction, or will, and why."""
 
 
 @runtime_checkable

@@ -27,6 +27,7 @@ from tautochrone.model.sink import (
     Chunk,
     Intent,
     Published,
+    ReportsComparison,
     ReportsWaits,
     Sink,
     SinkMaintenance,
@@ -249,6 +250,12 @@ class Delivery:
                 {"dataset": str(delta.table), **reason_fields("reason", delta.left_to_spark)}
                 for delta in deltas
                 if delta.left_to_spark is not None
+            ],
+            compared=[
+                {"dataset": str(table), **reason_fields("reason", reason)}
+                for table, reason in (
+                    sink.compared_by().items() if isinstance(sink, ReportsComparison) else ()
+                )
             ],
             duration_ms=round((time.monotonic() - started) * 1000),
         )

@@ -92,11 +92,13 @@ class Standing:
     Attributes:
         fence: the highest one.
         publication: that readers see; 0 for none.
+        uptime_s: since when the server runs.
     """
 
     fence: Fence
     state: TransactionState
     publication: int
+    uptime_s: int
 
     def next_publication(self, checkpoint: CheckpointNumber) -> int:
         """The number that the rows of a new transaction carry."""
@@ -335,9 +337,9 @@ class Ledger:
         identifier = text_sql(str(transaction))
         no_pointer = "(toUInt64(0), toUInt64(0)) AS pointer"
         # One query over all three is a third cheaper for the server than three subqueries.
-        ((fence, is_published, rank, is_prepared, publication),) = self._engine.rows(
+        ((fence, is_published, rank, is_prepared, publication, uptime_s),) = self._engine.rows(
             "SELECT toString(max(fence)), max(is_published), max(rank), "
-            f"max(rank = {_RANKS[_S.PREPARED]}), toString(max(pointer).2) FROM ("
+            f"max(rank = {_RANKS[_S.PREPARED]}), toString(max(pointer).2), uptime() FROM ("
             f"SELECT fence, 0 AS is_published, 0 AS rank, {no_pointer} FROM {self._table('taut_fences')} "
             f"UNION ALL SELECT 0, id = {identifier}, 0, (fence, publication) "
             f"FROM {self._table('taut_published')} "
@@ -349,7 +351,7 @@ class Ledger:
             state = TransactionState.COMMITTED
         elif state is TransactionState.COMMITTING and not is_prepared:
             state = TransactionState.UNKNOWN
-        return Standing(Fence(int(fence)), state, int(publication))
+        return Standing(Fence(int(fence)), state, int(publication), int(uptime_s))
 
     def entry(self, transaction: TransactionId) -> Entry:
         """A transaction that was begun."""

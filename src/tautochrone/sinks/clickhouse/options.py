@@ -22,9 +22,11 @@ _TLS = ("tls_ca", "tls_certificate", "tls_key")
 _NAMES = frozenset(
     {
         *("url", "user", "password", "database", "key", *_TLS),
-        *("chunk_rows", "chunk_bytes", "task_rows", "max_parts", "keep_checkpoints", "keep_minutes"),
+        *("chunk_rows", "chunk_bytes", "task_rows", "compare"),
+        *("max_parts", "keep_checkpoints", "keep_minutes"),
     }
 )
+_COMPARE = ("auto", "hash", "count")
 _TABLE_PREFIXES = ("order_by.", "partition_by.", "shard_by.")
 
 
@@ -40,6 +42,7 @@ class ClickHouseOptions:
         chunk_rows: rows of one insert at most.
         chunk_bytes: bytes of one insert at most, unless one row is larger.
         task_rows: more changed rows of a table than this are inserted by Spark's tasks; 0: never.
+        compare: how staged rows are compared with what was sent: see `comparison`.
         max_parts: with more parts in a partition of a table, deliveries wait until some are merged.
         keep_checkpoints: so many of the newest delivered checkpoints can be read by number.
         keep_minutes: so long, also older ones.
@@ -61,6 +64,7 @@ class ClickHouseOptions:
     chunk_rows: int = 100_000
     chunk_bytes: int = 32 * 1024 * 1024
     task_rows: int = 100_000
+    compare: str = "auto"
     max_parts: int = 300
     keep_checkpoints: int = 100
     keep_minutes: int = 10
@@ -135,6 +139,7 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         tls_key=options.get("tls_key", ""),
         chunk_bytes=positive_number(name, options, "chunk_bytes", 32 * 1024 * 1024, " of bytes"),
         task_rows=whole_number(name, options, "task_rows", 100_000, " of rows", least=0),
+        compare=_compare(name, options),
         max_parts=positive_number(name, options, "max_parts", 300, " of parts"),
         # With less than two, a query of the newest checkpoint could find it folded when the next one comes.
         keep_checkpoints=whole_number(name, options, "keep_checkpoints", 100, " of checkpoints", least=2),
@@ -143,6 +148,15 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         partition_by=_by_table(options, "partition_by."),
         shard_by=_by_table(options, "shard_by."),
     )
+
+
+def _compare(name: str, options: Mapping[str, str]) -> str:
+    way = options.get("compare", "auto")
+    if way not in _COMPARE:
+        raise invalid_option(
+            name, f"has compare = {way}", f"Write {', '.join(_COMPARE[:-1])} or {_COMPARE[-1]}."
+        )
+    return way
 
 
 def _by_table(options: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from tautochrone.sinks.clickhouse.vectors import array_of, joined
 __all__ = [
     "AUDIT_PARTS",
     "CHUNK",
+    "COUNTED",
     "HIDDEN",
     "INSERT_SETTINGS",
     "NULLS",
@@ -35,10 +36,15 @@ __all__ = [
 PUBLICATION, SIGN, NULLS, CHUNK = "_ck", "_sign", "_nulls", "_chunk"
 HIDDEN = {PUBLICATION: "UInt64", SIGN: "Int8", NULLS: "String", CHUNK: "UInt32"}
 """Columns beside those of the mirrored table, with their types."""
+COUNTED = ""
+"""In the place of a hash: the rows are only counted."""
 AUDIT_PARTS = 16
 """Into so many parts, by hash, an audit divides the rows of a table."""
 INSERT_SETTINGS = {"async_insert": 0, "wait_end_of_query": 1}
 """An insert that the server gathers and answers before it is written could be lost."""
+_FIRST_DAY, _LAST_DAY = -25_567, 120_529
+"""1900-01-01 and 2299-12-31, as days since 1970: what every version of ClickHouse stores as it is sent."""
+_MICROS_OF_A_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +52,11 @@ class _Texts:
     """Of a column's values the texts that are hashed.
 
     Attributes:
-        parts: arrays of `bytes`, and single values: joined row by row they are the texts.
+        parts: gives arrays of `bytes`, and single values: joined row by row they are the texts.
         is_null: where the value is NULL, also in the place of a composite.
     """
 
-    parts: Sequence[Any]
+    parts: Callable[[], Sequence[Any]]
     is_null: pa.Array
 
 
@@ -105,14 +111,14 @@ class Batch:
         for column in columns:
             array, texts[column.name] = _encoded(column, given.get(column.name, [None] * count), paths)
             arrays.append(array)
-        parts = [part for column_texts in texts.values() for part in column_texts.parts]
-        if paths:
-            nulls = pa.array(map(",".join, paths), pa.string())
-            parts += _with_length(nulls.cast(pa.large_binary()))
-        else:
-            nulls = pa.repeat("", count)
-            parts.append(b"0:")
-        return cls(arrays, nulls, lambda: _hashes(parts, count), texts)
+        nulls = pa.array(map(",".join, paths), pa.string()) if paths else pa.repeat("", count)
+
+        def hash_rows() -> list[bytes]:
+            parts = [part for column_texts in texts.values() for part in column_texts.parts()]
+            parts += _with_length(nulls.cast(pa.large_binary())) if paths else [b"0:"]
+            return _hashes(parts, count)
+
+        return cls(arrays, nulls, hash_rows, texts)
 
     def table(self, columns: Sequence[Column], sign: int, publication: int, chunk: int) -> pa.Table:
         """What is sent, with the hidden columns."""
@@ -134,7 +140,7 @@ class Batch:
         for name, texts in self._texts.items():
             if not key or name in key:
                 encoded = name.encode()
-                text = joined([b"%d:%b" % (len(encoded), encoded), *texts.parts])
+                text = joined([b"%d:%b" % (len(encoded), encoded), *texts.parts()])
                 parts.append(compute.if_else(texts.is_null, pa.scalar(b"", text.type), text))
         rows: list[list[int]] = [[] for _ in range(count)]
         for row, digest in enumerate(_hashes(parts, len(self))):
@@ -145,6 +151,22 @@ class Batch:
     def size(self) -> int:
         """About how many bytes the values have."""
         return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def has_far_times(self) -> bool:
+        """Whether a date or a time is before 1900 or after 2299: versions and settings of servers differ in
+        what they store then. Values within arrays, maps and structs are not looked at."""
+        for array in self.arrays:
+            if pa.types.is_date32(array.type):
+                numbers, unit = array.view(pa.int32()), 1
+            elif pa.types.is_timestamp(array.type):
+                numbers, unit = array.view(pa.int64()), _MICROS_OF_A_DAY
+            else:
+                continue
+            least, most = compute.min_max(numbers).as_py().values()
+            if least is not None and (least < _FIRST_DAY * unit or most >= (_LAST_DAY + 1) * unit):
+                return True
+        return False
 
     @classmethod
     def joined(cls, batches_of_rows: Sequence[Batch]) -> Batch:
@@ -182,7 +204,10 @@ class Batch:
             lambda: [self.hashes[row] for row in rows],
         )
 
-    def digest(self, sign: int) -> Digest:
+    def digest(self, sign: int, *, is_hashed: bool = True) -> Digest:
+        """The number of the rows, and their hash; an empty one if they are only counted."""
+        if not is_hashed:
+            return Digest(len(self), COUNTED)
         # Of each hash the first of its two halves. Arrow's sum wraps around at 64 bits.
         halves = pa.py_buffer(b"".join(self.hashes))
         numbers = pa.Array.from_buffers(
@@ -230,15 +255,15 @@ def _encoded(column: Column, values: Any, paths: Sequence[list[str]]) -> tuple[p
     """A column as it is sent, and its texts. The paths of NULL composites are added to `paths`, by row."""
     kind = column.type
     if kind.encode_array is not None:
-        array, texts = kind.encode_array(array_of(values, kind.arrow))
-        return array, _Texts(_with_length(texts), texts.is_null())
+        array, texts_of = kind.encode_array(array_of(values, kind.arrow))
+        return array, _Texts(lambda: _with_length(texts_of()), array.is_null())
     listed = values.to_pylist() if isinstance(values, pa.Array) else values
     pairs = [
         kind.encode(value, column.name, row_paths) for value, row_paths in zip(listed, paths, strict=True)
     ]
     array = pa.array([sent for sent, _ in pairs], kind.arrow)
     texts = pa.array([text for _, text in pairs], pa.large_binary())
-    return array, _Texts([texts], pa.array([value is None for value in listed], pa.bool_()))
+    return array, _Texts(lambda: [texts], pa.array([value is None for value in listed], pa.bool_()))
 
 
 def _with_length(texts: pa.Array) -> list[Any]:

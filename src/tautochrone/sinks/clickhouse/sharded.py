@@ -23,7 +23,7 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -78,6 +78,16 @@ class ShardedClickHouseSink:
         """See `model.sink.ReportsWaits`."""
         for server in self._servers:
             server.on_wait(report)
+
+    def compared_by(self) -> Mapping[TableName, Reason]:
+        """See `model.sink.ReportsComparison`. Of servers that differ the one that compares more is told."""
+        reasons: dict[TableName, Reason] = {}
+        for server in self._servers:
+            for table, reason in server.compared_by().items():
+                if reasons.get(table, reason).code is ReasonCode.SINK_ROWS_COUNTED:
+                    reasons[table] = reason
+                reasons.setdefault(table, reason)
+        return reasons
 
     # -- one transaction --------------------------------------------------------------------------
 

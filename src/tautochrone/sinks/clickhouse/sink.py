@@ -2,14 +2,15 @@
 
 1. `write` creates a staging table of this transaction, table and owner, checks the fence, and fills it. Many
    rows are inserted by Spark's tasks: see `task_staging`.
-2. `prepare` compares each chunk with what was sent, by content, and records what each partition holds.
+2. `prepare` compares each chunk with what was sent, by content or by the number of its rows (see
+   `comparison`), and records what each partition holds.
 3. `commit` checks the fence, records that it is decided, moves each partition (`MOVE PARTITION`) into the
    table of rows, compares what arrived, and writes the pointer last. Readers see no row before.
 4. A new owner raises the fence, then renames the staging tables of older owners and waits for statements that
    use them: whatever an older owner still sends finds no table. Only then it looks at what arrived.
 
-A partition that is already in the table of rows, because an answer was lost, is recognised by its content and
-not moved again. `maintain` folds history: see `folding`.
+A partition that is already in the table of rows, because an answer was lost, is recognised by what it holds
+and not moved again. `maintain` folds history: see `folding`.
 """
 
 from __future__ import annotations
@@ -38,22 +39,23 @@ from tautochrone.model.sink import (
     next_state,
 )
 from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
+from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
+from tautochrone.sinks.clickhouse.contents import Partitions, move_partitions, staged_content
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.folding import Folding
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
-from tautochrone.sinks.clickhouse.rows import batches, digests
+from tautochrone.sinks.clickhouse.rows import COUNTED, batches, digests
 from tautochrone.sinks.clickhouse.staging import Staging
 from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
 from tautochrone.sinks.clickhouse.task_staging import OpenStaging, is_for_tasks, stage_by_tasks
 from tautochrone.sinks.clickhouse.types import Column
 from tautochrone.sinks.clickhouse.waits import Waits
-from tautochrone.sinks.common.steps import TransactionSteps, require_fence, same_content, signed_frames
+from tautochrone.sinks.common.steps import TransactionSteps, require_fence, signed_frames
 
 __all__ = ["ClickHouseSink"]
 
 _S = TransactionState
-_NO_ROWS = Digest(0, "0")
 _MAINTAINED_EVERY = 20
 """After so many commits history is looked at; each look reads two columns of every table."""
 
@@ -64,10 +66,12 @@ class _Begun:
 
     Attributes:
         stagings: the tables that it opened for it; None for a transaction that another object began.
+        is_new: nobody began it before this object did.
     """
 
     entry: Entry
     stagings: set[str] | None
+    is_new: bool = False
 
     def opened(self, *stagings: str) -> None:
         if self.stagings is not None:
@@ -88,6 +92,8 @@ class ClickHouseSink(TransactionSteps):
         self._commits_until_maintenance = 1
         self._waits = Waits(name, engine, self._tables, options)
         self._begun: dict[TransactionId, _Begun] = {}
+        self._comparison = Comparison(name, options)
+        self._compared_by: dict[TableName, Reason] = {}
         self._is_only = position == "1/1"
         self._ledger.require_layout("server", position, unset="1/1")
 
@@ -116,18 +122,26 @@ class ClickHouseSink(TransactionSteps):
         """See `model.sink.ReportsWaits`."""
         self._waits.report = report
 
+    def compared_by(self) -> Mapping[TableName, Reason]:
+        """See `model.sink.ReportsComparison`."""
+        return dict(self._compared_by)
+
     # -- one transaction --------------------------------------------------------------------------
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         self._begun.clear()
+        self._compared_by.clear()
+        sent_at = self._comparison.now()
         standing = self._ledger.standing(transaction)
+        self._comparison.seen(standing.uptime_s, sent_at)
         require_fence(self.name, transaction.fence, standing.fence)
         state = next_state(Operation.BEGIN, standing.state, transaction)
         self._waits.merges(list(intent.versions))
         publication = standing.next_publication(intent.checkpoint)
         self._ledger.record(intent, transaction.fence, state, publication)
-        self._begun[transaction] = _Begun(Entry(state, publication, intent, {}), set())
+        is_new = standing.state is _S.UNKNOWN
+        self._begun[transaction] = _Begun(Entry(state, publication, intent, {}), set(), is_new)
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
@@ -143,6 +157,8 @@ class ClickHouseSink(TransactionSteps):
             content = self._compared(entry.intent, chunks, transaction.fence, begun.stagings)
             self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
             self._waits.added(len(chunks))
+            for table in {chunk.table for chunk in chunks if chunk.digest.hash != COUNTED}:
+                self._comparison.proven(table, self.columns(table))
             begun.entry = replace(entry, state=state, content=content)
 
     def decide(self, transaction: TransactionId, fence: Fence) -> None:
@@ -171,7 +187,7 @@ class ClickHouseSink(TransactionSteps):
                 self._ledger.replaced(str(table), entry.publication)
             # Without a further check: a newer owner renamed the staging tables before it looked at the state,
             # finishes what is decided, and the pointer of an older one never counts.
-            self._move(entry, fence, hashed=may_have_moved)
+            self._move(entry, fence, may_have_moved=may_have_moved)
             self._ledger.publish(entry, fence)
             self._drop_staging(transaction, begun.stagings)
             begun.entry = replace(entry, state=_S.COMMITTED)
@@ -200,6 +216,7 @@ class ClickHouseSink(TransactionSteps):
     def take_over(self, fence: Fence) -> None:
         """Nothing that older owners still send has an effect afterwards."""
         self._begun.clear()
+        self._comparison.forget()
         self._ledger.require(fence)
         self._take_over_staging(fence)
 
@@ -384,11 +401,13 @@ class ClickHouseSink(TransactionSteps):
         self._next(Operation.WRITE, transaction, transaction.fence)
         with self._continued(transaction) as begun:
             staging = self._tables.staging(transaction, table, transaction.fence)
+            check = self._check(begun, table, staging)
             self._tables.stage(staging, table)
             # A newer owner that raised its fence before this check may not have seen the staging table.
             self._ledger.require(transaction.fence)
             begun.opened(staging)
-            return Staging(self._tables, staging, table, begun.entry.publication, self._chunk_server)
+            publication = begun.entry.publication
+            return Staging(self._tables, staging, table, publication, self._chunk_server, check)
 
     def is_for_tasks(self, rows: Rows, known_rows: int | None) -> bool:
         """Whether Spark's tasks insert these rows."""
@@ -406,12 +425,20 @@ class ClickHouseSink(TransactionSteps):
                 table,
                 begun.entry.publication,
                 self._chunk_server,
+                self._check(begun, table, name),
                 self._waits.quiet,
             )
             staging.create()
             self._ledger.require(transaction.fence)
             begun.opened(name, staging.open_name)
             return staging
+
+    def _check(self, begun: _Begun, table: TableName, staging: str) -> ChunkCheck:
+        # A statement on a staging table that was opened before may not have been answered.
+        is_new = begun.is_new and begun.stagings is not None and staging not in begun.stagings
+        check, reason = self._comparison.of(table, self.columns(table), is_new=is_new)
+        self._compared_by[table] = reason
+        return check
 
     @property
     def _chunk_server(self) -> str:
@@ -420,41 +447,30 @@ class ClickHouseSink(TransactionSteps):
 
     def _compared(
         self, intent: Intent, chunks: Sequence[Chunk], highest: Fence, opened: Collection[str] | None = None
-    ) -> dict[str, dict[str, tuple[int, str]]]:
-        """Compare what is staged with what was sent; by table and partition what is staged.
+    ) -> dict[str, Partitions]:
+        """See `staged_content`.
 
         Args:
             highest: the fence of the newest owner, after which it may have renamed staging tables.
             opened: the staging tables, if they are known.
-
-        Raises:
-            SinkContentError: they differ.
         """
-        arrived: dict[tuple[TableName, int], Digest] = {}
-        content: dict[str, dict[str, tuple[int, str]]] = {}
-        stagings = self._tables.staged(intent.transaction) if opened is None else opened
+        existing = self._tables.staged(intent.transaction) if opened is None else opened
+        stagings = {}
         for table in dict.fromkeys((*intent.versions, *(chunk.table for chunk in chunks))):
             names = self._names(intent.transaction, table, highest)
-            staging = next((name for name in stagings if name in names), None)
-            if staging is None:
-                continue
-            partitions: dict[str, tuple[int, str]] = {}
-            for number, partition, digest in self._tables.staged_digests(staging, table):
-                arrived[table, number] = _sum(arrived.get((table, number), _NO_ROWS), digest)
-                before = Digest(*partitions.get(partition, (0, "0")))
-                total = _sum(before, digest)
-                partitions[partition] = total.rows, total.hash
-            content[str(table)] = partitions
-        same_content(self.name, chunks, arrived)
-        return content
+            staging = next((name for name in existing if name in names), None)
+            if staging is not None:
+                stagings[table] = staging
+        return staged_content(self.name, self._tables, stagings, chunks, self._comparison)
 
     def _names(self, transaction: TransactionId, table: TableName, highest: Fence) -> list[str]:
         """What the staging table of a table may be called: after the writer's fence or a newer owner's."""
         return [self._tables.staging(transaction, table, fence) for fence in {transaction.fence, highest}]
 
     def is_whole(self, intent: Intent) -> bool:
-        """Whether the staged rows are those that were sent."""
-        if intent.chunks is None:
+        """Whether the staged rows are those that were sent. Of rows that were only counted nobody but their
+        writer knows."""
+        if intent.chunks is None or any(chunk.digest.hash == COUNTED for chunk in intent.chunks):
             return False
         try:
             self._compared(intent, intent.chunks, self._ledger.highest_fence())
@@ -462,38 +478,21 @@ class ClickHouseSink(TransactionSteps):
             return False
         return True
 
-    def _move(self, entry: Entry, fence: Fence, *, hashed: bool) -> None:
+    def _move(self, entry: Entry, fence: Fence, *, may_have_moved: bool) -> None:
         transaction = entry.intent.transaction
         for name, partitions in entry.content.items():
             table = TableName.parse(name)
             staging = self._tables.staging(transaction, table, fence)
-            # Who goes on with a commit finds partitions that were moved; nothing moved before it.
-            arrived = self._arrived(table, entry, hashed=True) if hashed else {}
-            for partition in partitions:
-                if partition not in arrived:
-                    self._tables.move(staging, partition, table)
-            arrived = self._arrived(table, entry, hashed=hashed)
-            expected = {
-                key: value if hashed else (value[0], f"{0:016x}") for key, value in partitions.items()
-            }
-            if arrived != expected:
-                raise SinkContentError(
-                    "SINK_CONTENT_DIFFERS",
-                    f"Sink {self.name}, publication {entry.publication} of {table}: staged {expected}, "
-                    f"arrived {arrived}",
-                    hint="Somebody else writes into the sink's tables. Drop its database and run "
-                    f"`taut sinks --forget {self.name}`: the next run delivers all rows.",
-                    parameters={"sink": self.name, "table": str(table)},
-                )
-
-    def _arrived(self, table: TableName, entry: Entry, *, hashed: bool) -> dict[str, tuple[int, str]]:
-        return self._tables.partitions(self._tables.rows(table), table, entry.publication, hashed=hashed)
+            move_partitions(
+                self.name,
+                self._tables,
+                table,
+                staging,
+                partitions,
+                entry.publication,
+                may_have_moved=may_have_moved,
+            )
 
     def _drop_staging(self, transaction: TransactionId, opened: Collection[str] | None = None) -> None:
         for staging in self._tables.staged(transaction) if opened is None else opened:
             self._tables.drop(staging)
-
-
-def _sum(first: Digest, second: Digest) -> Digest:
-    total = (int(first.hash, 16) + int(second.hash, 16)) % 2**64
-    return Digest(first.rows + second.rows, f"{total:016x}")

@@ -9,6 +9,7 @@ from typing import Self
 
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Chunk
+from tautochrone.sinks.clickhouse.comparison import ChunkCheck
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.tables import Tables
 from tautochrone.sinks.clickhouse.types import Column
@@ -30,7 +31,10 @@ class Staging:
         chunks: complete once the context ended without an error.
     """
 
-    def __init__(self, tables: Tables, name: str, table: TableName, publication: int, server: str) -> None:
+    def __init__(
+        self, tables: Tables, name: str, table: TableName, publication: int, server: str, check: ChunkCheck
+    ) -> None:
+        self._check = check
         self._tables = tables
         self._name = name
         self._table = table
@@ -65,7 +69,8 @@ class Staging:
                 self._tables.insert(self._name, rows, self._columns)
             else:
                 self._sending = self._sender.submit(self._tables.insert, self._name, rows, self._columns)
-            digest = piece.digest(sign)
+            is_hashed = self._check.is_hashed(piece, is_first=not number)
+            digest = piece.digest(sign, is_hashed=is_hashed)
             self.chunks.append(Chunk(table=self._table, number=number, digest=digest, server=self._server))
 
     def _await_sent(self) -> None:

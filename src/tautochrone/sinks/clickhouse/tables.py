@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -27,7 +27,7 @@ from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sink import Digest, TransactionId
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
-from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, HIDDEN, NULLS, PUBLICATION, SIGN
+from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import Column, column_type
 
@@ -278,13 +278,39 @@ class Tables:
 
     # -- content ----------------------------------------------------------------------------------
 
-    def staged_digests(self, staging: str, table: TableName) -> list[tuple[int, str, Digest]]:
-        """The rows of a staging table by number of the chunk and partition."""
+    def staged_digests(
+        self, staging: str, table: TableName, chunks: Collection[int] | None = None
+    ) -> list[tuple[int, str, Digest]]:
+        """The rows of a staging table by number of the chunk and partition; of all chunks or of these."""
+        condition = ""
+        if chunks is not None and len(chunks) <= _CHUNKS_AT_ONCE:
+            condition = f"WHERE {CHUNK} IN ({', '.join(map(str, sorted(chunks)))}) "
         digests = self._engine.rows(
             f"SELECT {CHUNK}, _partition_id, toString(count()), {self._hash(table)} "
-            f"FROM {self._qualified(staging)} GROUP BY {CHUNK}, _partition_id"
+            f"FROM {self._qualified(staging)} {condition}GROUP BY {CHUNK}, _partition_id"
         )
         return [(int(number), partition, _digest(rows, text)) for number, partition, rows, text in digests]
+
+    def counted_digests(
+        self, staging: str, table: TableName, hashed: Collection[int]
+    ) -> tuple[int | None, list[tuple[int, str, Digest]]]:
+        """The server's uptime in seconds, and `staged_digests` without hashes but those of some chunks.
+
+        Without any rows the uptime is not known.
+        """
+        counts = self._engine.rows(
+            f"SELECT {CHUNK}, _partition_id, toString(count()), uptime() "
+            f"FROM {self._qualified(staging)} GROUP BY {CHUNK}, _partition_id"
+        )
+        digests = {
+            (int(number), partition): Digest(int(rows), COUNTED) for number, partition, rows, _ in counts
+        }
+        if hashed:
+            for number, partition, digest in self.staged_digests(staging, table, hashed):
+                if number in hashed:
+                    digests[number, partition] = digest
+        uptime_s = int(counts[0][3]) if counts else None
+        return uptime_s, [(*key, digest) for key, digest in digests.items()]
 
     def staged_chunks(self, staging: str) -> set[int]:
         """The numbers of the chunks of a staging table."""
@@ -305,12 +331,14 @@ class Tables:
         self, source: str, table: TableName, publication: int | None = None, *, hashed: bool
     ) -> dict[str, tuple[int, str]]:
         """By partition the rows of a publication, or of a whole staging table, and their hash."""
-        hash_sql = self._hash(table) if hashed else "'0'"
+        hash_sql = self._hash(table) if hashed else text_sql(COUNTED)
         condition = "" if publication is None else f"WHERE {PUBLICATION} = {publication} "
         counted = self._engine.rows(
             f"SELECT _partition_id, toString(count()), {hash_sql} FROM {source} {condition}"
             "GROUP BY _partition_id"
         )
+        if not hashed:
+            return {partition: (int(rows), COUNTED) for partition, rows, _ in counted}
         digests = {partition: _digest(rows, text) for partition, rows, text in counted}
         return {partition: (digest.rows, digest.hash) for partition, digest in digests.items()}
 

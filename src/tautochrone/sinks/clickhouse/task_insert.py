@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
+from tautochrone.sinks.clickhouse.comparison import ChunkCheck
 from tautochrone.sinks.clickhouse.rows import INSERT_SETTINGS, Batch, arrow_stream
 from tautochrone.sinks.clickhouse.sql import name_sql
 from tautochrone.sinks.clickhouse.types import Column
@@ -69,6 +70,7 @@ def task_function(
     publication: int,
     chunk_rows: int,
     chunk_bytes: int,
+    check: ChunkCheck,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for `DataFrame.mapInArrow` that inserts all rows and answers `ANSWER_SCHEMA`."""
     # The SQL of a value's text is only used by the driver.
@@ -83,7 +85,7 @@ def task_function(
 
     def insert_partition(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writers = [
-            _ChunkWriter(target, number, sent_columns, sign, publication)
+            _ChunkWriter(target, number, sent_columns, sign, publication, check)
             for number, target in enumerate(targets)
         ]
         counter = _chunk_numbers()
@@ -115,8 +117,15 @@ class _ChunkWriter:
     """Gathers the rows of one task for one server. `answers` has what is staged."""
 
     def __init__(
-        self, target: InsertTarget, server: int, columns: Sequence[Column], sign: int, publication: int
+        self,
+        target: InsertTarget,
+        server: int,
+        columns: Sequence[Column],
+        sign: int,
+        publication: int,
+        check: ChunkCheck,
     ) -> None:
+        self._check = check
         self._target = target
         self._server = server
         self._columns = columns
@@ -141,7 +150,8 @@ class _ChunkWriter:
         self._batches = []
         for piece in gathered.pieces(chunk_bytes, chunk_rows):
             number = self._insert(piece, counter)
-            digest = piece.digest(self._sign)
+            is_hashed = self._check.is_hashed(piece, is_first=not self.answers)
+            digest = piece.digest(self._sign, is_hashed=is_hashed)
             self.answers.append((self._server, number, digest.rows, digest.hash))
 
     def _insert(self, piece: Batch, counter: Iterator[int]) -> int:

@@ -28,6 +28,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Chunk, Digest
+from tautochrone.sinks.clickhouse.comparison import ChunkCheck
 from tautochrone.sinks.clickhouse.engines import access_error
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.tables import Tables
@@ -53,6 +54,7 @@ class OpenStaging:
     Args:
         staging: the name that the table gets when it is sealed.
         server: what its chunks are said to be in.
+        check: how its chunks are compared.
         await_quiet: waits until no statement uses these tables.
     """
 
@@ -64,6 +66,7 @@ class OpenStaging:
         table: TableName,
         publication: int,
         server: str,
+        check: ChunkCheck,
         await_quiet: Callable[[Sequence[str]], None],
     ) -> None:
         self._tables = tables
@@ -72,6 +75,7 @@ class OpenStaging:
         self._table = table
         self.publication = publication
         self._server = server
+        self.check = check
         self._await_quiet = await_quiet
         transaction, _, fence = staging.rsplit("__", 2)
         self.open_name = f"{transaction}__{uuid.uuid4().hex[:8]}__{fence}"
@@ -128,6 +132,10 @@ def stage_by_tasks(
         SinkError: `SINK_TASKS_FAILED`, the server refused the rows of a task, or does not answer it.
     """
     digests: list[dict[int, Digest]] = [{} for _ in stagings]
+    check = ChunkCheck(
+        counts=all(staging.check.counts for staging in stagings),
+        hashes_first=any(staging.check.hashes_first for staging in stagings),
+    )
     for rows, sign in signed_rows:
         insert = task_function(
             [staging.target for staging in stagings],
@@ -137,6 +145,7 @@ def stage_by_tasks(
             publication=stagings[0].publication,
             chunk_rows=options.chunk_rows,
             chunk_bytes=options.chunk_bytes,
+            check=check,
         )
         for answer in _answers(sink, rows, _by_value(insert)):
             digests[answer.server][answer.number] = Digest(answer.rows, answer.hash)
