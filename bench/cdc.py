@@ -38,7 +38,7 @@ _WARM_UP_ROWS = 10_000
 _CAPTURE = """
 from tautochrone.sources import postgresql
 
-postgresql.capture("bank", url="{url}", tables="public.*")
+postgresql.capture("bank", url="{url}", tables="public.*", mode="{mode}")
 """
 
 
@@ -57,12 +57,12 @@ def measure(
         no_peer: why Spark's JDBC source and Debezium with `MERGE` do not do the same. They need the JDBC
             driver (`bench.cdc_peer.JDBC_DRIVER`), the port 5432 for the server, and Debezium's jars.
     """
-    project_folder = folder / "cdc"
-    shutil.rmtree(project_folder, ignore_errors=True)
-    project_folder.mkdir(parents=True)
-    warm_up = _copied(spark, folder / "cdc_warm_up", min(events, _WARM_UP_ROWS))
+    warm_up = _copied(spark, folder / "cdc_warm_up", min(events, _WARM_UP_ROWS), "full")
+    _copied(spark, folder / "cdc_warm_up", min(events, _WARM_UP_ROWS), "light")
     url = fresh_database()
-    pipeline = Pipeline(project_folder, spark)
+    pipeline = _pipeline(spark, folder / "cdc", url, "full")
+    light_pipeline = _pipeline(spark, folder / "cdc_light", url, "light")
+    light: dict[str, dict[str, float]] = {}
     try:
         with psycopg.connect(url, autocommit=True) as connection:
             _fill(connection, events)
@@ -80,12 +80,13 @@ def measure(
                 except EnvironmentProblemError as problem:
                     peer["skipped"] = str(problem)
             connection = opened.enter_context(psycopg.connect(url, autocommit=True))
-            pipeline.write("definitions/bank.py", _CAPTURE.format(url=url))
             copied = _run(pipeline)
+            light["copied"] = _run(light_pipeline)
             # The first change of a process is slower: Java has not compiled yet what it does.
             few = min(events, 10_000) // 100 * 100
             connection.execute("CALL change(0, %s)", (few,))
             _run(pipeline)
+            _run(light_pipeline)
             if debezium is not None and table is not None:
                 debezium.take(few)
                 table.merge(debezium.changes)
@@ -96,14 +97,15 @@ def measure(
                 peer["log"] = debezium.take(events)
                 peer["merge"] = table.merge(debezium.changes)
             followed = _run(pipeline)
+            light["followed"] = _run(light_pipeline)
             expected = connection.execute("SELECT count(*), sum(balance) FROM accounts").fetchone()
             if debezium is not None and table is not None:
                 table.require_equal(pipeline.reader.sql("SELECT * FROM bank_accounts"))
-        stored = pipeline.query("SELECT count(*), sum(balance) FROM bank_accounts")
-        if stored != [expected]:
-            raise RuntimeError(f"the table holds {stored}, the database {expected}")
+        for each in (pipeline, light_pipeline):
+            _require_rows(each, expected)
     finally:
         pipeline.close()
+        light_pipeline.close()
         _drop_slots(url)
     results: dict[str, Any] = {
         "events": events,
@@ -122,6 +124,11 @@ def measure(
         "events_cpu_s_per_million": followed["cpu_s"] / events * 1e6,
         "merge_s": followed["merge_s"],
         "wall_s": followed["wall_s"],
+        "light_copied_s": light["copied"]["executed_s"],
+        "light_copied_cpu_s_per_million": light["copied"]["cpu_s"] / events * 1e6,
+        "light_build_s": light["copied"]["merge_s"],
+        "light_events_per_s": events / light["followed"]["wall_s"],
+        "light_events_cpu_s_per_million": light["followed"]["cpu_s"] / events * 1e6,
     }
     if "append" in peer:
         results["jdbc_append_s"] = peer["append"]["wall_s"]
@@ -133,16 +140,27 @@ def measure(
     return results
 
 
-def _copied(spark: SparkSession, folder: Path, rows: int) -> dict[str, float]:
-    """The first copy of a process: Java has not compiled yet what it does, and no Python worker runs."""
+def _require_rows(pipeline: Pipeline, expected: tuple[Any, ...] | None) -> None:
+    stored = pipeline.query("SELECT count(*), sum(balance) FROM bank_accounts")
+    if stored != [expected]:
+        raise RuntimeError(f"the table holds {stored}, the database {expected}")
+
+
+def _pipeline(spark: SparkSession, folder: Path, url: str, mode: str) -> Pipeline:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    url = fresh_database()
     pipeline = Pipeline(folder, spark)
+    pipeline.write("definitions/bank.py", _CAPTURE.format(url=url, mode=mode))
+    return pipeline
+
+
+def _copied(spark: SparkSession, folder: Path, rows: int, mode: str) -> dict[str, float]:
+    """The first copy of a process: Java has not compiled yet what it does, and no Python worker runs."""
+    url = fresh_database()
+    pipeline = _pipeline(spark, folder, url, mode)
     try:
         with psycopg.connect(url, autocommit=True) as connection:
             _fill(connection, rows)
-        pipeline.write("definitions/bank.py", _CAPTURE.format(url=url))
         return _run(pipeline)
     finally:
         pipeline.close()

@@ -79,8 +79,13 @@ def _auto_cdc(part: dict[str, Any]) -> list[str]:
 
 
 def _cdc(part: dict[str, Any]) -> list[str]:
-    append, follow = "", []
+    append, light_append, follow = "", "", []
     if "jdbc_append_s" in part:
+        light_append = (
+            f", {part['light_copied_s'] / part['jdbc_append_s']:.2f} times as long as Spark's JDBC source "
+            f"and {part['light_copied_cpu_s_per_million'] / part['jdbc_append_cpu_s_per_million']:.2f} times "
+            "its CPU"
+        )
         append = (
             f"; Spark's JDBC source appends the rows to a table in {part['jdbc_append_s']:.1f} s, "
             f"{part['jdbc_append_cpu_s_per_million']:.1f} CPU seconds for a million: "
@@ -115,6 +120,12 @@ def _cdc(part: dict[str, Any]) -> list[str]:
         f"{part['events_per_s']:,.0f} events/s, {part['events_cpu_s_per_million']:.1f} CPU seconds for a "
         f"million; {part['merge_s']:.1f} of {part['wall_s']:.1f} s merge the table",
         *follow,
+        f"a light capture of the same table: the first copy is readable {part['light_copied_s']:.1f} s after "
+        f"the project is opened, {part['light_copied_cpu_s_per_million']:.1f} CPU seconds for a "
+        f"million{light_append}; changes: {part['light_events_per_s']:,.0f} events/s, "
+        f"{part['light_events_cpu_s_per_million']:.1f} CPU seconds for a million, "
+        f"{part['light_events_cpu_s_per_million'] / part['events_cpu_s_per_million']:.2f} times those of the "
+        f"full capture",
     ]
 
 

@@ -108,6 +108,33 @@ def test_tasks_write_their_rows(spark: SparkSession, monkeypatch: pytest.MonkeyP
     assert list(writer(iter([rows.to_batches()[0].slice(0, 0)]))) == []
 
 
+def test_files_of_tasks_are_taken_later_without_some_rows(spark: SparkSession) -> None:
+    """One commit adds files and deletes rows of them, all rows of one of them."""
+    table = log_table(spark)
+    writer = table.task_writer(table.fork())
+    assert not isinstance(writer, Reason)
+    batches = pa.Table.from_pylist(ROWS[:90], ARROW_SCHEMA).to_batches(max_chunksize=30)
+    locations = [row["location"] for batch in batches for f in writer(iter([batch])) for row in f.to_pylist()]
+    names = [location.rpartition("/")[2] for location in locations]
+    at_ms = soon_ms() - 3_600_000
+    staged = table.task_files(table.fork(), names, at_ms)
+    assert not isinstance(staged, Reason)
+    assert (staged.rows, staged.at_ms) == (90, at_ms)
+    gone = table.task_files(table.fork(), [*names, "gone.parquet"], at_ms)
+    assert isinstance(gone, Reason)
+    assert gone.code is ReasonCode.FILE_NOT_READ
+    deletes = {locations[0]: [0, 29], locations[2]: list(range(30))}
+    committed = table.apply(table.fork(), [staged], deletes, commit_metadata())
+    stored = table.read(spark, committed.version).select("sequence").collect()
+    assert sorted(row.sequence for row in stored) == list(range(1, 29)) + list(range(30, 60))
+    assert table.row_count(committed.version) == 58
+    more = table.apply(table.fork(), [], {locations[0]: [1]}, commit_metadata())
+    assert table.row_count(more.version) == 57
+    taken = table.task_files(table.fork(), names, at_ms)
+    assert isinstance(taken, Reason)
+    assert taken.code is ReasonCode.FILES_TAKEN
+
+
 def test_manifests_have_the_statistics_of_files_of_tasks(spark: SparkSession) -> None:
     """They are those of the same rows in a file of Spark."""
     statistics = []

@@ -16,6 +16,7 @@ BULK = BulkProgress(
     pass_at={"public.cards": 11, "public.accounts": 7},
     done={"public.cards": 3},
     partial=("public.accounts", "public.cards"),
+    in_files={"public.cards": 1_700_000_000_000},
 )
 LOG = LogPosition(
     log="system/5/slot",

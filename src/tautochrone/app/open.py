@@ -55,6 +55,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.bad_records import check_bad_records
+from tautochrone.runtime.streams.change_logs import check_light_logs
 from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
 from tautochrone.sinks import has_adapter
@@ -182,6 +183,7 @@ class Project(Closeable):
             partial(self._snapshot_position, definitions.scope, full),
         )
         graph = analyse(definitions, self.base, catalog, self._external_schema)
+        check_light_logs(graph)
         check_limits(self.settings.limits, graph)
         check_bad_records(self.settings.bad_records, graph)
         check_recreated_topics(self.settings.recreated_topics, graph)

@@ -29,11 +29,12 @@ from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms
-from tautochrone.model.lake import Staged
+from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.source import BulkOnExecutors, ChangeLog, LogBatch, SourceRows
 from tautochrone.model.source_position import LogPosition
 from tautochrone.model.task_stage import TaskStage
+from tautochrone.model.task_writer import TaskWriter
 
 __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
 
@@ -54,12 +55,15 @@ class LogFlow(PolledFlow):
         log: the source.
         to_copy: relations of which the table's rows are not enough to build a table from them.
         max_events: a batch ends with the transaction that brings it to this many events.
+        tables_of_files: by relation, the tables that are not built yet and take the files that tasks write
+            of their first copy.
     """
 
     log: ChangeLog
     effects: Effects
     max_events: int = DEFAULT_MAX_EVENTS
     to_copy: Callable[[], Collection[str]] = frozenset
+    tables_of_files: Callable[[], Mapping[str, LakeTable]] = dict
     position: LogPosition | None = None
     """The table's."""
     _reached: LogPosition = field(init=False, repr=False)
@@ -68,6 +72,8 @@ class LogFlow(PolledFlow):
     _next_alarms: float = 0.0
     _left_to_spark: Reason | None = None
     """Why Spark wrote the last batch, if an event has said it."""
+    _through_log: dict[str, Reason] = field(default_factory=dict)
+    """Why copied rows of relations went through the log table, as far as events have said it."""
 
     def _read_position(self) -> None:
         self.position = position_of(
@@ -84,12 +90,21 @@ class LogFlow(PolledFlow):
         self._acknowledged = None
         if self.position is None:
             with self._reporting_waits():
-                self._reached = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
+                begun = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
+            self._reached = self._with_files(begun, begun.bulk.pending)
         else:
             self._acknowledge(self.position)
             anew = sorted({*self.to_copy()} - self.position.bulk.waiting)
             reasons = {name: Reason.of(ReasonCode.LOG_LACKS_ROWS, relation=name) for name in anew}
-            self._reached = self._resume(self.position, reasons, anew)
+            resumed = self._resume(self.position, reasons, anew)
+            self._reached = self._with_files(resumed, resumed.bulk.pending.keys() - self.position.marker)
+
+    def _with_files(self, position: LogPosition, relations: Collection[str]) -> LogPosition:
+        """When the first copy of these relations begins: where it may go into files of their tables."""
+        tables = self.tables_of_files() if relations else {}
+        began = {name: time.time_ns() // 1_000_000 for name in sorted(relations) if name in tables}
+        bulk = replace(position.bulk, in_files={**position.bulk.in_files, **began})
+        return replace(position, bulk=bulk)
 
     def _close(self) -> None:
         self.log.close()
@@ -204,7 +219,10 @@ class LogFlow(PolledFlow):
         rows, staged = None, None
         chunks = self.log.next_chunks(position.bulk) if isinstance(self.log, BulkOnExecutors) else ()
         if chunks and isinstance(self.log, BulkOnExecutors):
-            staged, pass_at = self.log.copy_chunks(self._session, chunks, self._stage_of_tasks())
+            stage = self._stage_of_tasks()
+            if isinstance(stage, TaskStage):
+                stage = replace(stage, copies=self._writers_of_files(position, {name for name, _ in chunks}))
+            staged, pass_at = self.log.copy_chunks(self._session, chunks, stage)
         else:
             chunks = position.bulk.next_chunks(1)
             rows, pass_at = self.log.read_chunk(*chunks[0])
@@ -278,6 +296,27 @@ class LogFlow(PolledFlow):
             self._report_left_to_spark(writer)
             return self._stage_frame
         return TaskStage(table, fork, writer)
+
+    def _writers_of_files(self, position: LogPosition, relations: Collection[str]) -> dict[str, TaskWriter]:
+        """By relation what writes its copied rows into files of its table; others go through the log."""
+        taken = {*relations} & position.bulk.in_files.keys()
+        tables = self.tables_of_files() if taken else {}
+        writers: dict[str, TaskWriter] = {}
+        for relation in sorted(taken & tables.keys()):
+            table = tables[relation]
+            writer = table.task_writer(table.fork())
+            if not isinstance(writer, Reason):
+                writers[relation] = writer
+            elif writer != self._through_log.get(relation):
+                self._through_log[relation] = writer
+                self.emit(
+                    "copied_through_log",
+                    flow=self.name,
+                    dataset=str(self.table),
+                    relation=relation,
+                    reason=writer,
+                )
+        return writers
 
     def _report_left_to_spark(self, reason: Reason) -> None:
         """Once, until it is another reason."""

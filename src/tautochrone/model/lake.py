@@ -265,12 +265,17 @@ class LakeTable(ReadableTable, Protocol):
     def arrow_obstacle(self, fork: Fork) -> Reason | None:
         """Why `stage_arrow` writes no rows of the table, whatever they are; None: it writes them."""
 
-    def task_writer(self, fork: Fork, columns: Sequence[str]) -> TaskWriter | Reason:
-        """Lets Spark's tasks write Arrow batches with these columns themselves; or why Spark must."""
+    def task_writer(self, fork: Fork, columns: Sequence[str] | None = None) -> TaskWriter | Reason:
+        """Lets Spark's tasks write Arrow batches with these columns, or with the table's own, themselves; or
+        why Spark must."""
 
     def stage_task_files(self, fork: Fork, writer: TaskWriter, files: Rows) -> Staged:
         """Compute a DataFrame of what a `task_writer` gives: its files are data files of the table, without
         any catalog commit."""
+
+    def task_files(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
+        """Files that tasks wrote behind `at_ms`, by their names; or why they cannot be had: one is gone, or
+        the table got rows since then, so that they may be its own."""
 
     def discard(self, staged: Staged) -> None:
         """Delete staged files at once."""
@@ -314,7 +319,7 @@ class LakeTable(ReadableTable, Protocol):
         """Delete rows and append staged files in one catalog commit.
 
         `deletes` maps paths of data files to positions of rows in them, as `FILE_COLUMN` and
-        `POSITION_COLUMN` of a read at the forked version give them.
+        `POSITION_COLUMN` of a read at the forked version give them. They may be of staged files too.
 
         Raises:
             LakeError: a file that the forked version has not, a position outside of its file, or a row

@@ -158,6 +158,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "{rows} rows of {file} are deleted, more than the {limit} whose positions the driver reads"
     ),
     ReasonCode.FILE_NOT_READ: "the driver could not read {file}: {text}",
+    ReasonCode.FILES_TAKEN: "its version {version} may have taken them already",
     ReasonCode.ROWS_NOT_ON_DRIVER: "its rows are computed by executors, or need a cast or a check",
     ReasonCode.STORAGE_NOT_LOCAL: "its data files are not on this machine, but in {location}",
     ReasonCode.TABLE_ENCRYPTED: "the table has the property {property}",

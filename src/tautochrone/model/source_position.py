@@ -57,12 +57,15 @@ class BulkProgress:
             A relation whose log has passed it is no longer in here.
         done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
         partial: those that are copied again in part, beside the rows that the log has of them.
+        in_files: relation → when its first copy began (epoch ms), which may be in data files of its table
+            (`model.copied_files`); until the relation is copied again.
     """
 
     pending: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pass_at: Mapping[str, int] = field(default_factory=dict)
     done: Mapping[str, int] = field(default_factory=dict)
     partial: tuple[str, ...] = ()
+    in_files: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def waiting(self) -> frozenset[str]:
@@ -103,6 +106,7 @@ class BulkProgress:
             pass_at={**self.pass_at, relation: latest},
             done={**self.done, relation: self.done.get(relation, 0) + 1},
             partial=self.partial,
+            in_files=self.in_files,
         )
 
     def copied_again(
@@ -123,6 +127,7 @@ class BulkProgress:
             pass_at={name: point for name, point in self.pass_at.items() if name in kept},
             done={name: count for name, count in self.done.items() if name in kept},
             partial=tuple(sorted({*(name for name in self.partial if name in kept), *partial})),
+            in_files={name: at_ms for name, at_ms in self.in_files.items() if name in {*kept, *partial}},
         )
 
     def at(self, point: int) -> BulkProgress:
@@ -142,6 +147,7 @@ class BulkProgress:
             pass_at=not_passed,
             done={} if is_complete else self.done,
             partial=tuple(name for name in self.partial if name in self.pending or name in not_passed),
+            in_files=self.in_files,
         )
 
 

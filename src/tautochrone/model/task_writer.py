@@ -12,8 +12,12 @@ class TaskWriter(Protocol):
     """Writes rows within a task of Spark, to which it is sent.
 
     Attributes:
-        files_schema: of the batches that it gives, as Spark's DDL.
+        schema: of the rows, as a pyarrow Schema.
+        files_schema: of the batches that it gives, as Spark's DDL: `location` of a file.
     """
+
+    @property
+    def schema(self) -> Any: ...
 
     @property
     def files_schema(self) -> str: ...

@@ -7,9 +7,11 @@ from decimal import Decimal
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.sources.typed_values import count_equal_values
 
 from tautochrone.errors import DefinitionError
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.mysql.bulk import TEXT_FORMAT
 from tautochrone.sources.mysql.types import (
     invalid_value_sql,
     lake_type,
@@ -109,6 +111,9 @@ def test_spark_reads_the_values(spark: SparkSession, schema: Schema) -> None:
     )
     for column, data_type in zip(table.columns, frame.schema.fields, strict=False):
         assert data_type.dataType.simpleString().upper() == lake_type(column).replace(", ", ","), column
+    texts = sorted(map(dict, rows["columns"].to_pylist()), key=lambda row: int(row["id"]))
+    typed = frame.drop("problems").orderBy("id")
+    assert count_equal_values(texts, typed, TEXT_FORMAT) > 80
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     first, empty, last = frame.orderBy("id").collect()

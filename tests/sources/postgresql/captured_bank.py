@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -103,11 +104,15 @@ class CapturedBank(Bank):
 
     def copied_rows(self) -> int:
         """Rows of the log table that are of a copy."""
+        return self.operations()["copy"]
+
+    def operations(self) -> Counter[str]:
+        """How many rows the log table has of each operation."""
         storage = self.folder / "storage"
         catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
         operations = catalog.load_table("default.bank_log").scan(selected_fields=("operation",)).to_arrow()
         catalog.close()
-        return operations["operation"].to_pylist().count("copy")
+        return Counter(operations["operation"].to_pylist())
 
     @contextmanager
     def load(self, writers: int = 2) -> Iterator[None]:

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tests.sources.typed_values import count_equal_values
 
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.postgresql.bulk import TEXT_FORMAT
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
 from tautochrone.sources.postgresql.types import (
@@ -297,3 +299,6 @@ def test_arrays_domains_and_extremes(spark: SparkSession, database: psycopg.Conn
         assert len(problems_found) == (1 if bad else 0), (name, problems_found)
         if bad and not spark_type.startswith("array"):
             assert shown[4][f"c{number}"] is None, name
+    texts = sorted(map(dict, rows["columns"].to_pylist()), key=lambda row: int(row["id"]))
+    # All but arrays, and what is a value only for Spark.
+    assert count_equal_values(texts, typed, TEXT_FORMAT) > 35

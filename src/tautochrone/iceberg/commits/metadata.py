@@ -145,6 +145,7 @@ def _position(fields: Mapping[str, Any]) -> SourcePosition:
             pass_at=bulk.get("pass_at", {}),
             done=bulk.get("done", {}),
             partial=tuple(bulk.get("partial", ())),
+            in_files=bulk.get("in_files", {}),
         ),
         source_ms=fields.get("source_ms"),
     )

@@ -23,15 +23,17 @@ import pyarrow.parquet as pq
 from tautochrone.iceberg.commits.arrow_files import codec_of, data_file, fitting_rows, new_location
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.durable import local_folder
+from tautochrone.iceberg.java.functions import items
 from tautochrone.model.lake import Rows, Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.task_writer import TaskWriter as WritesInTasks
 
-__all__ = ["TaskWriter", "stage_task_files", "task_writer"]
+__all__ = ["TaskWriter", "stage_task_files", "staged_files", "task_writer"]
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 """So much is held in memory before it is compressed and written."""
+_TOTAL_FILES = "total-data-files"
 _FILE_SIZE = "write.target-file-size-bytes"
 _DEFAULT_FILE_BYTES = 256 * 1024 * 1024
 _SUFFIX = ".parquet"
@@ -102,8 +104,10 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(parts)
 
 
-def task_writer(iceberg: Iceberg, table: Any, columns: Sequence[str]) -> TaskWriter | Reason:
-    """For batches with these columns; or why Spark must write them."""
+def task_writer(iceberg: Iceberg, table: Any, columns: Sequence[str] | None) -> TaskWriter | Reason:
+    """For batches with these columns, or with those of the table; or why Spark must write them."""
+    if columns is None:
+        columns = [str(column.name()) for column in items(table.schema().columns())]
     fitting = fitting_rows(iceberg, table, pa.table({name: pa.nulls(0) for name in columns}))
     if isinstance(fitting, Reason):
         return fitting
@@ -118,15 +122,37 @@ def stage_task_files(
 ) -> Staged:
     """The files that `writer` writes when the DataFrame `files` is computed, which happens here."""
     at_ms = time.time_ns() // 1_000_000
-    written = []
     try:
-        for row in files.collect():
-            path = local_folder(row.location)
-            assert path is not None
-            written.append(data_file(iceberg, table, row.location, path))
+        return _staged(name, iceberg, table, [row.location for row in files.collect()], at_ms)
     except BaseException:
         writer.remove_files()
         raise
-    return Staged(
-        table=name, files=written, rows=sum(int(file.recordCount()) for file in written), at_ms=at_ms
-    )
+
+
+def staged_files(
+    name: TableName, iceberg: Iceberg, table: Any, file_names: Sequence[str], at_ms: int
+) -> Staged | Reason:
+    """See `LakeTable.task_files`."""
+    for snapshot in items(table.snapshots()):
+        files = int(snapshot.summary().getOrDefault(_TOTAL_FILES, "0"))
+        if files and int(snapshot.timestampMillis()) >= at_ms:
+            return Reason.of(ReasonCode.FILES_TAKEN, version=str(snapshot.snapshotId()))
+    provider = table.locationProvider()
+    locations = [str(provider.newDataLocation(file_name)) for file_name in file_names]
+    for location in locations:
+        path = local_folder(location)
+        if path is None:
+            return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=location.rpartition("/")[0])
+        if not path.exists():
+            return Reason.of(ReasonCode.FILE_NOT_READ, file=location, text="there is no such file")
+    return _staged(name, iceberg, table, locations, at_ms)
+
+
+def _staged(name: TableName, iceberg: Iceberg, table: Any, locations: Sequence[str], at_ms: int) -> Staged:
+    written = []
+    for location in locations:
+        path = local_folder(location)
+        assert path is not None
+        written.append(data_file(iceberg, table, location, path))
+    rows = sum(int(file.recordCount()) for file in written)
+    return Staged(table=name, files=written, rows=rows, at_ms=at_ms)

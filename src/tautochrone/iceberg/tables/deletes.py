@@ -23,13 +23,15 @@ _VECTORS_SINCE = 3
 class Removal:
     """The removals of a row delta, as Java values; nothing is committed yet.
 
-    `at_ms` (epoch milliseconds) is before the start of writing.
+    `at_ms` (epoch milliseconds) is before the start of writing. `unused` are new files of which no row is
+    left.
     """
 
     at_ms: int
     vectors: list[Any] = field(default_factory=list)
     replaced: list[Any] = field(default_factory=list)
     emptied: list[Any] = field(default_factory=list)
+    unused: set[str] = field(default_factory=set)
     rows: int = 0
 
     def put_into(self, delta: Any) -> None:
@@ -49,6 +51,7 @@ def write_removal(
     version: Version,
     deletes: Mapping[str, Sequence[int]],
     known_tasks: Mapping[str, Any] | None = None,
+    new_files: Mapping[str, Any] | None = None,
 ) -> Removal:
     """Write one Puffin file with a deletion vector for each data file of `deletes`.
 
@@ -57,6 +60,7 @@ def write_removal(
 
     Args:
         known_tasks: scan tasks of the version by data file, from who planned them already.
+        new_files: by location, data files that the same commit adds.
 
     Raises:
         LakeError: `FILE_NOT_IN_VERSION`, `NO_SUCH_ROW`, `ROW_DELETED_TWICE`, or
@@ -69,7 +73,9 @@ def write_removal(
             hint="upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version' = '3')",
         )
     functions = iceberg.functions
-    task_of_path = _task_of_path(functions, table, version, deletes.keys(), known_tasks or {})
+    new_files = new_files or {}
+    old_paths = deletes.keys() - new_files.keys()
+    task_of_path = _task_of_path(functions, table, version, old_paths, known_tasks or {})
     removal = Removal(time.time_ns() // 1_000_000)
     previous = iceberg.jvm.java.util.HashMap()
     output = iceberg.api.io.OutputFileFactory.builderFor(table, 0, 0)
@@ -80,37 +86,51 @@ def write_removal(
         if not positions:
             continue
         task = task_of_path.get(path)
-        if task is None:
+        if task is None and path not in new_files:
             raise LakeError("FILE_NOT_IN_VERSION", f"{name} has no data file {path} at version {version}")
-        file, older = task.file(), items(task.deletes())
+        file, older = (new_files[path], ()) if task is None else (task.file(), task.deletes())
         rows = int(file.recordCount())
-        if min(positions) < 0 or max(positions) >= rows:
-            raise LakeError("NO_SUCH_ROW", f"{path} of {name} has {rows} rows; a position lies outside")
-        if any(str(delete.content()) == "EQUALITY_DELETES" for delete in older):
-            raise LakeError(
-                "DELETION_VECTORS_UNSUPPORTED",
-                f"{path} of {name} has equality deletes: its rows cannot be told by position alone",
-            )
+        _require_deletable(name, path, positions, rows, older)
         index = functions.position_index(positions)
         deleted_count = len(positions)
-        if older:
-            older_positions = loader.loadPositionDeletes(task.deletes(), path)
+        if len(older):
+            older_positions = loader.loadPositionDeletes(older, path)
             previous.put(path, older_positions)
             deleted_count += int(older_positions.cardinality())
             index.merge(older_positions)
         if int(index.cardinality()) != deleted_count:
             raise LakeError("ROW_DELETED_TWICE", f"A row of {path} of {name} is deleted already")
         removal.rows += len(positions)
-        if deleted_count == rows:
+        if deleted_count < rows:
+            writer.delete(path, index, table.specs().get(file.specId()), file.partition())
+        elif task is None:
+            removal.unused.add(path)
+        else:
             # Iceberg removes the older vector together with its data file.
             removal.emptied.append(file)
-        else:
-            writer.delete(path, index, task.spec(), file.partition())
     writer.close()
     result = writer.result()
     removal.vectors = items(result.deleteFiles())
     removal.replaced = items(result.rewrittenDeleteFiles())
     return removal
+
+
+def _require_deletable(name: TableName, path: str, positions: Sequence[int], rows: int, older: Any) -> None:
+    """
+    Args:
+        rows: of the file.
+        older: its delete files.
+
+    Raises:
+        LakeError: `NO_SUCH_ROW`, `DELETION_VECTORS_UNSUPPORTED`.
+    """
+    if min(positions) < 0 or max(positions) >= rows:
+        raise LakeError("NO_SUCH_ROW", f"{path} of {name} has {rows} rows; a position lies outside")
+    if len(older) and any(str(delete.content()) == "EQUALITY_DELETES" for delete in items(older)):
+        raise LakeError(
+            "DELETION_VECTORS_UNSUPPORTED",
+            f"{path} of {name} has equality deletes: its rows cannot be told by position alone",
+        )
 
 
 def _task_of_path(

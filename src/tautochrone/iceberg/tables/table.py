@@ -28,7 +28,7 @@ from tautochrone.iceberg.commits.compare_and_set import (
 )
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
 from tautochrone.iceberg.commits.staging import local_rows, write_files, write_locally
-from tautochrone.iceberg.commits.task_files import stage_task_files, task_writer
+from tautochrone.iceberg.commits.task_files import stage_task_files, staged_files, task_writer
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
@@ -88,7 +88,7 @@ class IcebergTable(IcebergMaintenance):
     def arrow_obstacle(self, fork: Fork) -> Reason | None:
         return arrow_obstacle(self._iceberg, fork.handle.table)
 
-    def task_writer(self, fork: Fork, columns: Sequence[str]) -> TaskWriter | Reason:
+    def task_writer(self, fork: Fork, columns: Sequence[str] | None = None) -> TaskWriter | Reason:
         return task_writer(self._iceberg, fork.handle.table, columns)
 
     def stage_task_files(self, fork: Fork, writer: TaskWriter, files: Rows) -> Staged:
@@ -96,6 +96,9 @@ class IcebergTable(IcebergMaintenance):
             return stage_task_files(self._name, self._iceberg, fork.handle.table, writer, files)
 
         return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
+
+    def task_files(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
+        return staged_files(self._name, self._iceberg, fork.handle.table, names, at_ms)
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)
@@ -204,18 +207,27 @@ class IcebergTable(IcebergMaintenance):
         self._planned = NO_VERSION, {}
         known_tasks = planned if planned_version == fork.version else {}
         java_table, version = fork.handle.table, fork.version
+        new_files = {str(file.location()): file for part in staged for file in part.files}
         removal = self._effects.perform(
             Step.LAKE_STAGE,
             str(self._name),
-            lambda: write_removal(self._iceberg, self._name, java_table, version, deletes, known_tasks),
+            lambda: write_removal(
+                self._iceberg, self._name, java_table, version, deletes, known_tasks, new_files
+            ),
         )
 
         def snapshot(loaded: Loaded) -> Any:
-            # Without a start snapshot, Iceberg compares with every vector in the history.
-            delta = loaded.table.newRowDelta().validateFromSnapshot(int(fork.version))
+            delta = loaded.table.newRowDelta()
+            if fork.version != NO_VERSION:
+                # Without a start snapshot, Iceberg compares with every vector in the history.
+                delta = delta.validateFromSnapshot(int(fork.version))
             check_seal(self._name, loaded, removal.at_ms)
             removal.put_into(delta)
-            return self._produce(loaded, delta, delta.addRows, staged, commit_metadata)
+            left = [
+                replace(part, files=[f for f in part.files if str(f.location()) not in removal.unused])
+                for part in staged
+            ]
+            return self._produce(loaded, delta, delta.addRows, left, commit_metadata)
 
         rows = sum(s.rows for s in staged)
         done = self._on_main(Step.LAKE_COMMIT_STAGED, fork, commit_metadata, snapshot, rows)

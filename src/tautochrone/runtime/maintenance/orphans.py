@@ -16,6 +16,7 @@ from tautochrone.model.maintenance import Orphans
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.streams.change_logs import copied_into
 
 __all__ = ["OrphanRemoval"]
 
@@ -67,6 +68,11 @@ class OrphanRemoval:
         if table.name not in self._waiting:
             return
         self._waiting.remove(table.name)
+        relation = copied_into(self.job, table)
+        if relation is not None:
+            reason = Reason.of(ReasonCode.WAITS_FOR_BULK, relation=relation)
+            self.job.emit("orphans_skipped", dataset=str(table.name), reason=reason)
+            return
         job, started = self.job, time.monotonic()
         age_ms = job.settings.maintenance.orphans_ms
         try:

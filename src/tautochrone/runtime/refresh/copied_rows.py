@@ -11,8 +11,8 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -22,6 +22,7 @@ from tautochrone.model import limits
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.refresh.copied_files import RowsInFiles
 from tautochrone.runtime.refresh.driver_merge import is_deterministic
 from tautochrone.runtime.refresh.latest_events import (
     InvalidValues,
@@ -50,6 +51,8 @@ class CopiedRows:
 
     Attributes:
         rows: with the table's columns, to be read once.
+        replaced: in files of the copy, the rows that these replace: data file → positions.
+        is_empty: there are no rows.
     """
 
     rows: DataFrame
@@ -58,6 +61,8 @@ class CopiedRows:
     _observation: Observation
     _cached: Sequence[DataFrame] = ()
     _invalid: InvalidValues | None = None
+    replaced: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    is_empty: bool = False
 
     def invalid(self) -> InvalidValues | None:
         """After something read `rows`: those with values that the types of their columns do not have."""
@@ -75,29 +80,33 @@ class CopiedRows:
         _release(self._cached)
 
 
-def copied_rows(events: DataFrame, apply: KeyedApply) -> CopiedRows | Reason | None:
-    """The rows of a table that is built of one copy; or why all of its keys must be merged; None: no row was
-    copied."""
+def copied_rows(
+    events: DataFrame, apply: KeyedApply, files: RowsInFiles | None = None
+) -> CopiedRows | Reason | None:
+    """The rows of a table that is built of one copy, beside those in files; or why all of its keys must be
+    merged; None: no row was copied."""
     if apply.snapshot is None or apply.weight is not None:
         return None
     counts = _counts(events, apply)
-    if counts.first_copy is None:
+    if counts.first_copy is None and files is None:
         return None
-    reason = _why_merged(events, apply, counts)
+    reason = _why_merged(events, apply, counts, frozenset() if files is None else files.copies)
     if reason is not None:
         return reason
     is_copied = sf.col(quoted(apply.snapshot)).isNotNull()
     if not counts.others:
-        return _with_changed_rows(events, apply)
+        return replace(_with_changed_rows(events, apply), is_empty=counts.first_copy is None)
     names = [quoted(key) for key in apply.keys]
     cached: list[DataFrame] = []
     try:
         keys, _ = checkpointed(events.where(~is_copied).select(*names).distinct())
         cached.append(keys)
-        changed, _ = checkpointed(_joined(events, keys, names, "left_semi"))
+        all_rows = events if files is None else events.unionByName(files.rows)
+        changed, _ = checkpointed(_joined(all_rows, keys, names, "left_semi"))
         cached.append(changed)
         copied = _joined(events.where(is_copied), keys, names, "left_anti")
-        return _with_changed_rows(copied, apply, changed, cached)
+        built = _with_changed_rows(copied, apply, changed, cached)
+        return built if files is None else replace(built, replaced=files.positions(keys, _equal(names)))
     except BaseException:
         _release(cached)
         raise
@@ -130,7 +139,9 @@ def _counts(events: DataFrame, apply: KeyedApply) -> _Counts:
     return _Counts(*counts)
 
 
-def _why_merged(events: DataFrame, apply: KeyedApply, counts: _Counts) -> Reason | None:
+def _why_merged(
+    events: DataFrame, apply: KeyedApply, counts: _Counts, copies: Collection[int]
+) -> Reason | None:
     """Why a key could be in the table twice, or not only keys with events must be looked at."""
     if not is_deterministic(events):
         return Reason.of(ReasonCode.EVENTS_NOT_DETERMINISTIC)
@@ -138,7 +149,7 @@ def _why_merged(events: DataFrame, apply: KeyedApply, counts: _Counts) -> Reason
     for key in apply.keys:
         if not kinds[key].startswith("decimal(") and kinds[key] not in _EXACT_TYPES:
             return Reason.of(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=key, type=kinds[key])
-    if counts.first_copy != counts.last_copy:
+    if len({*copies, counts.first_copy, counts.last_copy} - {None}) > 1:
         return Reason.of(ReasonCode.SEVERAL_COPIES)
     if counts.truncates:
         return Reason.of(ReasonCode.TABLE_TRUNCATED)
@@ -172,10 +183,15 @@ def _release(cached: Iterable[DataFrame]) -> None:
 
 def _joined(rows: DataFrame, keys: DataFrame, names: Sequence[str], how: str) -> DataFrame:
     """Rows that have one of the keys, or none of them. NULL equals NULL."""
+    return rows.alias("rows").join(sf.broadcast(keys.alias("keys")), _equal(names), how)
+
+
+def _equal(names: Sequence[str]) -> Column:
+    """Whether a row of `rows` has a key of `keys`."""
     equal: Any = sf.lit(True)
     for name in names:
         equal = equal & _column("rows", name).eqNullSafe(_column("keys", name))
-    return rows.alias("rows").join(sf.broadcast(keys.alias("keys")), equal, how)
+    return equal  # type: ignore[no-any-return]
 
 
 def _column(frame: str, name: str) -> Column:

@@ -26,6 +26,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
+from tautochrone.runtime.refresh.copied_files import copied_files
 from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.runtime.refresh.session_pool import SessionPool
@@ -105,6 +106,7 @@ class KeyedRefresher:
         session = self._session(task)
         if task.name not in self._plans:
             self._plans[task.name] = analyzed_plan(task.flows[0].flow.evaluate(session))
+        copied_since_ms = self._copied_since_ms(apply, source, newest) if old is None else 0
         merge = KeyedMerge(
             task=task,
             apply=apply,
@@ -112,16 +114,26 @@ class KeyedRefresher:
             session=session,
             schema=self._context.schemas[task.name],
             is_first=old is None,
+            files=copied_files(new_rows.rows) if copied_since_ms else (),
+            copied_since_ms=copied_since_ms,
         )
         return merge.merge(new_rows, self._plans[task.name])
 
+    def _copied_since_ms(self, apply: KeyedApply, source: LakeTable, version: Version) -> int:
+        """When the first copy of the table's relation began, which may be in files; 0: no file has rows."""
+        positions = [] if apply.relation is None else self._positions(source, version)
+        return max((position.bulk.in_files.get(str(apply.relation), 0) for position in positions), default=0)
+
     def _is_waiting(self, source: LakeTable, version: Version, relation: str) -> bool:
-        """See `LogPosition.is_waiting`. All tables of a log ask, and the answer is in the metadata of all its
-        commits."""
+        """See `LogPosition.is_waiting`."""
+        positions = self._positions(source, version)
+        return not positions or any(position.is_waiting(relation) for position in positions)
+
+    def _positions(self, source: LakeTable, version: Version) -> list[LogPosition]:
+        """All tables of a log ask for them, and they are in the metadata of all its commits."""
         if (source.name, version) not in self._log_positions:
             self._log_positions[source.name, version] = _log_positions(source, version)
-        positions = self._log_positions[source.name, version]
-        return not positions or any(position.is_waiting(relation) for position in positions)
+        return self._log_positions[source.name, version]
 
     def _new_rows(
         self, task: RefreshTask, apply: KeyedApply, source: LakeTable, old: Version | None, new: Version

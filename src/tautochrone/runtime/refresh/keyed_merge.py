@@ -12,7 +12,7 @@ A step that Spark did because the driver could not is a node of the refresh, wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
@@ -21,10 +21,12 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align, aligned_columns
 from tautochrone.model import limits
+from tautochrone.model.copied_files import CopiedFile
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.runtime.refresh.copied_files import RowsInFiles
 from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many, last_rows
 from tautochrone.runtime.refresh.latest_events import (
@@ -58,6 +60,8 @@ class KeyedMerge:
         session: of the table's flow.
         schema: of the table.
         is_first: the table has no rows that events made.
+        files: with copied rows, if it is the first; the log table names them.
+        copied_since_ms: when their copy began.
     """
 
     task: RefreshTask
@@ -66,6 +70,8 @@ class KeyedMerge:
     session: SparkSession
     schema: StructType
     is_first: bool
+    files: Sequence[CopiedFile] = ()
+    copied_since_ms: int = 0
     _left_to_spark: list[NodeRefresh] = field(default_factory=list)
 
     @property
@@ -80,6 +86,8 @@ class KeyedMerge:
             ConflictError: somebody else moved the table.
         """
         events = without_ignored(stream_as_batch(self.session, plan, rows.rows), self.apply)
+        if self.files:
+            return self._merge_with_files(events)
         left_to_executors = rows.left_to_executors
         if left_to_executors is None and rows.count is not None:
             self._note(_COUNTED, rows.counted_by_spark)
@@ -109,6 +117,28 @@ class KeyedMerge:
             return self._merge_by_spark(cached, count)
         finally:
             unpersist(cached)
+
+    def _merge_with_files(self, events: DataFrame) -> Refreshed:
+        """Build a table of files that are written already, and events.
+
+        Raises:
+            RefreshError: `LOG_SHORTENED`, a file is gone, or may be the table's own already;
+                `CAPTURED_VALUE_INVALID`.
+        """
+        names = [file.name for file in self.files]
+        staged = self.task.table.task_files(self.task.fork, names, self.copied_since_ms)
+        if isinstance(staged, Reason):
+            raise _files_gone(self.task, staged)
+        files = RowsInFiles.of(self.session, self.files, staged, events, self.apply)
+        copied = copied_rows(events, self.apply, files)
+        if isinstance(copied, CopiedRows):
+            return self._take_copied(copied, staged)
+        if copied is not None:
+            self._left_to_spark.append(NodeRefresh(node=_COPIED, mode=self.mode, reason=copied))
+        refreshed = self._merge_by_spark(events.unionByName(files.rows), None)
+        # All of their rows were written once more.
+        self.task.table.discard(staged)
+        return refreshed
 
     def _merge_many(self, events: DataFrame, rows: RelationRows) -> Refreshed | None:
         """Merge events of which the driver orders the keys; None: Spark must."""
@@ -188,19 +218,31 @@ class KeyedMerge:
         old_rows = RowPositions({}) if self.is_first else stored.positions_of_keys(events)
         return self._committed(staged, old_rows, invalid)
 
-    def _take_copied(self, copied: CopiedRows) -> Refreshed:
+    def _take_copied(self, copied: CopiedRows, files: Staged | None = None) -> Refreshed:
         """Build a table of which most rows are as they were copied.
+
+        Args:
+            files: of copied rows, which are written already.
 
         Raises:
             RefreshError: `CAPTURED_VALUE_INVALID`.
         """
         try:
+            if files is not None and copied.is_empty:
+                return self._committed(files, RowPositions({}), None)
             staged = self._stage(copied.rows)
             invalid = copied.invalid()
             if invalid is not None and not self.apply.invalid_is_null:
                 self.task.table.discard(staged)
                 raise _invalid_value(self.task, invalid)
-            return self._committed(staged, RowPositions({}), invalid)
+            if files is None:
+                return self._committed(staged, RowPositions({}), invalid)
+            replaced = sum(map(len, copied.replaced.values()))
+            committed = self.task.table.apply(
+                self.task.fork, [files, staged], copied.replaced, self._metadata
+            )
+            built = replace(files, rows=files.rows - replaced + staged.rows)
+            return self._refreshed(committed, built, 0, invalid)
         finally:
             copied.release()
 
@@ -308,6 +350,18 @@ def commit_change(
         return table.commit_staged(fork, [staged], metadata)
     table.commit_metadata_only(fork, metadata)
     return None
+
+
+def _files_gone(task: RefreshTask, reason: Reason) -> RefreshError:
+    """For a table that would be built of files of its first copy, which are no longer there."""
+    return RefreshError(
+        "LOG_SHORTENED",
+        f"{task.name} cannot be built from the files of its first copy: {reason}",
+        sqlstate="55000",
+        location=task.location,
+        hint="`taut run` without --full-refresh copies the rows again; if it does not, copy the database "
+        "again: --full-refresh of the log table and of all captured tables",
+    )
 
 
 def _row_missing(task: RefreshTask, count: int) -> RefreshError:

@@ -36,7 +36,12 @@ from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.streams.change_logs import change_log_of, kept_columns, relations_to_copy
+from tautochrone.runtime.streams.change_logs import (
+    change_log_of,
+    kept_columns,
+    relations_to_copy,
+    tables_of_files,
+)
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
 from tautochrone.spark.session.factory import use_database
 
@@ -141,6 +146,7 @@ class Streams:
                 emit=self._job.emit,
                 require_fence=self._job.journal.require,
                 to_copy=partial(relations_to_copy, self._job, table),
+                tables_of_files=partial(tables_of_files, self._job, table),
             )
         return self._logs[name]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 import pyarrow as pa
@@ -12,15 +13,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
+from tautochrone.model.copied_files import CopiedFile
 from tautochrone.model.task_stage import TaskStage
 from tautochrone.model.task_writer import TaskWriter
+from tautochrone.sources.capture.copied_rows import ChunkRows, file_row, log_batches
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.capture.typed_rows import typed_rows
 
 __all__ = ["ReadChunk", "connection_lost", "copy_by_tasks"]
 
 T = TypeVar("T")
-ReadChunk = Callable[[int], Iterator[pa.RecordBatch]]
-"""Reads the chunk with a number, as rows of the log table. It is sent to tasks."""
+ReadChunk = Callable[[int], Iterator[ChunkRows | pa.RecordBatch]]
+"""Reads the chunk with a number by one statement; record batches are rows of the log table. It is sent to
+tasks."""
 
 
 def copy_by_tasks(
@@ -46,12 +51,17 @@ def copy_by_tasks(
     Raises:
         IngestError: `CAPTURE_COPY_FAILED`; and what `check_readable` raises.
     """
-    writer = stage.writer if isinstance(stage, TaskStage) else None
+    writer, copies = (stage.writer, stage.copies) if isinstance(stage, TaskStage) else (None, {})
     schema = SPARK_SCHEMA if writer is None else writer.files_schema
-    frame = session.range(0, count, 1, min(count, tasks)).mapInArrow(_ChunkReader(read_chunk, writer), schema)
+    reader = _ChunkReader(read_chunk, writer, copies)
+    frame = session.range(0, count, 1, min(count, tasks)).mapInArrow(reader, schema)
     try:
         return stage(frame)
-    except (PySparkException, Py4JError) as error:
+    except BaseException as error:
+        for of_table in copies.values():
+            of_table.remove_files()
+        if not isinstance(error, (PySparkException, Py4JError)):
+            raise
         # The error of a task is only a text here: first look for what the driver can see itself.
         check_readable()
         raise IngestError(
@@ -77,6 +87,7 @@ def connection_lost(source: str) -> IngestError:
 class _ChunkReader:
     read_chunk: ReadChunk
     writer: TaskWriter | None
+    copies: Mapping[str, TaskWriter] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = self._rows(batches)
@@ -85,7 +96,37 @@ class _ChunkReader:
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                yield from self.read_chunk(number)
+                yield from _rows_of_chunk(self.read_chunk(number), self.copies)
+
+
+def _rows_of_chunk(
+    parts: Iterator[ChunkRows | pa.RecordBatch], copies: Mapping[str, TaskWriter]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the log table for a chunk. Where its table takes files, they name those with the chunk's rows,
+    up to the first rows with a text that cannot be read here: these and all that follow are texts."""
+    first = next(parts, None)
+    writer = copies.get(first.relation) if isinstance(first, ChunkRows) else None
+    if first is None or writer is None:
+        yield from log_batches(chain([] if first is None else [first], parts))
+        return
+    left = [first]
+
+    def typed() -> Iterator[pa.RecordBatch]:
+        while left:
+            part = left[0]
+            rows = typed_rows(part.texts, len(part), writer.schema, part.text_format)
+            if rows is None:
+                return
+            left[:] = [following] if (following := next(parts, None)) is not None else []
+            yield rows
+
+    for files in writer(typed()):
+        for location in files["location"].to_pylist():
+            name = location.rpartition("/")[2]
+            snapshot = first.snapshots[0].as_py()
+            file = CopiedFile(name, first.point, first.planned, snapshot)
+            yield file_row(first.relation, file)
+    yield from log_batches(chain(left, parts))
 
 
 def _last_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.copied_files import CAPTURE_MODE, COPIED_FILE, LIGHT
 from tautochrone.model.keyed_apply import APPLY_PREFIX, column_list
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted
@@ -154,16 +155,27 @@ def properties_of(relation: str, table_properties: Mapping[str, Mapping[str, str
     return properties
 
 
-def define_log(name: str, format_name: str, comment: str, retention: str | None) -> None:
+def define_log(name: str, format_name: str, comment: str, retention: str | None, mode: str = "full") -> None:
     """The log table of a capture, over a stream that `sources.registry` knows by the format.
 
     Args:
         retention: how long it keeps its rows; None: all.
+        mode: `full` or `light`.
 
     Raises:
-        DefinitionError: `INVALID_LOG_RETENTION`.
+        DefinitionError: `CAPTURE_POLICY_UNKNOWN`; `INVALID_LOG_RETENTION`.
     """
+    check_policy(name, "mode", mode, ("full", LIGHT))
     properties = {"tautochrone.commit-time": "committed_at"}
+    if mode == LIGHT:
+        if retention is not None:
+            raise DefinitionError(
+                "INVALID_LOG_RETENTION",
+                f"The capture {name} has mode='light', which keeps no log, and log_retention={retention!r}",
+                hint="leave one of them out",
+            )
+        retention = "0s"
+        properties[CAPTURE_MODE] = LIGHT
     if retention is not None:
         parse_log_retention(retention, f"the capture {name}")
         properties[LOG_RETENTION] = retention
@@ -242,7 +254,7 @@ def define_table(
     )
     def rows() -> DataFrame:
         events = SparkSession.active().readStream.table(log_table)
-        of_table = (sf.col("relation") == relation) & (sf.col("operation") != "completed")
+        of_table = (sf.col("relation") == relation) & ~sf.col("operation").isin("completed", COPIED_FILE)
         return events.where(of_table).selectExpr(*selected)
 
 

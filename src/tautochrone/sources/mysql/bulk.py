@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
-from tautochrone.sources.capture.copied_rows import copied_rows
+from tautochrone.sources.capture.copied_rows import ChunkRows, log_batches
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.mysql.binlog import point_of
 from tautochrone.sources.mysql.connection import (
     Address,
@@ -36,10 +37,11 @@ from tautochrone.sources.mysql.server import log_end
 from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
 from tautochrone.sources.mysql.types import copy_sql
 
-__all__ = ["CHUNK_BYTES", "ChunkReader", "chunks_of", "copy_chunk"]
+__all__ = ["CHUNK_BYTES", "TEXT_FORMAT", "ChunkReader", "chunks_of", "copy_chunk"]
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """About so much of a table, as stored, is copied by one statement; more of a very large one."""
+TEXT_FORMAT = TextFormat(true="1")
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _WALKED = ("char", "varchar", "binary", "varbinary", "date", "datetime", "decimal")
 """Types whose order in the key is that of comparisons with a text."""
@@ -96,7 +98,8 @@ def copy_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int = 0
     Args:
         shift: what is added to points of the log.
     """
-    rows = pa.Table.from_batches(_read_chunk(connection, table, chunk, shift), ARROW_SCHEMA)
+    parts = _read_chunk(connection, table, chunk, shift)
+    rows = pa.Table.from_batches(log_batches(parts), ARROW_SCHEMA)
     return rows, point_of(*log_end(connection)) + shift
 
 
@@ -115,7 +118,7 @@ class ChunkReader:
     log: str
     shift: int = 0
 
-    def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
+    def __call__(self, number: int) -> Iterator[ChunkRows]:
         table, chunk = self.chunks[number]
         with explained(self.capture):
             connection = connect(self.address)
@@ -131,8 +134,8 @@ class ChunkReader:
                 connection._force_close()  # noqa: SLF001
 
 
-def _read_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a chunk as rows of the log table. After an error the connection is of no use."""
+def _read_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int) -> Iterator[ChunkRows]:
+    """The rows of a chunk. After an error the connection is of no use."""
     parsed = parse_chunk(chunk)
     key = next(column for column in table.logged if column.name == table.keys[0])
     conditions = " AND ".join(["true", *_conditions(key, parsed.bounds)])
@@ -143,7 +146,8 @@ def _read_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int) -
     names = [column.name for column in table.columns]
     for texts in columns_of_rows(connection, query):
         snapshots = pa.repeat(seen, len(texts[0]))
-        yield from copied_rows(table.name, names, texts, snapshots, bound, parsed.planned).to_batches()
+        columns = dict(zip(names, texts, strict=True))
+        yield ChunkRows(table.name, columns, snapshots, bound, parsed.planned, TEXT_FORMAT)
     connection.query("ROLLBACK")
 
 

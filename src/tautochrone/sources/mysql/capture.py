@@ -53,6 +53,7 @@ def capture(
     invalid_values: str = "fail",
     copy_tasks: int = 8,
     log_retention: str | None = None,
+    mode: str = "full",
     table_properties: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Capture tables of a MariaDB or MySQL server, each at the same transaction at every checkpoint.
@@ -79,6 +80,8 @@ def capture(
             the driver reads it, for executors that have no way to the database.
         log_retention: how long the log table keeps changes, such as `7 days` or `12h`. `0s`: they go as soon
             as all captured tables have them, for who needs no changes but tables. Without it all stay.
+        mode: `full`, or `light` for who needs no changes but tables: the first copy is written once, straight
+            into the captured tables, and changes leave the log table as soon as they have them.
         table_properties: properties of the lake's tables, as of `dp.table`, by patterns `schema.table` with
             `*`: `{"*.*": {"tautochrone.sinks": "mirror"}}`. Of two patterns that match, the later one counts.
 
@@ -132,7 +135,7 @@ def capture(
         exclude=patterns_of(exclude),
     )
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
-    define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention)
+    define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention, mode)
     for table in chosen:
         comment = f"The table {table.name} of the {server} capture {name}"
         properties = properties_of(table.name, table_properties)

@@ -20,8 +20,9 @@ from pyarrow import csv
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
-from tautochrone.sources.capture.copied_rows import copied_rows
+from tautochrone.sources.capture.copied_rows import ChunkRows, log_batches
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
 from tautochrone.sources.postgresql.partitions import Partition
 from tautochrone.sources.postgresql.server import one_row
@@ -29,6 +30,7 @@ from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = [
     "CHUNK_BYTES",
+    "TEXT_FORMAT",
     "ChunkReader",
     "chunks_of",
     "chunks_of_partition",
@@ -43,6 +45,7 @@ CHUNK_BYTES = 16 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 """So much text is held in memory at once, or one row."""
 _SAMPLED_PER_CHUNK = 20
+TEXT_FORMAT = TextFormat(true="t", bytes_prefix=len(r"\x"))
 MAX_BYTES_WITHOUT_KEY = 1024 * 1024 * 1024
 
 
@@ -99,7 +102,8 @@ def _sampled_bounds(
 def copy_chunk(connection: psycopg.Connection, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
     """The rows of a chunk, and the end of the log after they were read."""
     point = log_end(connection)
-    rows = pa.Table.from_batches(_read_chunk(connection, table, chunk, point), ARROW_SCHEMA)
+    parts = _read_chunk(connection, table, chunk, point)
+    rows = pa.Table.from_batches(log_batches(parts), ARROW_SCHEMA)
     return rows, durable_log_end(connection)
 
 
@@ -116,7 +120,7 @@ class ChunkReader:
     chunks: tuple[tuple[CapturedTable, str], ...]
     point: int
 
-    def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
+    def __call__(self, number: int) -> Iterator[ChunkRows | pa.RecordBatch]:
         table, chunk = self.chunks[number]
         with explained(self.capture), connect(self.url) as connection:
             yield from _read_chunk(connection, table, chunk, self.point)
@@ -124,8 +128,9 @@ class ChunkReader:
 
 def _read_chunk(
     connection: psycopg.Connection, table: CapturedTable, chunk: str, point: int
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a chunk as rows of the log table, which say that the log was at `point`."""
+) -> Iterator[ChunkRows | pa.RecordBatch]:
+    """The rows of a chunk, which say that the log was at `point`. Of a table without a key a row of the log
+    table comes first."""
     if table.keys:
         yield from _selected_rows(connection, table, chunk, point)
         return
@@ -141,7 +146,7 @@ def _read_chunk(
 
 def _selected_rows(
     connection: psycopg.Connection, table: CapturedTable, chunk: str, point: int
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[ChunkRows]:
     """By one statement, whose snapshot is printed once, in a subquery, and comes with each row.
 
     COPY prints values by their types' output functions, as the log does; a cast to text differs for some. As
@@ -160,8 +165,8 @@ def _selected_rows(
     with connection.cursor() as cursor, cursor.copy(query) as copy:
         for lines in _joined(copy):
             snapshots, *texts = _columns_of(lines, len(names) + 1)
-            rows = copied_rows(table.name, names, texts, snapshots, point, parse_chunk(chunk).planned)
-            yield from rows.to_batches()
+            columns = dict(zip(names, texts, strict=True))
+            yield ChunkRows(table.name, columns, snapshots, point, parse_chunk(chunk).planned, TEXT_FORMAT)
 
 
 def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearray]:
