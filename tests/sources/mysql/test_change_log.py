@@ -14,6 +14,7 @@ from tautochrone.errors import (
     DefinitionError,
     DefinitionsOutdatedError,
     IngestError,
+    SourceLoginRefusedError,
     SourceUnreachableError,
     TautochroneError,
 )
@@ -452,7 +453,7 @@ def test_doctor_names_the_missing_right(schema: Schema) -> None:
         log.examine()
     assert raised.value.error_class == "CAPTURE_RIGHTS_MISSING"
     wrong = address_of(url.replace("weak:x", "weak:y"), "test")
-    with pytest.raises(SourceUnreachableError):
+    with pytest.raises(SourceLoginRefusedError):
         MySQLChangeLog(Capture("test", wrong, ())).examine()
 
 
