@@ -28,6 +28,7 @@ from bench import (
 from bench.cdc_continuous import measure_idle, measure_lag, measure_tables
 from bench.cdc_peer import JDBC_DRIVER
 from bench.cdc_state import measure_state
+from bench.sink_tables import measure_sink_tables
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
@@ -50,6 +51,7 @@ _IN_ONE_SPARK = (
     "auto_cdc",
     *_CAPTURES,
     "sinks",
+    "sink_tables",
 )
 _CLUSTER = "cluster"
 _SERVICE = "service"
@@ -128,6 +130,7 @@ def _in_one_spark(
         "auto_cdc": lambda: auto_cdc.measure(spark, folder),
         "cdc": lambda: cdc.measure(spark, folder, options.events, no_peer=no_peer),
         "sinks": lambda: sinks.measure(spark, folder),
+        "sink_tables": lambda: measure_sink_tables(spark, folder),
         "cdc_tables": lambda: measure_tables(spark, folder, options.tables),
         "cdc_idle": lambda: measure_idle(spark, folder),
         "cdc_lag": lambda: measure_lag(spark, folder, options.change_rate, seconds=options.seconds),

@@ -9,9 +9,10 @@ import statistics
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -21,12 +22,12 @@ from bench.running import continuous, cpu_s, cpu_since, record_checkpoints, wait
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.postgresql import fresh_database
 
-__all__ = ["measure_idle", "measure_lag", "measure_tables"]
+__all__ = ["captured", "measure_idle", "measure_lag", "measure_tables"]
 
 _CAPTURE = """
 from tautochrone.sources import postgresql
 
-postgresql.capture("shop", url="{url}", tables="public.*")
+postgresql.capture("shop", url="{url}", tables="public.*", table_properties={properties})
 """
 _ROWS = 100
 _LAG_ROWS = 10_000
@@ -61,7 +62,7 @@ def measure_tables(spark: SparkSession, folder: Path, tables: int = 100, rounds:
         rounds: checkpoints that are measured, after two others.
     """
     measurements, changed = [], tables // 2
-    with _captured(spark, folder / "cdc_tables", tables) as (pipeline, connection):
+    with captured(spark, folder / "cdc_tables", tables) as (pipeline, connection):
         started = time.monotonic()
         with continuous(pipeline, 500) as happened:
             wait_until(lambda: bool(happened.checkpoints) and not _waiting(happened), "the first copy")
@@ -119,7 +120,7 @@ def measure_idle(
         seconds: that are measured for each rate.
     """
     parts = []
-    with _captured(spark, folder / "cdc_idle", 3) as (pipeline, connection):
+    with captured(spark, folder / "cdc_idle", 3) as (pipeline, connection):
         ended, changed = threading.Event(), rates[0]
 
         def write() -> None:
@@ -182,7 +183,7 @@ def measure_lag(
     changed = rate // _TRANSACTIONS_PER_S // tables
     transactions = (warm_up + seconds) * _TRANSACTIONS_PER_S
     shown: dict[int, tuple[int, float]] = {}
-    with _captured(spark, folder / "cdc_lag", tables, _LAG_ROWS) as (pipeline, connection):
+    with captured(spark, folder / "cdc_lag", tables, _LAG_ROWS) as (pipeline, connection):
         updates = "\n    ".join(
             f"UPDATE t{table} SET n = n + 1 WHERE id > base AND id <= base + step;" for table in range(tables)
         )
@@ -254,10 +255,18 @@ def _waiting(happened: Happened) -> bool:
 
 
 @contextmanager
-def _captured(
-    spark: SparkSession, folder: Path, tables: int, rows: int = _ROWS
+def captured(
+    spark: SparkSession,
+    folder: Path,
+    tables: int,
+    rows: int = _ROWS,
+    properties: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Pipeline, psycopg.Connection[Any]]]:
-    """A pipeline that captures tables `t0`, `t1` … of a new database, and a connection to it."""
+    """A pipeline that captures tables `t0`, `t1` … of a new database, and a connection to it.
+
+    Args:
+        properties: of each captured table.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     url = fresh_database()
@@ -273,7 +282,9 @@ def _captured(
                     f"INSERT INTO t{table} (id, name, n, price) "
                     f"SELECT i, 'name ' || i, 0, i FROM generate_series(1, {rows}) i"
                 )
-            pipeline.write("definitions/shop.py", _CAPTURE.format(url=url))
+            pipeline.write(
+                "definitions/shop.py", _CAPTURE.format(url=url, properties={"*.*": dict(properties)})
+            )
             yield pipeline, connection
     finally:
         pipeline.close()

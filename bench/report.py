@@ -47,6 +47,7 @@ def table(results: dict[str, Any]) -> str:
         "cdc_state": _cdc_state,
         "service": _service,
         "sinks": _sinks,
+        "sink_tables": _sink_tables,
     }
     for name, describe in parts.items():
         if name in results:
@@ -252,6 +253,16 @@ def _sinks(part: dict[str, Any]) -> list[str]:
             f"{each['wall_s']:6.2f} s {each['rows_per_s']:9,.0f} rows/s"
             for each in part["tasks"]
         ),
+    ]
+
+
+def _sink_tables(part: dict[str, Any]) -> list[str]:
+    return [
+        f"{part['rows']} updated rows of {part['tables']} tables, from the published checkpoint until "
+        f"ClickHouse and PostgreSQL have them: {part['median_delivered_s']:.2f} s, "
+        f"{part['median_cpu_s']:.2f} CPU s, {part['median_jobs']:.0f} Spark jobs (medians of "
+        f"{len(part['rounds'])}); the deliveries take {part['median_mirror_ms']:.0f} ms and "
+        f"{part['median_archive_ms']:.0f} ms",
     ]
 
 
