@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tautochrone.sinks import batches
 from tautochrone.sinks.batches import array_batches, column_batches
@@ -37,3 +38,10 @@ def test_tables_with_many_bytes_are_not_gathered(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(batches, "_GATHERED_BYTES", 40)
     tables = iter([pa.table({"id": pa.array([number] * 3, pa.int64())}) for number in range(5)])
     assert [table.num_rows for table in batches._gathered(tables, 1000)] == [6, 6, 3]
+
+
+@pytest.mark.spark
+def test_columns_with_dots_are_columns(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT 1 AS `a.b`, struct(2 AS b) AS a")
+    ((names, columns),) = array_batches(rows, 10)
+    assert (names, [column.to_pylist() for column in columns]) == (["a.b", "a"], [[1], [{"b": 2}]])

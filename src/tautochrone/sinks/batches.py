@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from tautochrone.model.lake import Rows
 
@@ -57,7 +58,8 @@ def _gathered(tables: Iterator[pa.Table], chunk_rows: int) -> Iterator[pa.Table]
         if not table.num_rows:
             continue
         gathered.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
+        # Not `nbytes`, which crashes: Spark writes empty arrays within arrays without their offsets.
+        rows, size = rows + table.num_rows, size + table.get_total_buffer_size()
         if rows >= chunk_rows or size >= _GATHERED_BYTES:
             yield pa.concat_tables(gathered).combine_chunks()
             gathered, rows, size = [], 0, 0
@@ -78,5 +80,9 @@ def _partition_tables(frame: Any) -> Iterator[pa.Table]:
                 [pa.array([buffer.getvalue().to_pybytes()], pa.binary())], names=["batch"]
             )
 
-    for row in frame.mapInArrow(packed, "batch binary").toLocalIterator():
-        yield pa.ipc.open_stream(bytes(row.batch)).read_all()
+    # PySpark takes a dot in a column's name for a field of a struct.
+    numbered: Any = (
+        frame.toDF(*map(str, range(len(frame.columns)))) if isinstance(frame, DataFrame) else frame
+    )
+    for row in numbered.mapInArrow(packed, "batch binary").toLocalIterator():
+        yield pa.ipc.open_stream(bytes(row.batch)).read_all().rename_columns(frame.columns)
