@@ -1,35 +1,21 @@
-"""The rows added and removed between two versions, read only from the files that changed.
+"""The rows added and removed between two versions as DataFrames, read only from the files that changed.
 
-Snapshots name the files that they add and remove, so the cost of a read depends on the change and not on
-the table. The chain of commits is split at compactions, which move rows between files without changing
-them: each run of commits between two compactions is netted on its own, and the results are added up.
-
-Of a data file that only gained deletes, the removed rows are read as follows:
-
-- it had no deletes before: the rows that Iceberg marks as deleted (`_deleted`),
-- it had a deletion vector: the marked rows at positions that the older vector did not contain,
-- anything else (position delete files over many data files, equality deletes after other deletes, very many
-  positions): all rows of the older state are removed and all of the newer are added; the caller consolidates.
-
-Data files that a writer replaced are treated like the last case. If rows have ids (format version 3), the
-rows that were only carried over are left out.
+Which these are, `changed_files` tells. If rows have ids (format version 3), the rows that writers of replaced
+data files only carried over are left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from tautochrone.errors import LakeError
-from tautochrone.iceberg.changes.history import commits_between, moves_rows
-from tautochrone.iceberg.changes.tasks import planned
+from tautochrone.iceberg.changes.changed_files import ChangedFiles, changed_files
+from tautochrone.iceberg.changes.history import commits_between
 from tautochrone.iceberg.commits.compare_and_set import Loaded
 from tautochrone.iceberg.java.api import Iceberg
-from tautochrone.iceberg.java.functions import items
 from tautochrone.model import limits
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import TableName, Version, quoted
@@ -38,37 +24,6 @@ __all__ = ["rows_appended", "rows_changed"]
 
 _ROW, _CHANGED_AT, _STAYED = "_row_id", "_last_updated_sequence_number", "__taut_stayed"
 _ROW_POSITION_KEY, _ROWS_OF_A_FILE = "__taut_place", 1 << 40
-
-
-@dataclass(slots=True)
-class _Run:
-    """Commits between two compactions, netted: paths of data files at `base` and at `end`."""
-
-    base: Version
-    end: Version
-    added: set[str] = field(default_factory=set)
-    removed: set[str] = field(default_factory=set)
-    touched: set[str] = field(default_factory=set)
-    anywhere: bool = False
-
-    def take(self, iceberg: Iceberg, io: Any, snapshot: Any) -> None:
-        functions = iceberg.functions
-        for path in functions.paths(snapshot.removedDataFiles(io)):
-            if path in self.added:
-                self.added.remove(path)
-            else:
-                self.removed.add(path)
-        for path in functions.paths(snapshot.addedDataFiles(io)):
-            if path in self.removed:
-                self.removed.remove(path)
-                # The file was removed and added again; its delete files show whether they changed.
-                self.touched.add(path)
-            else:
-                self.added.add(path)
-        for deletes in (snapshot.addedDeleteFiles(io), snapshot.removedDeleteFiles(io)):
-            about = functions.referenced(deletes)
-            self.anywhere |= None in about
-            self.touched.update(path for path in about if path is not None)
 
 
 class _Frames:
@@ -96,25 +51,11 @@ def rows_changed(
 ) -> RowChange:
     """The change of a table that was overwritten or deleted from; `old` is an ancestor of `new`."""
     reader = _Reader(iceberg, name, loaded.table, session)
-    for run in _runs(iceberg, loaded, old, new):
-        reader.read(run)
+    for files in changed_files(iceberg, name, loaded, old, new):
+        reader.read(files)
     return RowChange(
         added=reader.added.union(), removed=reader.removed.union(), rows=reader.rows, carried=reader.carried
     )
-
-
-def _runs(iceberg: Iceberg, loaded: Loaded, old: Version, new: Version) -> list[_Run]:
-    io = loaded.table.io()
-    runs = [_Run(base=old, end=old)]
-    for snapshot in commits_between(loaded.metadata, old, new):
-        version = Version(str(snapshot.snapshotId()))
-        if str(snapshot.operation()) == "replace":
-            runs.append(_Run(base=version, end=version))
-            continue
-        runs[-1].end = version
-        if moves_rows(snapshot):
-            runs[-1].take(iceberg, io, snapshot)
-    return [run for run in runs if run.base != run.end]
 
 
 class _Reader:
@@ -137,56 +78,27 @@ class _Reader:
         """Whether files were rewritten, and rows that were only carried over are left out of all of them."""
         return bool(self._without_carried_rows) and all(self._without_carried_rows)
 
-    def read(self, run: _Run) -> None:
+    def read(self, files: ChangedFiles) -> None:
         """Add the rows of one run."""
-        functions = self._functions
-        paths_read_before = None if run.anywhere else run.removed | run.touched
-        paths_read_after = None if run.anywhere else run.added | run.touched
-        before = planned(functions, self._table, run.base, paths_read_before)
-        after = planned(functions, self._table, run.end, paths_read_after)
-        paths_before, paths_after = functions.task_paths(before), functions.task_paths(after)
-        if run.anywhere:
-            run.touched |= self._touched_anywhere(before, after, paths_before, paths_after)
-        missing = (run.removed - set(paths_before)) | (run.added - set(paths_after))
-        stayed = (run.touched - run.added - run.removed) & (set(paths_before) | set(paths_after))
-        missing |= stayed - set(paths_before) | stayed - set(paths_after)
-        if missing:
-            raise LakeError(
-                "CHANGE_UNREADABLE",
-                f"{self._name}: the commits between {run.base} and {run.end} name files that the versions"
-                f" don't have: {', '.join(sorted(missing)[:3])}",
-            )
-        whole = self._read_stayed(
-            stayed,
-            dict(zip(paths_before, range(len(paths_before)), strict=True)),
-            dict(zip(paths_after, range(len(paths_after)), strict=True)),
-            before,
-            after,
-        )
-        tasks_before = self._chosen(before, run.removed | whole)
-        tasks_after = self._chosen(after, run.added | whole)
+        self.rows += files.rows
+        if files.marked:
+            self.removed.add(self._frame(files.marked).where("_deleted"))
+        if files.listed:
+            # Filtering by `_deleted` first removes most rows before positions are compared.
+            self.removed.add(self._at(self._frame(files.listed).where("_deleted"), files.positions))
         rows_before, rows_after = (
-            None if tasks is None else self._frame(tasks) for tasks in (tasks_before, tasks_after)
+            None if tasks is None else self._frame(tasks) for tasks in (files.before, files.after)
         )
         if rows_before is not None and rows_after is not None and _ROW in rows_after.columns:
             # Data files written before format version 3 have rows without ids.
-            self._without_carried_rows.append(
-                functions.rows_have_ids(tasks_before) and functions.rows_have_ids(tasks_after)
-            )
+            have_ids = self._functions.rows_have_ids
+            self._without_carried_rows.append(have_ids(files.before) and have_ids(files.after))
             if self._without_carried_rows[-1]:
-                rows_before, rows_after = self._without_carried(rows_before, rows_after, run.base)
+                rows_before, rows_after = self._without_carried(rows_before, rows_after, files.base)
         if rows_before is not None:
             self.removed.add(rows_before)
         if rows_after is not None:
             self.added.add(rows_after)
-
-    def _chosen(self, tasks: Any, paths: set[str]) -> Any:
-        """The tasks of these files, or None if there are none. Adds their rows to `rows`."""
-        if not paths:
-            return None
-        chosen = self._functions.tasks(tasks, paths)
-        self.rows += self._functions.task_rows(chosen)
-        return chosen
 
     def _without_carried(
         self, before: DataFrame, after: DataFrame, base: Version
@@ -202,67 +114,6 @@ class _Reader:
         stayed = after.where(carried).select(sql.col(_ROW).alias(_STAYED))
         before = before.join(stayed, before[_ROW] == stayed[_STAYED], "left_anti")
         return before, after.where(~carried)
-
-    def _touched_anywhere(
-        self, before: Any, after: Any, paths_before: list[str], paths_after: list[str]
-    ) -> set[str]:
-        """Files in both versions whose lists of delete files differ."""
-        deletes_before = dict(zip(paths_before, self._functions.described_delete_files(before), strict=True))
-        deletes_after = dict(zip(paths_after, self._functions.described_delete_files(after), strict=True))
-        return {
-            path
-            for path in deletes_before.keys() & deletes_after.keys()
-            if deletes_before[path] != deletes_after[path]
-        }
-
-    def _read_stayed(
-        self, stayed: set[str], before_at: dict[str, int], after_at: dict[str, int], before: Any, after: Any
-    ) -> set[str]:
-        """Read the rows that data files in both versions lost. Returns the paths of the files whose rows
-        must be compared completely."""
-        whole: set[str] = set()
-        marked: list[Any] = []
-        listed: list[Any] = []
-        positions: list[tuple[str, int]] = []
-        for path in sorted(stayed):
-            task_before, task_after = before.get(before_at[path]), after.get(after_at[path])
-            if not task_before.deletes().size():
-                marked.append(task_after)
-                deletes = items(task_after.deletes())
-                by_position = all(str(delete.content()) == "POSITION_DELETES" for delete in deletes)
-                rows = int(task_after.file().recordCount())
-                delete_count = sum(int(delete.recordCount()) for delete in deletes)
-                self.rows += min(rows, delete_count) if by_position else rows
-                continue
-            new_positions = self._grown(path, task_before, task_after)
-            if new_positions is None or len(positions) + len(new_positions) > limits.MAX_DELETE_POSITIONS:
-                whole.add(path)
-            elif new_positions:
-                listed.append(task_after)
-                positions += ((path, number) for number in new_positions)
-        self.rows += len(positions)
-        if marked:
-            self.removed.add(self._frame(marked).where("_deleted"))
-        if listed:
-            # Filtering by `_deleted` first removes most rows before positions are compared.
-            self.removed.add(self._at(self._frame(listed).where("_deleted"), positions))
-        return whole
-
-    def _grown(self, path: str, task_before: Any, task_after: Any) -> set[int] | None:
-        """Positions that the newer deletion vector added to the older one. None if the deletes are not
-        single vectors, if the vector is too large, or if it does not contain the older one."""
-        older, newer = task_before.deletes(), task_after.deletes()
-        vectors = self._iceberg.api.util.ContentFileUtil
-        if not (vectors.containsSingleDV(older) and vectors.containsSingleDV(newer)):
-            return None
-        loader = self._iceberg.api.data.BaseDeleteLoader(self._functions.input_files(self._table.io()))
-        newest_vector = loader.loadPositionDeletes(newer, path)
-        if int(newest_vector.cardinality()) > limits.MAX_DELETION_VECTOR_POSITIONS:
-            return None
-        positions_before = set(self._functions.positions(loader.loadPositionDeletes(older, path)))
-        positions_after = set(self._functions.positions(newest_vector))
-        # A vector that lost positions restores rows. No engine does this, but manual edits can.
-        return positions_after - positions_before if positions_before <= positions_after else None
 
     def _at(self, frame: DataFrame, row_positions: list[tuple[str, int]]) -> DataFrame:
         """The rows at these positions, each given as (file, position)."""
