@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.mysql import flavors
+from tautochrone.sources.mysql import flavors, tables
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect
-from tautochrone.sources.mysql.tables import captured_tables
+from tautochrone.sources.mysql.tables import CapturedTable, captured_tables
 from tautochrone.testing import mysql
 
 from .conftest import Schema
@@ -195,3 +196,16 @@ def test_what_a_copy_waits_for(schema: Schema) -> None:
         cursor.execute("COMMIT")
     assert gtid not in str(log.open_transactions())
     log.close()
+
+
+def test_table_that_is_made_anew_while_it_is_read(schema: Schema, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are read before tables, and between them it comes back."""
+    schema.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    read_tables = tables.read_tables
+
+    def reading(connection: Any) -> dict[str, CapturedTable]:
+        monkeypatch.setattr(tables, "read_tables", read_tables)
+        return {name: replace(table, keys=()) for name, table in read_tables(connection).items()}
+
+    monkeypatch.setattr(tables, "read_tables", reading)
+    assert [table.keys for table in schema.capture().tables] == [("id",)]

@@ -25,6 +25,7 @@ __all__ = [
     "without_last_columns",
 ]
 
+_TRIES = 3
 _OWN_SCHEMAS = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _TABLES = f"""
 SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, IFNULL(DATA_LENGTH, 0), IFNULL(TABLE_ROWS, 0),
@@ -200,7 +201,17 @@ def captured_tables(
         DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
             `CAPTURED_TABLE_NOT_LOGGED`.
     """
-    tables = read_tables(connection)
+    for _ in range(_TRIES):
+        tables = read_tables(connection)
+        matching = tuple(
+            table
+            for name, table in tables.items()
+            if matches_any(name, patterns) and not matches_any(name, exclude)
+        )
+        without_key = [table.name for table in matching if not table.keys or not table.logged]
+        # A table that is dropped and made anew while it is read may look as if it had none.
+        if not without_key:
+            break
     for pattern in patterns:
         if not any(matches_any(name, [pattern]) for name in tables):
             raise DefinitionError(
@@ -209,12 +220,6 @@ def captured_tables(
                 hint="a pattern is schema.table, with * for any characters; a user sees no table without "
                 "GRANT SELECT ON schema.* TO user",
             )
-    matching = tuple(
-        table
-        for name, table in tables.items()
-        if matches_any(name, patterns) and not matches_any(name, exclude)
-    )
-    without_key = [table.name for table in matching if not table.keys]
     if without_key:
         raise DefinitionError(
             "CAPTURED_TABLE_WITHOUT_KEY",
