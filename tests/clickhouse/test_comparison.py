@@ -15,7 +15,7 @@ from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import Chunk, Intent, Recovered, TransactionState
-from tautochrone.sinks.clickhouse.comparison import Comparison
+from tautochrone.sinks.clickhouse.comparison import Comparison, ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
@@ -201,19 +201,7 @@ def test_a_moved_partition_with_other_rows_is_found_by_their_number(folder: Path
 # -- the rules ------------------------------------------------------------------------------------
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 TABLE = TableName("lake", ("shop",), "orders")
-
-
-def of_server(clock: Clock, **options: Any) -> Comparison:
-    return Comparison("mirror", ClickHouseOptions(host="ch", is_encrypted=True, **options), clock)
 
 
 def counts(comparison: Comparison) -> bool:
@@ -222,26 +210,23 @@ def counts(comparison: Comparison) -> bool:
 
 
 def test_a_restarted_server_has_to_be_proven_again() -> None:
-    clock = Clock()
-    comparison = of_server(clock)
-    comparison.seen(50, clock.now)
+    comparison = Comparison("mirror", ClickHouseOptions(host="ch", is_encrypted=True))
+    comparison.seen(ServerRun(1000, 50))
     assert not counts(comparison)
     comparison.proven(TABLE, LONG)
     assert counts(comparison)
-    clock.now += 100.4
-    assert comparison.seen(150, comparison.now())
+    # Both values are rounded.
+    for started_s in (1001, 1000, 999):
+        assert comparison.seen(ServerRun(started_s, 100))
     assert counts(comparison)
-    clock.now += 100.4
-    # It runs for as long as it could have if it had been started at once after the last answer.
-    assert not comparison.seen(100, comparison.now())
+    assert not comparison.seen(ServerRun(1002, 100))
     assert not counts(comparison)
     comparison.proven(TABLE, LONG)
     assert counts(comparison)
-    clock.now += 5
     with pytest.raises(SinkError, match="SINK_SERVER_RESTARTED"):
-        comparison.require_seen(4, comparison.now())
-    # Of one that has just started the whole seconds say too little.
-    comparison.seen(1, comparison.now())
+        comparison.require_seen(ServerRun(1500, 4))
+    # Another restart could have the same second.
+    comparison.seen(ServerRun(2000, 3))
     comparison.proven(TABLE, LONG)
     assert comparison.of(TABLE, LONG, is_new=True)[0].counts is False
 
@@ -258,7 +243,7 @@ def test_an_option_a_type_and_the_network_decide() -> None:
     ):
         values: dict[str, Any] = {"host": "ch", "is_encrypted": True, **options}
         comparison = Comparison("mirror", ClickHouseOptions(**values))
-        comparison.seen(1000, comparison.now())
+        comparison.seen(ServerRun(1000, 50))
         check, reason = comparison.of(TABLE, columns, is_new=is_new)
         assert reason.code is code
         assert check.counts is (code is ReasonCode.SINK_ROWS_HASHED_FIRST)

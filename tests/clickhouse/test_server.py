@@ -56,7 +56,7 @@ class Server:
     def await_uptime(self) -> None:
         """Wait until it has run for so long that the sink may count rows."""
         client = Client(self.port)
-        while client.rows("SELECT uptime()")[0][0] < 2:
+        while client.rows("SELECT uptime()")[0][0] < 4:
             time.sleep(0.1)
         client.close()
 

@@ -12,16 +12,16 @@ counted where nothing else can differ:
   (and each of Spark's tasks, then) is hashed, which proves it for this server, its version and its settings.
   Composite values, and dates that versions treat differently, are always hashed.
 - It is still the server of that proof. One that was restarted since, with other settings or after it lost
-  what was not on its disk, has run for a shorter time than this process counted.
+  what was not on its disk, says that it started later.
 
 Another owner does not publish rows that were only counted: what is not decided is dropped and sent again.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
@@ -30,10 +30,30 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.types import Column
 
-__all__ = ["ChunkCheck", "Comparison"]
+__all__ = ["SERVER_RUN_SQL", "ChunkCheck", "Comparison", "ServerRun"]
 
-_LEAST_UPTIME_S = 2
-"""The uptime has whole seconds: a server that has just started would look as if it had been restarted."""
+SERVER_RUN_SQL = "toInt64(toUnixTimestamp(now())) - toInt64(uptime()), uptime()"
+"""The values of a `ServerRun`."""
+
+_LEAST_UPTIME_S = 4
+"""One that ran for less could have been restarted, and its start be the same to the second."""
+
+
+class ServerRun(NamedTuple):
+    """What a server says of its process, in whole seconds.
+
+    The clock of this process does not count: it may stand still while this machine does.
+
+    Attributes:
+        started_s: of the epoch, by the server's clock.
+    """
+
+    started_s: int
+    uptime_s: int
+
+    def is_same(self, later: ServerRun) -> bool:
+        """Whether the server was not restarted between two answers. Each is right to a second."""
+        return abs(later.started_s - self.started_s) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,54 +73,38 @@ class ChunkCheck:
 
 
 class Comparison:
-    """See the module docstring. One for each server.
+    """See the module docstring. One for each server."""
 
-    Args:
-        clock: seconds that go on evenly.
-    """
-
-    def __init__(
-        self, name: str, options: ClickHouseOptions, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, name: str, options: ClickHouseOptions) -> None:
         self._name = name
         self._options = options
-        self._clock = clock
         self._proven: dict[TableName, list[tuple[str, str]]] = {}
-        self._seen_at: float | None = None
-        """When a statement was sent that the server answered with its uptime."""
+        self._run: ServerRun | None = None
+        """The server as it was seen last; None if a restart would not be noticed."""
 
     def forget(self) -> None:
         """Something went wrong: the next chunks are hashed."""
         self._proven.clear()
-        self._seen_at = None
+        self._run = None
 
-    def now(self) -> float:
-        """When a statement is sent, for `seen`."""
-        return self._clock()
-
-    def seen(self, uptime_s: int, sent_at: float) -> bool:
-        """Whether the server has run since it was seen last. If not, what was proven is forgotten.
-
-        Args:
-            uptime_s: of the server, as it answered.
-            sent_at: when that statement was sent.
-        """
+    def seen(self, run: ServerRun) -> bool:
+        """Whether the server has run since it was seen last. If not, what was proven is forgotten."""
         if self._options.folder:
             # The engine ends with this process.
             return True
-        has_run = self._seen_at is not None and uptime_s >= sent_at - self._seen_at
-        if not has_run or uptime_s < _LEAST_UPTIME_S:
+        has_run = self._run is not None and self._run.is_same(run)
+        if not has_run:
             self._proven.clear()
-        self._seen_at = None if uptime_s < _LEAST_UPTIME_S else sent_at
+        self._run = run if run.uptime_s >= _LEAST_UPTIME_S else None
         return has_run
 
-    def require_seen(self, uptime_s: int, sent_at: float) -> None:
+    def require_seen(self, run: ServerRun) -> None:
         """Refuse to publish counted rows of a server that was restarted since the transaction began.
 
         Raises:
             SinkError: `SINK_SERVER_RESTARTED`.
         """
-        if not self.seen(uptime_s, sent_at):
+        if not self.seen(run):
             raise SinkError(
                 "SINK_SERVER_RESTARTED",
                 f"Sink {self._name}: the server {self._options.address} was restarted while rows were "
@@ -117,7 +121,7 @@ class Comparison:
     @property
     def _is_watched(self) -> bool:
         """Whether a restart of the server would be noticed."""
-        return bool(self._options.folder) or self._seen_at is not None
+        return bool(self._options.folder) or self._run is not None
 
     def of(self, table: TableName, columns: Sequence[Column], *, is_new: bool) -> tuple[ChunkCheck, Reason]:
         """How chunks are compared, and why.

@@ -47,10 +47,9 @@ def staged_content(
         if len(hashed) == len(sent):
             digests = tables.staged_digests(staging, table)
         else:
-            sent_at = comparison.now()
-            uptime_s, digests = tables.counted_digests(staging, table, hashed)
-            if uptime_s is not None:
-                comparison.require_seen(uptime_s, sent_at)
+            run, digests = tables.counted_digests(staging, table, hashed)
+            if run is not None:
+                comparison.require_seen(run)
         partitions: dict[str, tuple[int, str]] = {}
         for number, partition, digest in digests:
             arrived[table, number] = _sum(arrived.get((table, number), _NO_ROWS), digest)

@@ -154,6 +154,8 @@ class _EmbeddedEngine:
                 ) from error
             try:
                 session = embedded.Session(self._folder)  # type: ignore[no-untyped-call]
+                # Threads that write answers of a few rows cost more than the queries.
+                session.query("SET output_format_parallel_formatting = 0")
             except Exception as error:
                 raise SinkError(
                     "SINK_NOT_REACHABLE",

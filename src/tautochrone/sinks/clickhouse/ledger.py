@@ -31,6 +31,7 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, Published, TransactionId, TransactionState
+from tautochrone.sinks.clickhouse.comparison import SERVER_RUN_SQL, ServerRun
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.common.steps import require_fence
@@ -67,6 +68,7 @@ _LEDGER = (
 )
 """Tables with their columns and sorting keys."""
 _NO_PIN = 2**63
+_MOST_TEXT = 100_000
 _MERGE_TREE = "ENGINE = MergeTree ORDER BY {order} SETTINGS non_replicated_deduplication_window = 0"
 
 
@@ -92,13 +94,13 @@ class Standing:
     Attributes:
         fence: the highest one.
         publication: that readers see; 0 for none.
-        uptime_s: since when the server runs.
+        run: of the server.
     """
 
     fence: Fence
     state: TransactionState
     publication: int
-    uptime_s: int
+    run: ServerRun
 
     def next_publication(self, checkpoint: CheckpointNumber) -> int:
         """The number that the rows of a new transaction carry."""
@@ -337,9 +339,9 @@ class Ledger:
         identifier = text_sql(str(transaction))
         no_pointer = "(toUInt64(0), toUInt64(0)) AS pointer"
         # One query over all three is a third cheaper for the server than three subqueries.
-        ((fence, is_published, rank, is_prepared, publication, uptime_s),) = self._engine.rows(
+        ((fence, is_published, rank, is_prepared, publication, *run),) = self._engine.rows(
             "SELECT toString(max(fence)), max(is_published), max(rank), "
-            f"max(rank = {_RANKS[_S.PREPARED]}), toString(max(pointer).2), uptime() FROM ("
+            f"max(rank = {_RANKS[_S.PREPARED]}), toString(max(pointer).2), {SERVER_RUN_SQL} FROM ("
             f"SELECT fence, 0 AS is_published, 0 AS rank, {no_pointer} FROM {self._table('taut_fences')} "
             f"UNION ALL SELECT 0, id = {identifier}, 0, (fence, publication) "
             f"FROM {self._table('taut_published')} "
@@ -351,7 +353,7 @@ class Ledger:
             state = TransactionState.COMMITTED
         elif state is TransactionState.COMMITTING and not is_prepared:
             state = TransactionState.UNKNOWN
-        return Standing(Fence(int(fence)), state, int(publication), int(uptime_s))
+        return Standing(Fence(int(fence)), state, int(publication), ServerRun(*map(int, run)))
 
     def entry(self, transaction: TransactionId) -> Entry:
         """A transaction that was begun."""
@@ -380,13 +382,36 @@ class Ledger:
         state: TransactionState,
         publication: int,
         content: Content | None = None,
+        *,
+        is_fenced: bool = False,
     ) -> None:
-        """A transaction has come to a state."""
-        values = (
-            f"{text_sql(str(intent.transaction))}, {int(fence)}, {_RANKS[state]}, {publication}, "
-            f"{_json_sql(intent.as_json())}, {_json_sql(content or {})}"
-        )
-        self._engine.run(f"INSERT INTO {self._table('taut_transactions')} VALUES ({values})")
+        """A transaction has come to a state.
+
+        Args:
+            is_fenced: only if the owner is the newest. It is one statement with the check.
+
+        Raises:
+            SinkFencedError
+        """
+        table = self._table("taut_transactions")
+        texts = f"{_json_sql(intent.as_json())}, {_json_sql(content or {})}"
+        identifier, numbers = text_sql(str(intent.transaction)), f"{_RANKS[state]}, {publication}"
+        # The server takes rows of any size, and other text up to 256 KiB.
+        if is_fenced and len(texts) > _MOST_TEXT:
+            self.require(fence)
+            is_fenced = False
+        if not is_fenced:
+            self._engine.run(f"INSERT INTO {table} VALUES ({identifier}, {int(fence)}, {numbers}, {texts})")
+            return
+        is_older = f"(SELECT max(fence) FROM {self._table('taut_fences')}) > {int(fence)}"
+        try:
+            self._engine.run(
+                f"INSERT INTO {table} SELECT {identifier}, {int(fence)} + throwIf({is_older}), {numbers}, "
+                + texts
+            )
+        except SinkError:
+            self.require(fence)
+            raise
 
     def forget_finished(self, fence: Fence) -> None:
         """Drop what older owners stored of transactions that ended."""

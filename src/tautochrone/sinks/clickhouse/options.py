@@ -61,7 +61,7 @@ class ClickHouseOptions:
     tls_ca: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
-    chunk_rows: int = 100_000
+    chunk_rows: int = 500_000
     chunk_bytes: int = 32 * 1024 * 1024
     task_rows: int = 100_000
     compare: str = "auto"
@@ -133,7 +133,7 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
         user=options.get("user") or unquote(url.username or "default"),
         password=options.get("password", ""),
         database=options.get("database") or ("" if is_embedded else path.strip("/")) or "lake",
-        chunk_rows=positive_number(name, options, "chunk_rows", 100_000, " of rows"),
+        chunk_rows=positive_number(name, options, "chunk_rows", 500_000, " of rows"),
         tls_ca=options.get("tls_ca", ""),
         tls_certificate=options.get("tls_certificate", ""),
         tls_key=options.get("tls_key", ""),

@@ -15,9 +15,8 @@ and not moved again. `maintain` folds history: see `folding`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tautochrone.errors import SinkContentError, SinkError
@@ -39,6 +38,7 @@ from tautochrone.model.sink import (
     next_state,
 )
 from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
+from tautochrone.sinks.clickhouse.begun import Begun, BegunTransactions
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
 from tautochrone.sinks.clickhouse.contents import Partitions, move_partitions, staged_content
 from tautochrone.sinks.clickhouse.engines import Engine
@@ -60,24 +60,6 @@ _MAINTAINED_EVERY = 20
 """After so many commits history is looked at; each look reads two columns of every table."""
 
 
-@dataclass(slots=True)
-class _Begun:
-    """A transaction as far as this object knows it.
-
-    Attributes:
-        stagings: the tables that it opened for it; None for a transaction that another object began.
-        is_new: nobody began it before this object did.
-    """
-
-    entry: Entry
-    stagings: set[str] | None
-    is_new: bool = False
-
-    def opened(self, *stagings: str) -> None:
-        if self.stagings is not None:
-            self.stagings.update(stagings)
-
-
 class ClickHouseSink(TransactionSteps):
     """See the module docstring."""
 
@@ -91,7 +73,7 @@ class ClickHouseSink(TransactionSteps):
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._commits_until_maintenance = 1
         self._waits = Waits(name, engine, self._tables, options)
-        self._begun: dict[TransactionId, _Begun] = {}
+        self._begun = BegunTransactions(name, self._ledger)
         self._comparison = Comparison(name, options)
         self._compared_by: dict[TableName, Reason] = {}
         self._is_only = position == "1/1"
@@ -132,16 +114,15 @@ class ClickHouseSink(TransactionSteps):
         transaction = intent.transaction
         self._begun.clear()
         self._compared_by.clear()
-        sent_at = self._comparison.now()
         standing = self._ledger.standing(transaction)
-        self._comparison.seen(standing.uptime_s, sent_at)
+        self._comparison.seen(standing.run)
         require_fence(self.name, transaction.fence, standing.fence)
         state = next_state(Operation.BEGIN, standing.state, transaction)
         self._waits.merges(list(intent.versions))
         publication = standing.next_publication(intent.checkpoint)
         self._ledger.record(intent, transaction.fence, state, publication)
         is_new = standing.state is _S.UNKNOWN
-        self._begun[transaction] = _Begun(Entry(state, publication, intent, {}), set(), is_new)
+        self._begun.add(Entry(state, publication, intent, {}), is_new=is_new)
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
@@ -151,11 +132,21 @@ class ClickHouseSink(TransactionSteps):
         return self._stage(transaction, table, [(rows, 1)], None)
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
-        state = self._next(Operation.PREPARE, transaction, transaction.fence)
-        with self._continued(transaction) as begun:
+        fence = transaction.fence
+        state = next_state(
+            Operation.PREPARE,
+            self._begun.allowed(Operation.PREPARE, transaction, fence, checked=False),
+            transaction,
+        )
+        with self._begun.continued(transaction) as begun:
             entry = begun.entry
-            content = self._compared(entry.intent, chunks, transaction.fence, begun.stagings)
-            self._ledger.record(entry.intent, transaction.fence, state, entry.publication, content)
+            try:
+                content = self._compared(entry.intent, chunks, fence, begun.stagings)
+            except SinkError:
+                # A newer owner may have renamed the staging tables.
+                self._ledger.require(fence)
+                raise
+            self._ledger.record(entry.intent, fence, state, entry.publication, content, is_fenced=True)
             self._waits.added(len(chunks))
             for table in {chunk.table for chunk in chunks if chunk.digest.hash != COUNTED}:
                 self._comparison.proven(table, self.columns(table))
@@ -163,24 +154,24 @@ class ClickHouseSink(TransactionSteps):
 
     def decide(self, transaction: TransactionId, fence: Fence) -> None:
         """From now on the transaction is committed, whatever happens. Repeatable."""
-        if self._allowed(Operation.COMMIT, transaction, fence) is _S.PREPARED:
-            with self._continued(transaction) as begun:
+        if self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False) is _S.PREPARED:
+            with self._begun.continued(transaction) as begun:
                 entry = begun.entry
-                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
+                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication, is_fenced=True)
                 begun.entry = replace(entry, state=_S.COMMITTING)
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
-        state = self._allowed(Operation.COMMIT, transaction, fence)
+        state = self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False)
         if state is _S.COMMITTED:
             return
         # Rows of a commit that somebody else began, or this object before an error, may have arrived.
         may_have_moved = state is _S.COMMITTING and transaction not in self._begun
-        with self._continued(transaction) as begun:
+        with self._begun.continued(transaction) as begun:
             entry = begun.entry
             if may_have_moved:
                 self._waits.quiet(self._tables.staged(transaction))
             elif state is not _S.COMMITTING:
-                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication)
+                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication, is_fenced=True)
             if entry.intent.replaced or may_have_moved:
                 self._ledger.require(fence)
             for table in entry.intent.replaced:
@@ -344,35 +335,8 @@ class ClickHouseSink(TransactionSteps):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _allowed(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
-        """Where a transaction is, to which the operation may be done.
-
-        Raises:
-            SinkFencedError: somebody else is the owner.
-            SinkError: `SINK_TRANSACTION_STATE`.
-        """
-        begun = self._begun.get(transaction)
-        if begun is None:
-            standing = self._ledger.standing(transaction)
-            highest, state = standing.fence, standing.state
-        else:
-            # Only the owner changes a transaction, and a newer one raises its fence first.
-            highest, state = self._ledger.highest_fence(), begun.entry.state
-        require_fence(self.name, fence, highest)
-        next_state(operation, state, transaction)
-        return state
-
     def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
-        return next_state(operation, self._allowed(operation, transaction, fence), transaction)
-
-    @contextmanager
-    def _continued(self, transaction: TransactionId) -> Iterator[_Begun]:
-        """The transaction, to go on with it. After an error it is read from the server again."""
-        begun = self._begun.pop(transaction, None) or _Begun(self._ledger.entry(transaction), None)
-        is_own = begun.stagings is not None
-        yield begun
-        if is_own:
-            self._begun[transaction] = begun
+        return next_state(operation, self._begun.allowed(operation, transaction, fence), transaction)
 
     def _require(self, fence: Fence) -> None:
         self._ledger.require(fence)
@@ -398,11 +362,11 @@ class ClickHouseSink(TransactionSteps):
 
     def open_staging(self, transaction: TransactionId, table: TableName) -> Staging:
         """An empty staging table, in the place of the one that the transaction may have."""
-        self._next(Operation.WRITE, transaction, transaction.fence)
-        with self._continued(transaction) as begun:
+        self._require_writable(transaction)
+        with self._begun.continued(transaction) as begun:
             staging = self._tables.staging(transaction, table, transaction.fence)
             check = self._check(begun, table, staging)
-            self._tables.stage(staging, table)
+            self._tables.stage(staging, table, is_new=begun.is_new_name(staging))
             # A newer owner that raised its fence before this check may not have seen the staging table.
             self._ledger.require(transaction.fence)
             begun.opened(staging)
@@ -415,8 +379,8 @@ class ClickHouseSink(TransactionSteps):
 
     def open_task_staging(self, transaction: TransactionId, table: TableName) -> OpenStaging:
         """A staging table into which tasks insert."""
-        self._next(Operation.WRITE, transaction, transaction.fence)
-        with self._continued(transaction) as begun:
+        self._require_writable(transaction)
+        with self._begun.continued(transaction) as begun:
             name = self._tables.staging(transaction, table, transaction.fence)
             staging = OpenStaging(
                 self._tables,
@@ -433,12 +397,15 @@ class ClickHouseSink(TransactionSteps):
             begun.opened(name, staging.open_name)
             return staging
 
-    def _check(self, begun: _Begun, table: TableName, staging: str) -> ChunkCheck:
-        # A statement on a staging table that was opened before may not have been answered.
-        is_new = begun.is_new and begun.stagings is not None and staging not in begun.stagings
+    def _check(self, begun: Begun, table: TableName, staging: str) -> ChunkCheck:
+        is_new = begun.is_new_name(staging)
         check, reason = self._comparison.of(table, self.columns(table), is_new=is_new)
         self._compared_by[table] = reason
         return check
+
+    def _require_writable(self, transaction: TransactionId) -> None:
+        # The fence is checked once the staging table is there.
+        self._begun.allowed(Operation.WRITE, transaction, transaction.fence, checked=False)
 
     @property
     def _chunk_server(self) -> str:

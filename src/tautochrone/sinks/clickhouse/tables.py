@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sink import Digest, TransactionId
+from tautochrone.sinks.clickhouse.comparison import SERVER_RUN_SQL, ServerRun
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
@@ -245,9 +246,10 @@ class Tables:
         """The name of the folding table: of one table and owner."""
         return f"{FOLDING_PREFIX}{_short_hash(table)}__{fence}"
 
-    def stage(self, staging: str, table: TableName) -> None:
-        """Create an empty staging table."""
-        self._engine.run(f"DROP TABLE IF EXISTS {self._qualified(staging)} SYNC")
+    def stage(self, staging: str, table: TableName, *, is_new: bool = False) -> None:
+        """Create an empty staging table, in the place of an older one unless its name is new."""
+        if not is_new:
+            self.drop(staging)
         self._engine.run(f"CREATE TABLE {self._qualified(staging)} AS {self.rows(table)}")
 
     def staged(self, transaction: TransactionId | None = None) -> list[str]:
@@ -293,24 +295,22 @@ class Tables:
 
     def counted_digests(
         self, staging: str, table: TableName, hashed: Collection[int]
-    ) -> tuple[int | None, list[tuple[int, str, Digest]]]:
-        """The server's uptime in seconds, and `staged_digests` without hashes but those of some chunks.
-
-        Without any rows the uptime is not known.
-        """
+    ) -> tuple[ServerRun | None, list[tuple[int, str, Digest]]]:
+        """`staged_digests` without hashes but those of some chunks, and the server that counted, unless it
+        has no rows."""
         counts = self._engine.rows(
-            f"SELECT {CHUNK}, _partition_id, toString(count()), uptime() "
+            f"SELECT {CHUNK}, _partition_id, toString(count()), {SERVER_RUN_SQL} "
             f"FROM {self._qualified(staging)} GROUP BY {CHUNK}, _partition_id"
         )
         digests = {
-            (int(number), partition): Digest(int(rows), COUNTED) for number, partition, rows, _ in counts
+            (int(number), partition): Digest(int(rows), COUNTED) for number, partition, rows, *_ in counts
         }
         if hashed:
             for number, partition, digest in self.staged_digests(staging, table, hashed):
                 if number in hashed:
                     digests[number, partition] = digest
-        uptime_s = int(counts[0][3]) if counts else None
-        return uptime_s, [(*key, digest) for key, digest in digests.items()]
+        run = ServerRun(*map(int, counts[0][3:])) if counts else None
+        return run, [(*key, digest) for key, digest in digests.items()]
 
     def staged_chunks(self, staging: str) -> set[int]:
         """The numbers of the chunks of a staging table."""
