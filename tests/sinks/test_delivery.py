@@ -26,6 +26,7 @@ from tautochrone.errors import (
 )
 from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.delivery import DeliveryState, SinkDeclaration
+from tautochrone.model.driver_reads import CollectedChange
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import Fence, TableName, Version
@@ -76,6 +77,12 @@ class Table:
             ancestors.append(version)
             version = self.parent[version]
         return ancestors
+
+    def collected_change(self, old: Version, new: Version) -> CollectedChange | Reason:
+        change = self.changed_rows(None, old, new)
+        if change.added is None and change.removed is None:
+            return CollectedChange()
+        return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location="memory")
 
     def changed_rows(self, _session: Any, old: Version, new: Version) -> RowChange:
         chain = self.ancestors(new)
@@ -199,9 +206,10 @@ def test_deltas_follow_the_checkpoints(world: World) -> None:
     assert len(first["replaced"]) == 2
     assert {reason["reason_code"] for reason in first["replaced_reasons"]} == {"SINK_HAS_NO_ROWS"}
     assert not any(event["replaced"] for event in later)
-    # Only orders had rows on both sides, and only at the second checkpoint.
+    # Both tables changed at the second checkpoint, only lines at the third.
     left = [[(e["dataset"], e["reason_code"]) for e in event["left_to_spark"]] for event in (first, *later)]
-    assert left == [[], [(str(ORDERS), "COLUMN_COMPARED_BY_SPARK")], []]
+    code = "STORAGE_NOT_LOCAL"
+    assert list(map(sorted, left)) == [[], [(str(LINES), code), (str(ORDERS), code)], [(str(LINES), code)]]
 
 
 def test_a_sink_without_news_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from tautochrone.model.commit_metadata import CommitMetadata
+from tautochrone.model.driver_reads import AppendedRows, CollectedChange
 from tautochrone.model.maintenance import Compacted, Dropped, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason
@@ -34,7 +35,6 @@ __all__ = [
     "NO_VERSION",
     "POSITION_COLUMN",
     "RESERVED_COLUMNS",
-    "AppendedRows",
     "ChangeKind",
     "CommitMetadata",
     "Committed",
@@ -98,19 +98,6 @@ class Staged:
     rows: int
     at_ms: int
     left_to_spark: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AppendedRows:
-    """Rows that came to a table.
-
-    Attributes:
-        counts: their number by the value of a column.
-        bytes: of all of them in memory; None: more than was asked for.
-    """
-
-    counts: Mapping[str | None, int]
-    bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +232,14 @@ class LakeTable(ReadableTable, Protocol):
         Spark job; or why only Spark counts them. Only valid when the change between them is `APPEND`.
 
         Their bytes are counted up to `max_bytes`, which reads all columns; with 0 only that column is read.
+        """
+
+    def collected_change(self, old: Version, new: Version) -> CollectedChange | Reason:
+        """`changed_rows` as Arrow tables that this process reads from the data files, without a Spark job; or
+        why only Spark reads them.
+
+        Raises:
+            HistoryLostError: what happened between the versions is unknown.
         """
 
     def fork(self) -> Fork:

@@ -65,7 +65,7 @@ MAX_ARROW_ROWS = 250_000
 MAX_ARROW_BYTES = 100_000_000
 """Events of a captured table, and bytes of the new rows of its log, that Spark computes once and hands to the
 driver as Arrow, which writes the rows that come. More events are computed twice by Spark: first their keys,
-then the rows that come."""
+then the rows that come. Changed rows of a table that have more bytes go to sinks by Spark's jobs."""
 
 MAX_SINGLE_TASK_ROWS = 50_000
 """A node whose leaves have at most this many rows each is grouped, sorted and joined in one task, without a
@@ -106,9 +106,10 @@ MAX_PRUNING_COLUMNS = 3
 
 MAX_DRIVER_LOOKUP_FILES = 100
 MAX_DRIVER_LOOKUP_BYTES = 256_000_000
-"""Data files, and bytes of their key columns, in which the driver itself looks for the rows of keys. In more
-of them a Spark job looks. The driver reads 80 MB of keys in 0.2 CPU seconds; a merge with a Spark job took
-1.3 CPU seconds more than one of as many rows into a tenth of the table."""
+"""Data files, and bytes of their key columns, in which the driver itself looks for the rows of keys; also
+those of changed rows that it reads for a sink. In more of them a Spark job looks. The driver reads 80 MB of
+keys in 0.2 CPU seconds; a merge with a Spark job took 1.3 CPU seconds more than one of as many rows into a
+tenth of the table."""
 
 MAX_DRIVER_LOOKUP_REMOTE_BYTES = 8_000_000
 """The same where files are not on this machine: they are fetched as a whole then."""

@@ -157,6 +157,18 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.MANY_ROWS_DELETED: (
         "{rows} rows of {file} are deleted, more than the {limit} whose positions the driver reads"
     ),
+    ReasonCode.CHANGE_IN_MANY_FILES: (
+        "the change is in {files} data files, more than the {limit} that the driver reads"
+    ),
+    ReasonCode.CHANGE_IN_LARGE_FILES: (
+        "the data files of the change have more bytes than the {limit} that the driver reads"
+    ),
+    ReasonCode.CHANGE_IN_LARGE_REMOTE_FILES: (
+        "the data files of the change are on other storage and have {bytes} bytes, more than the {limit} "
+        "that the driver fetches"
+    ),
+    ReasonCode.CHANGED_ROWS_LARGE: "the changed rows have more bytes than {limit}",
+    ReasonCode.COLUMN_READ_BY_SPARK: "values of {column} in {source} are of a type that Spark reads only",
     ReasonCode.FILE_NOT_READ: "the driver could not read {file}: {text}",
     ReasonCode.FILES_TAKEN: "its version {version} may have taken them already",
     ReasonCode.ROWS_NOT_ON_DRIVER: "its rows are computed by executors, or need a cast or a check",

@@ -20,6 +20,7 @@ from tautochrone.errors import ConflictError, FencedError, HistoryLostError, Lak
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import LakeTable, Staged, TableDefinition
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import Reason
 from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, commit_metadata
 
 __all__ = ["ChangeBench", "ChangeConformance", "every_type", "every_value", "local", "spark_jobs"]
@@ -71,7 +72,15 @@ class ChangeBench(LakeBench):
         assert not removed - (before + added)
         assert before + added - removed == after
         assert change.rows >= added.total() + removed.total()
+        collected = table.collected_change(old, new)
+        if not isinstance(collected, Reason):
+            came, left = self.arrow_bag(collected.added), self.arrow_bag(collected.removed)
+            assert (came - left, left - came) == (added - removed, removed - added)
         return added, removed, change.rows
+
+    @staticmethod
+    def arrow_bag(rows: Any) -> Bag:
+        return Counter() if rows is None else Counter(tuple(row.values()) for row in rows.to_pylist())
 
 
 class ChangeConformance(ChangeBench):

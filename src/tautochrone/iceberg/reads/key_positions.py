@@ -19,7 +19,7 @@ from tautochrone.iceberg.changes.tasks import planned
 from tautochrone.iceberg.java.api import Iceberg, first_line
 from tautochrone.iceberg.java.arrow_types import arrow_type
 from tautochrone.iceberg.java.durable import local_folder
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.reads.left_to_spark import LeftToSpark, deleted_positions
 from tautochrone.iceberg.reads.parquet_files import names_by_id, opened
 from tautochrone.model import limits
 from tautochrone.model.names import Version
@@ -42,14 +42,6 @@ class _KeyColumn:
     iceberg_type: str
     arrow_type: Any
     values: Any
-
-
-class _LeftToSpark(Exception):  # noqa: N818
-    """A Spark query must find the rows, for this reason."""
-
-    def __init__(self, code: ReasonCode, **params: Any) -> None:
-        super().__init__(code)
-        self.reason = Reason.of(code, **params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +71,26 @@ def positions_of_keys(iceberg: Iceberg, table: Any, version: Version, keys: Any)
         return KeyPositions({}, {})
     try:
         return _positions(iceberg, table, version, _key_columns(table, keys))
-    except _LeftToSpark as left:
+    except LeftToSpark as left:
         return left.reason
 
 
 def _positions(iceberg: Iceberg, table: Any, version: Version, columns: Sequence[_KeyColumn]) -> KeyPositions:
     """
     Raises:
-        _LeftToSpark: a query must find them.
+        LeftToSpark: a query must find them.
     """
     functions = iceberg.functions
     tasks = planned(functions, table, version, condition=_condition(iceberg, columns))
     paths = functions.task_paths(tasks)
     if len(paths) > limits.MAX_DRIVER_LOOKUP_FILES:
-        raise _LeftToSpark(
+        raise LeftToSpark(
             ReasonCode.KEYS_IN_MANY_FILES, files=len(paths), limit=limits.MAX_DRIVER_LOOKUP_FILES
         )
     if any(local_folder(path) is None for path in paths):
         file_bytes, limit = functions.task_bytes(tasks), limits.MAX_DRIVER_LOOKUP_REMOTE_BYTES
         if file_bytes > limit:
-            raise _LeftToSpark(ReasonCode.KEYS_IN_LARGE_REMOTE_FILES, bytes=file_bytes, limit=limit)
+            raise LeftToSpark(ReasonCode.KEYS_IN_LARGE_REMOTE_FILES, bytes=file_bytes, limit=limit)
     finder = _Finder(columns)
     matches: dict[str, list[int]] = {}
     tasks_of_matches: dict[str, Any] = {}
@@ -108,13 +100,14 @@ def _positions(iceberg: Iceberg, table: Any, version: Version, columns: Sequence
                 positions = finder.positions(file, path)
             if positions:
                 task = tasks_of_matches[path] = tasks.get(number)
-                positions = _without_deleted(iceberg, table, task, path, positions)
+                deleted = deleted_positions(iceberg, table, task, path)
+                positions = [position for position in positions if position not in deleted]
         except (pa.ArrowException, OSError, Py4JError) as error:
             # Spark reads the file in its way, or says what is wrong with it.
             file_format = str(tasks.get(number).file().format())
             if file_format != _PARQUET:
-                raise _LeftToSpark(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format) from error
-            raise _LeftToSpark(ReasonCode.FILE_NOT_READ, file=path, text=first_line(error)) from error
+                raise LeftToSpark(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format) from error
+            raise LeftToSpark(ReasonCode.FILE_NOT_READ, file=path, text=first_line(error)) from error
         if positions:
             matches[path] = positions
     return KeyPositions(matches, tasks_of_matches)
@@ -123,21 +116,21 @@ def _positions(iceberg: Iceberg, table: Any, version: Version, columns: Sequence
 def _key_columns(table: Any, keys: Any) -> list[_KeyColumn]:
     """
     Raises:
-        _LeftToSpark: the type of a column is not compared here.
+        LeftToSpark: the type of a column is not compared here.
     """
     fields, columns = table.schema().asStruct(), []
     for name in keys.column_names:
         field = fields.caseInsensitiveField(name)
         if field is None:
-            raise _LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_TABLE, column=name)
+            raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_TABLE, column=name)
         iceberg_type = str(field.type())
         as_arrow = arrow_type(iceberg_type)
         if as_arrow is None:
-            raise _LeftToSpark(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=name, type=iceberg_type)
+            raise LeftToSpark(ReasonCode.COLUMN_COMPARED_BY_SPARK, column=name, type=iceberg_type)
         try:
             values = _comparable(keys.column(name), as_arrow).combine_chunks()
         except pa.ArrowException as error:
-            raise _LeftToSpark(ReasonCode.VALUES_CAST_BY_SPARK, text=first_line(error)) from error
+            raise LeftToSpark(ReasonCode.VALUES_CAST_BY_SPARK, text=first_line(error)) from error
         field_id = int(field.fieldId())
         columns.append(_KeyColumn(str(field.name()), field_id, iceberg_type, as_arrow, values))
     return columns
@@ -196,7 +189,7 @@ class _Finder:
     def positions(self, file: Any, path: str) -> list[int]:
         """
         Raises:
-            _LeftToSpark: the file has no ids of columns or not all of the key's columns, or is too large.
+            LeftToSpark: the file has no ids of columns or not all of the key's columns, or is too large.
         """
         names = self._names(file, path)
         self._count_bytes(file, names)
@@ -234,7 +227,7 @@ class _Finder:
         name_of_id = names_by_id(file)
         for column in self._columns:
             if column.field_id not in name_of_id:
-                raise _LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
+                raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
         return [name_of_id[column.field_id] for column in self._columns]
 
     def _count_bytes(self, file: Any, names: Sequence[str]) -> None:
@@ -246,25 +239,4 @@ class _Finder:
                 if chunk.path_in_schema in names:
                     self._bytes_left -= chunk.total_uncompressed_size
         if self._bytes_left < 0:
-            raise _LeftToSpark(ReasonCode.KEY_COLUMNS_LARGE, limit=limits.MAX_DRIVER_LOOKUP_BYTES)
-
-
-def _without_deleted(
-    iceberg: Iceberg, table: Any, task: Any, path: str, positions: Sequence[int]
-) -> list[int]:
-    """
-    Raises:
-        _LeftToSpark: rows of the file are deleted by value, or very many are deleted.
-    """
-    deletes = items(task.deletes())
-    if not deletes:
-        return list(positions)
-    if any(str(delete.content()) == "EQUALITY_DELETES" for delete in deletes):
-        raise _LeftToSpark(ReasonCode.ROWS_DELETED_BY_VALUE, file=path)
-    loader = iceberg.api.data.BaseDeleteLoader(iceberg.functions.input_files(table.io()))
-    deleted = loader.loadPositionDeletes(task.deletes(), path)
-    count, limit = int(deleted.cardinality()), limits.MAX_DELETION_VECTOR_POSITIONS
-    if count > limit:
-        raise _LeftToSpark(ReasonCode.MANY_ROWS_DELETED, file=path, rows=count, limit=limit)
-    gone = set(iceberg.functions.positions(deleted))
-    return [position for position in positions if position not in gone]
+            raise LeftToSpark(ReasonCode.KEY_COLUMNS_LARGE, limit=limits.MAX_DRIVER_LOOKUP_BYTES)

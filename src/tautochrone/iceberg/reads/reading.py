@@ -14,11 +14,12 @@ from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, load
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.reads.appended_rows import appended_rows
+from tautochrone.iceberg.reads.collected_change import collected_append, collected_change
 from tautochrone.iceberg.reads.refs import tags
 from tautochrone.iceberg.reads.reverting import companions_at, merged_commit_metadata_at
+from tautochrone.model.driver_reads import AppendedRows, CollectedChange
 from tautochrone.model.effects import Effects
 from tautochrone.model.lake import (
-    AppendedRows,
     ChangeKind,
     CommitMetadata,
     Fork,
@@ -139,6 +140,20 @@ class IcebergReading:
         self._iceberg.activate(session)
         reader = session.read.options(**self.read_options(old, new))
         return RowChange(added=reader.table(self._name.sql), rows=rows)
+
+    def collected_change(self, old: Version, new: Version) -> CollectedChange | Reason:
+        loaded = self._loaded_with(old, new)
+        change = change_between(self._name, loaded.metadata, old, new)
+        if change.kind is ChangeKind.UNKNOWN:
+            raise HistoryLostError("HISTORY_LOST", str(change.reason))
+        if change.kind is ChangeKind.NONE:
+            return CollectedChange()
+        if change.kind is ChangeKind.CHANGED or old == NO_VERSION:
+            return collected_change(self._iceberg, self._name, loaded, old, new)
+        rows = rows_appended(loaded, old, new)
+        if not rows:
+            return CollectedChange()
+        return collected_append(self._iceberg, loaded, old, new, rows)
 
     def appended_rows(self, old: Version, new: Version, column: str, max_bytes: int) -> AppendedRows | Reason:
         table = self._loaded_with(old, new).table
