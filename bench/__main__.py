@@ -22,6 +22,7 @@ from bench import (
     report,
     revise,
     service,
+    sink_costs,
     sinks,
     tpch,
 )
@@ -55,6 +56,7 @@ _IN_ONE_SPARK = (
 )
 _CLUSTER = "cluster"
 _SERVICE = "service"
+_SINK_COSTS = "sink_costs"
 
 
 def main() -> None:
@@ -77,7 +79,7 @@ def main() -> None:
     add("--change-rate", type=int, default=5_000, help="changes a second of ten captured tables")
     add("--seconds", type=int, default=120, help="of changes that are measured, after a minute of others")
     add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
-    parts = (*_IN_ONE_SPARK, _SERVICE, _CLUSTER)
+    parts = (*_IN_ONE_SPARK, _SINK_COSTS, _SERVICE, _CLUSTER)
     add("--only", choices=parts, nargs="+", default=parts[:-1], help=f"{_CLUSTER} is only run when named")
     add("--folder", type=Path, default=Path(".work/bench"), help="data and results")
     options = parser.parse_args()
@@ -91,6 +93,8 @@ def main() -> None:
             results,
             folder,
         )
+    if _SINK_COSTS in options.only:
+        _run({_SINK_COSTS: lambda: sink_costs.measure(folder)}, results, folder)
     if _SERVICE in options.only:
         _run({_SERVICE: lambda: service.measure(folder)}, results, folder)
     named = [name for name in options.only if name in _IN_ONE_SPARK]

@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as compute
-from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
-from bench.running import cpu_s, cpu_since
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, TransactionId
@@ -82,7 +80,6 @@ class Cost:
 class Mirror:
     """A sink of the embedded engine, and a plain table of the same structure."""
 
-    spark: SparkSession
     folder: Path
     database: str
     engine: Engine
@@ -92,7 +89,7 @@ class Mirror:
     checkpoint: int = field(default=0)
 
     @classmethod
-    def open(cls, spark: SparkSession, folder: Path, database: str, compare: str = "auto") -> Mirror:
+    def open(cls, folder: Path, database: str, compare: str = "auto") -> Mirror:
         options = clickhouse_options(
             "bench",
             {
@@ -111,11 +108,11 @@ class Mirror:
         sink.ensure(mirrored, _SCHEMA, (), _FENCE)
         tables = Tables("bench", engine, options)
         engine.run(f"CREATE TABLE {database}.plain AS {tables.rows(mirrored)}")
-        return cls(spark, folder, database, engine, sink, tables, mirrored)
+        return cls(folder, database, engine, sink, tables, mirrored)
 
     def beside(self, database: str, compare: str = "auto") -> Mirror:
         """Another sink in the same engine."""
-        return Mirror.open(self.spark, self.folder, database, compare)
+        return Mirror.open(self.folder, database, compare)
 
     def drop(self) -> None:
         """Close the sink and forget its rows."""
@@ -146,10 +143,10 @@ class Mirror:
         self.sink.commit(transaction, _FENCE)
 
     def cost(self, work: Callable[[], object]) -> Cost:
-        before, started = cpu_s(self.spark), time.perf_counter()
+        before, started = time.process_time(), time.perf_counter()
         work()
         wall_s = time.perf_counter() - started
-        return Cost(wall_s, sum(cpu_since(self.spark, before).values()))
+        return Cost(wall_s, time.process_time() - before)
 
     def rows(self, table: str) -> int:
         ((count,),) = self.engine.rows(f"SELECT toString(count()) FROM {self.database}.{table}")

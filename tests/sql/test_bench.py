@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import cdc, checkpoint, fixed, hops, idle, ingest, report, revise, service, sinks, tpch
+from bench import cdc, checkpoint, fixed, hops, idle, ingest, report, revise, service, sink_costs, sinks, tpch
 from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
@@ -125,29 +125,30 @@ def test_smallest_bench_of_capture(tmp_path: Path, spark: SparkSession) -> None:
     assert "Debezium and MERGE are not measured: not in tests" in text
 
 
+def test_smallest_bench_of_transactions(tmp_path: Path) -> None:
+    results = sink_costs.measure(tmp_path, sizes=(100, 1000), rounds=1, rates=(1,), intervals_s=(30, 60))
+    assert [each["transactions"] for each in results["intervals"]] == [2, 1]
+    small, large = results["sizes"]
+    assert small["keyed_to_append"]["wall_s"] > 0
+    assert large["rows"] == 1000
+    text = report.table({"sink_costs": results})
+    assert "1 rows/s, every 60 s:  1 transactions" in text
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_sinks(tmp_path: Path, spark: SparkSession) -> None:
     results = sinks.measure(
         spark,
         tmp_path,
-        sizes=(100, 1000),
-        rounds=1,
-        rates=(1,),
-        intervals_s=(30, 60),
         files=1,
         file_rows=10,
         task_rows=100,
         task_counts=(2,),
         chunk_sizes=(20,),
     )
-    assert [each["transactions"] for each in results["intervals"]] == [2, 1]
-    small, large = results["sizes"]
-    assert small["keyed_to_append"]["wall_s"] > 0
-    assert large["rows"] == 1000
     assert 0 < results["pointer_p50_ms"] <= results["pointer_p95_ms"]
     text = report.table({"sinks": results})
     assert "10 rows from the published checkpoint to the sink's pointer" in text
-    assert "1 rows/s, every 60 s:  1 transactions" in text
     # Each of the two tasks has 50 rows.
     assert "2 tasks,     20 rows:   6 chunks" in text
