@@ -39,8 +39,8 @@ class ClickHouseOptions:
         database: created if it is missing.
         tls_ca: a file with the certificates of authorities to trust; empty for the usual ones.
         tls_certificate: a file with the certificate that the client shows, and `tls_key` that of its key.
-        chunk_rows: rows of one insert at most.
-        chunk_bytes: bytes of one insert at most, unless one row is larger.
+        chunk_rows: rows of one insert at most. Each chunk is a part, which costs to move and to look at.
+        chunk_bytes: about how many bytes one insert has at most.
         task_rows: more changed rows of a table than this are inserted by Spark's tasks; 0: never.
         compare: how staged rows are compared with what was sent: see `comparison`.
         max_parts: with more parts in a partition of a table, deliveries wait until some are merged.

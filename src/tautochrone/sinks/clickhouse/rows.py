@@ -181,9 +181,10 @@ class Batch:
         )
 
     def pieces(self, max_bytes: int, max_rows: int | None = None) -> list[Batch]:
-        """The rows in batches of about so many bytes and so many rows at most."""
-        size, count = self.size, len(self)
-        step = count if size <= max_bytes else count * max_bytes // size
+        """The rows in batches of about so many bytes each, all of the same size, and so many rows at most."""
+        count = len(self)
+        # Rounded, so that a batch a little above the limit does not get a small one beside it.
+        step = -(-count // max(1, round(self.size / max_bytes)))
         step = max(1, step if max_rows is None else min(step, max_rows))
         if step >= count:
             return [self]
