@@ -25,7 +25,7 @@ __all__ = ["measure_state"]
 _CAPTURE = """
 from tautochrone.sources import postgresql
 
-postgresql.capture("bank", url="{url}", tables="public.*", log_retention={retention})
+postgresql.capture("bank", url="{url}", tables="public.*", {more})
 """
 _MAINTENANCE = "[maintenance]\nkeep_last = 1\nkeep = '0s'\nevery = '0s'\nhistory = '0s'\nmin_versions = 1\n"
 _TIMES_AS_LARGE = 10
@@ -37,7 +37,12 @@ _SPREADS = {
 
 
 def measure_state(
-    spark: SparkSession, folder: Path, rows: int = 1_000_000, changes: int = 1_000, rounds: int = 4
+    spark: SparkSession,
+    folder: Path,
+    rows: int = 1_000_000,
+    mode: str = "full",
+    changes: int = 1_000,
+    rounds: int = 4,
 ) -> dict[str, Any]:
     """Bytes while two tables are copied and afterwards, and times of checkpoints that change a few of their
     rows.
@@ -46,6 +51,7 @@ def measure_state(
         spark: a warm session.
         folder: of the pipeline.
         rows: of one table; the other has ten times as many.
+        mode: of the capture.
         changes: rows that are updated in a checkpoint.
         rounds: checkpoints that are measured of each table and each spread of keys, after another one.
     """
@@ -67,7 +73,7 @@ def measure_state(
                     "SELECT i, md5(i::text), (random() * 1e6)::numeric(12, 2), now() - random() * "
                     f"interval '1 year' FROM generate_series(0, {count - 1}) i"
                 )
-            pipeline.write("definitions/bank.py", _CAPTURE.format(url=url, retention=None))
+            pipeline.write("definitions/bank.py", _CAPTURE.format(url=url, more=f"mode={mode!r}"))
             with _watched(connection) as most, _timed(spark) as copy:
                 _completed(pipeline.run())
             states = {"copied": _stored(pipeline, connection)}
@@ -77,7 +83,8 @@ def measure_state(
             deleted = rows // 10
             _completed(pipeline.run())
             states["deleted"] = _stored(pipeline, connection)
-            pipeline.write("definitions/bank.py", _CAPTURE.format(url=url, retention="'0s'"))
+            if mode == "full":
+                pipeline.write("definitions/bank.py", _CAPTURE.format(url=url, more="log_retention='0s'"))
             pipeline.write("tautochrone.toml", _MAINTENANCE)
             pipeline.reload()
             for _ in range(2):
@@ -98,6 +105,7 @@ def measure_state(
             )
     return {
         "rows": sizes,
+        "mode": mode,
         "changes": changes,
         "deleted": deleted,
         "copy": copy,

@@ -168,12 +168,13 @@ def _cdc_state(part: dict[str, Any]) -> list[str]:
         "copied": "after the copy",
         "merged": f"after checkpoints with {part['changes']} changes each",
         "deleted": f"after {part['deleted']:,} deletions",
-        "shortened": "after maintenance with log_retention='0s'",
+        "shortened": "after maintenance, which drops what all tables have from the log",
     }
     copy, most = part["copy"], part["most"]
     lines = [
-        f"captured tables of {part['rows']['small']:,} and {part['rows']['large']:,} rows, copied in "
-        f"{copy['wall_s']:.0f} s with {copy['cpu_s']:.0f} CPU seconds; MB below are of 10^6 bytes",
+        f"captured tables of {part['rows']['small']:,} and {part['rows']['large']:,} rows, mode "
+        f"{part['mode']}, copied in {copy['wall_s']:.0f} s with {copy['cpu_s']:.0f} CPU seconds; MB below "
+        "are of 10^6 bytes",
         f"at most while they are copied: Python {most['python_bytes'] / 1e6:.0f} MB more than before, "
         f"the database's log {most['slot_bytes'] / 1e6:.1f} MB",
     ]
@@ -188,7 +189,8 @@ def _cdc_state(part: dict[str, Any]) -> list[str]:
             f"{text}: {tables}; JVM {state['jvm_bytes'] / 1e6:.0f} MB, database's log "
             f"{state['slot_bytes'] / 1e6:.1f} MB"
         )
-    log = next(t["bytes"] for name, t in part["states"]["copied"]["tables"].items() if name.endswith("_log"))
+    stored = part["states"]["copied"]["tables"].items()
+    log = next(entry["bytes"] for name, entry in stored if name.endswith("_log"))
     lines.append(f"the log holds {log / million / 1e6:.1f} MB for a million copied rows")
     for spread, entry in part["merges"].items():
         small, large, times = entry["small"], entry["large"], entry["grows_by"]
