@@ -200,3 +200,19 @@ def test_unknown_types_are_refused(schema: Schema) -> None:
     with pytest.raises(DefinitionError, match=r"type (uuid|vector.*) of its column u") as raised:
         require_known_types(schema.capture().tables[0], "test")
     assert raised.value.error_class == "CAPTURED_TYPE_NOT_SUPPORTED"
+
+
+def test_two_tables_with_one_name_are_refused(schema: Schema) -> None:
+    """A dot joins schema and table, and both names may have dots."""
+    other = f"{schema.name}.a"
+    try:
+        schema.run(
+            "CREATE TABLE `a.b` (id INT PRIMARY KEY)",
+            f"CREATE DATABASE `{other}`",
+            f"CREATE TABLE `{other}`.b (id INT PRIMARY KEY)",
+        )
+        with pytest.raises(DefinitionError, match=f"two tables that are both {other}.b") as raised:
+            schema.capture()
+    finally:
+        schema.run(f"DROP DATABASE IF EXISTS `{other}`")
+    assert raised.value.error_class == "CAPTURED_TABLE_NAME_TAKEN"

@@ -28,6 +28,12 @@ from .test_change_log import capture_of, error_class, rows, url_of
             "sales.orders",
             "public.sales_orders",
         ),
+        (
+            'CREATE SCHEMA a; CREATE TABLE a."b.c" (id int PRIMARY KEY); '
+            'CREATE SCHEMA "a.b"; CREATE TABLE "a.b".c (id int PRIMARY KEY)',
+            "a.b.c",
+            "two tables",
+        ),
     ],
 )
 def test_tables_with_one_name_in_the_lake_are_refused(

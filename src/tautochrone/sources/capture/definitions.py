@@ -29,6 +29,7 @@ __all__ = [
     "matches_any",
     "patterns_of",
     "properties_of",
+    "require_own_names",
 ]
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
@@ -95,6 +96,25 @@ def check_datasets(capture: str, datasets: Sequence[tuple[str, str]]) -> None:
                 f"{other}",
                 hint=f"leave it out with exclude=[{relation!r}], or rename it in the database",
             )
+
+
+def require_own_names(capture: str, shared: Sequence[str]) -> None:
+    """
+    Args:
+        shared: names, as schema and table joined by a dot, that two tables have.
+
+    Raises:
+        DefinitionError: `CAPTURED_TABLE_NAME_TAKEN`.
+
+    >>> require_own_names("shop", [])
+    """
+    if shared:
+        raise DefinitionError(
+            "CAPTURED_TABLE_NAME_TAKEN",
+            f"The capture {capture} has two tables that are both {shared[0]}: their names, or those of their "
+            "schemas, have dots",
+            hint=f"leave both out with exclude=[{shared[0]!r}], or rename one of them in the database",
+        )
 
 
 def patterns_of(patterns: str | Sequence[str]) -> Sequence[str]:

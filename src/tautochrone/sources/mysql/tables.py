@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tautochrone.errors import DefinitionError
-from tautochrone.sources.capture.definitions import matches_any
+from tautochrone.sources.capture.definitions import matches_any, require_own_names
 from tautochrone.sources.mysql.connection import Address, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.foreign_keys import unlogged_foreign_keys
@@ -81,6 +81,7 @@ class CapturedTable:
         engine: of storage.
         bytes, rows: roughly.
         is_versioned: it keeps what its rows were, `WITH SYSTEM VERSIONING` of MariaDB.
+        shares_name: the `name` of another table is the same.
     """
 
     schema: str
@@ -91,6 +92,7 @@ class CapturedTable:
     bytes: int = 0
     rows: int = 0
     is_versioned: bool = False
+    shares_name: bool = False
 
     @property
     def name(self) -> str:
@@ -168,7 +170,7 @@ def read_tables(connection: Any) -> dict[str, CapturedTable]:
     keys: dict[tuple[str, str], list[str]] = {}
     for schema, table, name in fetch(connection, _KEYS):
         keys.setdefault((schema, table), []).append(name)
-    tables = {}
+    tables: dict[str, CapturedTable] = {}
     for schema, table, engine, size, rows, versioned in fetch(connection, _TABLES):
         captured = CapturedTable(
             schema,
@@ -180,7 +182,7 @@ def read_tables(connection: Any) -> dict[str, CapturedTable]:
             int(rows),
             str(versioned) == "1",
         )
-        tables[captured.name] = captured
+        tables[captured.name] = replace(captured, shares_name=captured.name in tables)
     return tables
 
 
@@ -199,7 +201,7 @@ def captured_tables(
 
     Raises:
         DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
-            `CAPTURED_TABLE_NOT_LOGGED`.
+            `CAPTURED_TABLE_NAME_TAKEN`; `CAPTURED_TABLE_NOT_LOGGED`.
     """
     for _ in range(_TRIES):
         tables = read_tables(connection)
@@ -226,6 +228,7 @@ def captured_tables(
             f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
             hint="give them a primary key, or leave them out with exclude=[…]",
         )
+    require_own_names(capture, [table.name for table in matching if table.shares_name])
     followed = {table.name for table in matching} if follows_cascades else set()
     for table in matching:
         require_logged(connection, table, capture, followed)

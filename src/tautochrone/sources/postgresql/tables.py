@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from tautochrone.errors import DefinitionError
-from tautochrone.sources.capture.definitions import matches_any
+from tautochrone.sources.capture.definitions import matches_any, require_own_names
 from tautochrone.sources.postgresql.messages import Column, Relation
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
@@ -104,6 +104,7 @@ class CapturedTable:
         partitions: of a partitioned table, below each other too; None: it is no such table.
         taken: names in lower case of the columns that the lake's table takes; None: of all.
         ignored: names of the other columns that it has.
+        shares_name: the `name` of another table is the same.
     """
 
     schema: str
@@ -124,6 +125,7 @@ class CapturedTable:
     partitions: tuple[Partition, ...] | None = None
     taken: frozenset[str] | None = None
     ignored: frozenset[str] = frozenset()
+    shares_name: bool = False
 
     @property
     def name(self) -> str:
@@ -249,7 +251,7 @@ def read_tables(
     connection: psycopg.Connection, publication: str, *, with_sizes: bool = False
 ) -> dict[str, CapturedTable]:
     """All tables of the database that could be captured, by name. Their sizes cost more than all the rest."""
-    tables = {}
+    tables: dict[str, CapturedTable] = {}
     query = _QUERY.replace("{partitions}", PARTITIONS_SQL)
     has_schemas = connection.info.server_version >= 150000
     query = query.replace("{schema_membership}", _SCHEMA_MEMBERSHIP if has_schemas else "''")
@@ -295,7 +297,7 @@ def read_tables(
             if is_partitioned
             else None,
         )
-        tables[captured.name] = captured
+        tables[captured.name] = replace(captured, shares_name=captured.name in tables)
     return tables
 
 
@@ -305,7 +307,8 @@ def captured_tables(
     """The tables that a pattern matches, such as `public.*` or `*.orders`.
 
     Raises:
-        DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`.
+        DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
+            `CAPTURED_TABLE_NAME_TAKEN`.
     """
     for pattern in patterns:
         if not any(matches_any(name, [pattern]) for name in tables):
@@ -328,4 +331,5 @@ def captured_tables(
             "partitions must have too; or take equal rows as they are: "
             f"ALTER TABLE {without_key[0]} REPLICA IDENTITY FULL; or leave them out with exclude=[…]",
         )
+    require_own_names(capture, [table.name for table in matching if table.shares_name])
     return matching
