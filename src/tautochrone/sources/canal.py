@@ -28,6 +28,7 @@ from tautochrone.sources.json_events import (
     change_events,
     checked,
     columns_of,
+    operation_of,
     parsed,
     sent_columns,
     without_other_tables,
@@ -61,7 +62,7 @@ def events(
         keys: those of the AUTO CDC flow.
         ordered_by: what orders the changes of a row. `commit_ts`: TiCDC's `_tidb.commitTs`, wherever and
             however often Kafka holds them; it needs `enable-tidb-extension=true`. `offset`: the records'
-            offsets, then the rows' places in the message, which is right as long as all records of a table
+            offsets, then the rows' positions in the message, which is right as long as all records of a table
             stay in one partition and are written once. Canal has no better: its times have whole seconds
             and are not in the order of commits.
         table: `database.table`, of a topic that has several.
@@ -93,8 +94,7 @@ def events(
     rows = without_other_tables(named, table).where(~left_out)
     # A message without rows keeps one, whose key is NULL: AUTO CDC refuses it.
     exploded = rows.select("*", sf.posexplode_outer("event.data").alias("number", "row"))
-    operations = sf.create_map(*(sf.lit(text) for pair in _OPERATIONS.items() for text in pair))
-    # A truncation has no rows, and so no place among the rows.
+    # A truncation has no rows, and so no position among them.
     number = sf.coalesce("number", sf.lit(0))
     events = exploded.select(
         "event._tidb.commitTs",
@@ -102,7 +102,7 @@ def events(
         number.alias("number"),
         "row",
         sf.get("event.old", number).alias("old"),
-        operations[kind].alias(OPERATION),
+        operation_of(kind, _OPERATIONS).alias(OPERATION),
     )
     order = (
         {"offset": sf.col("offset"), "row": sf.col("number")}

@@ -138,7 +138,7 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
         order.append(sf.col("offset"))
     if connector == "tidb":
         # TiCDC sends an update that changes a key as a deletion and an insertion, in this order, with one
-        # commit_ts: a key that two rows exchange in a transaction is deleted and inserted at one place.
+        # commit_ts: a key that two rows exchange in a transaction is deleted and inserted at one position.
         order.append((operation != "d").cast("int").alias(IS_UPSERT))
     is_event = operation.isNotNull() & order[0].isNotNull()
     # Messages that a program wrote into the log are no changes of rows.

@@ -33,6 +33,7 @@ __all__ = [
     "change_events",
     "checked",
     "columns_of",
+    "operation_of",
     "parsed",
     "sent_columns",
     "struct_of",
@@ -99,6 +100,11 @@ def sent_columns(columns: StructType, typed: tuple[type[DataType], ...] = ()) ->
     )
 
 
+def operation_of(kind: Column, operations: Mapping[str, str]) -> Column:
+    """The operation that a format's name stands for; NULL for other names."""
+    return sf.create_map(*(sf.lit(text) for pair in operations.items() for text in pair))[kind]
+
+
 def without_other_tables(messages: DataFrame, table: str | None) -> DataFrame:
     """Messages of `database.table`, and those that name no table: they are no change events."""
     if table is None:
@@ -123,7 +129,7 @@ def change_events(
     Args:
         rows: of `row` and `old`, structs of `sent`, and `_op`.
         order: what orders the changes of a row, in terms of `rows`.
-        is_known: whether the message is a change whose place is known; otherwise `_sequence` is NULL.
+        is_known: whether the message is a change whose position is known; otherwise `_sequence` is NULL.
         time_zone: in which texts of TIMESTAMP columns are.
         binary: the bytes of a text.
     """
@@ -145,13 +151,13 @@ def change_events(
         sf.lit("d").alias(OPERATION),
     )
     changes = sf.when(has_new_key, sf.array(removal, change)).otherwise(sf.array(change))
-    # A deletion and an insertion of a key at one place: the deletion came first.
+    # A deletion and an insertion of a key at one position: the deletion came first.
     is_upsert = (~sf.col(f"change.{OPERATION}").isin("d", "t")).cast("int").alias(IS_UPSERT)
     exploded = rows.select(
         sf.explode(changes).alias("change"),
-        sf.when(is_known, sf.struct(*(value.alias(name) for name, value in order.items()))).alias("place"),
+        sf.when(is_known, sf.struct(*(value.alias(name) for name, value in order.items()))).alias("position"),
     )
-    sequence = sf.struct(*(sf.col(f"place.{name}") for name in order), is_upsert)
+    sequence = sf.struct(*(sf.col(f"position.{name}") for name in order), is_upsert)
     values = (
         _value(sf.col(f"change.row.`{field.name}`"), read, field, time_zone, binary).alias(field.name)
         for field, read in zip(columns.fields, sent.fields, strict=True)
@@ -159,7 +165,7 @@ def change_events(
     return exploded.select(
         *values,
         sf.col(f"change.{OPERATION}"),
-        sf.when(sf.col("place").isNotNull(), sequence).alias(SEQUENCE),
+        sf.when(sf.col("position").isNotNull(), sequence).alias(SEQUENCE),
     )
 
 

@@ -28,6 +28,7 @@ from tautochrone.sources.json_events import (
     change_events,
     checked,
     columns_of,
+    operation_of,
     parsed,
     sent_columns,
     without_other_tables,
@@ -62,7 +63,7 @@ def events(
         records: of Kafka: `value` and `offset`.
         schema: the columns to take, as DDL or a StructType. Others are left out.
         keys: those of the AUTO CDC flow.
-        ordered_by: what orders the changes of a row. `position`: the place in the binlog, wherever and
+        ordered_by: what orders the changes of a row. `position`: that in the binlog, wherever and
             however often Kafka holds them; it needs Maxwell's `output_binlog_position`, and `output_xoffset`
             for several changes of one key in one statement, where else the offset decides. Rows of a
             bootstrap have no position and come before all others. `offset`: the records' offsets, which is
@@ -92,12 +93,11 @@ def events(
     )
     kind = sf.col("event.type")
     rows = without_other_tables(named, table).where(~sf.coalesce(kind.rlike(_NO_CHANGES), sf.lit(False)))
-    operations = sf.create_map(*(sf.lit(text) for pair in _OPERATIONS.items() for text in pair))
     file = sf.regexp_extract("event.position", "^(.+):([0-9]+)$", 1)
     changes = rows.select(
         sf.col("event.data").alias("row"),
         "event.old",
-        operations[kind].alias(OPERATION),
+        operation_of(kind, _OPERATIONS).alias(OPERATION),
         sf.when(sf.col("event.position").isNotNull(), file).alias("file"),
         sf.regexp_extract("event.position", ":([0-9]+)$", 1).try_cast("bigint").alias("pos"),
         # The last row of a transaction has no number.
@@ -110,8 +110,8 @@ def events(
         is_known &= sf.col("pos").isNotNull() | (sf.col(OPERATION) == "r")
         # The number in a file's name grows longer: mysql-bin.999999, mysql-bin.1000000.
         digits = sf.length("file")
-        places = {name: sf.col(name) for name in ("file", "pos", "xoffset")}
-        order = {"digits": digits, **places, **order}
+        position = {name: sf.col(name) for name in ("file", "pos", "xoffset")}
+        order = {"digits": digits, **position, **order}
     return change_events(
         changes,
         columns,
