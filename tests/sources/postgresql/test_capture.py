@@ -123,10 +123,8 @@ def _steps_of_spark(attempt: Attempt, table: str) -> dict[str, str]:
     return {step["node"]: step["reason_code"] for step in steps}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_crashes(bank: CapturedBank, when: str) -> None:
-    """At every durable step, while the database is written to."""
+def crash_at_every_step(bank: CapturedBank, when: str) -> None:
+    """Strike runs at every durable step while the database is written to."""
     with bank.load():
         for step in IN_THE_BULK:
             bank.run(Strike(step, when, "crash"))
@@ -137,6 +135,12 @@ def test_crashes(bank: CapturedBank, when: str) -> None:
     bank.work()
     bank.run().require_completed()
     bank.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes(bank: CapturedBank, when: str) -> None:
+    crash_at_every_step(bank, when)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.testing.harness import Pipeline
 
 from .captured_bank import CapturedBank
-from .test_capture import IN_THE_BULK, IN_THE_TAIL
+from .test_capture import crash_at_every_step
 
 CAPTURE = """
 from tautochrone.sources import postgresql
@@ -85,17 +85,7 @@ def test_first_copy_is_written_into_the_tables(bank: CapturedBank) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_crashes(bank: CapturedBank, when: str) -> None:
-    """At every durable step, while the database is written to."""
-    with bank.load():
-        for step in IN_THE_BULK:
-            bank.run(Strike(step, when, "crash"))
-    bank.run().require_completed()
-    with bank.load():
-        for step in IN_THE_TAIL:
-            bank.run(Strike(step, when, "crash"))
-    bank.work()
-    bank.run().require_completed()
-    bank.check()
+    crash_at_every_step(bank, when)
 
 
 def test_rows_that_files_cannot_take_go_through_the_log(
