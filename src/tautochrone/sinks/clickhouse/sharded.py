@@ -80,7 +80,7 @@ class ShardedClickHouseSink:
             server.on_wait(report)
 
     def compared_by(self) -> Mapping[TableName, Reason]:
-        """See `model.sink.ReportsComparison`. Of servers that differ the reason of the one that compares more."""
+        """See `model.sink.ReportsComparison`. Where servers differ, that of the one that compares more."""
         reasons: dict[TableName, Reason] = {}
         for server in self._servers:
             for table, reason in server.compared_by().items():
