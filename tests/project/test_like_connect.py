@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
 import pytest
 from pyspark.sql.classic.dataframe import DataFrame
@@ -19,7 +20,9 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.project.deferred_frames import _FRAME_METHODS, _REFUSED_METHODS, _WITHOUT_EFFECT
+from tautochrone.project.loading import load_definitions
 from tautochrone.project.local_rows import float_converter
+from tautochrone.project.spec import load_spec
 from tautochrone.spark.session.factory import _forget_spark_connect
 from tautochrone.testing.harness import Pipeline
 
@@ -293,6 +296,23 @@ def test_changes_of_what_a_frame_uses_change_the_definition(project: ProjectMake
     assert changed("return batches", "return list(batches)") == [True, False]
     assert changed("range(2)", "range(44)") == [False, True]
     assert changed("2026, 1, 1", "2026, 1, 12") == [True, True]
+
+
+@pytest.mark.spark
+def test_a_change_that_keeps_size_and_second_is_loaded(
+    project: ProjectMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = project.folder / "defs/a.py"
+
+    def name(view: str) -> str:
+        text = f"from pyspark import pipelines as dp\n@dp.materialized_view\ndef {view}():\n    return None\n"
+        project.write({"defs/a.py": text})
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        (flow,) = load_definitions(load_spec(project.folder / "spark-pipeline.yml"), project.spark).flows
+        return flow.name
+
+    assert (name("a"), name("b")) == ("a", "b")
 
 
 def test_every_method_that_returns_a_frame_is_recorded_or_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -180,14 +181,16 @@ def _import(
         name = "__main__" if is_main else file.stem
         module_spec = importlib.util.spec_from_file_location(name, str(file))
         assert module_spec is not None
-        assert module_spec.loader is not None
+        loader = module_spec.loader
+        assert isinstance(loader, SourceFileLoader)
         module = importlib.util.module_from_spec(module_spec)
         vars(module)["spark"] = session
         if for_databricks:
             vars(module)["dbutils"] = Dbutils(session)
         registry.module = vars(module)
         with user_code(project.root, project.imports, scope.rewrite, project.data_sources, in_query=False):
-            module_spec.loader.exec_module(module)
+            # Not `exec_module`: Python's cached bytecode hides a change within a second that keeps the size.
+            exec(loader.source_to_code(loader.get_data(str(file)), str(file)), vars(module))
     except Exception as error:
         raise explain(error, project.position_of, location) from error
 
