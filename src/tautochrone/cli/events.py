@@ -282,6 +282,9 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "copied_through_log": lambda _e, f: (
         f"  {short(f['dataset']):<32} {f['relation']} is copied through the log: {f['reason']}"
     ),
+    "changes_through_log": lambda _e, f: (
+        f"  {short(f['dataset']):<32} changes of {f['relation']} go through the log: {f['reason']}"
+    ),
     "log_written_by_spark": lambda _e, f: f"  {short(f['dataset']):<32} written by Spark: {f['reason']}",
     "few_input_rows": lambda _e, f: (
         f"  views whose inputs hold at most {f['rows']:,} rows together are compared (DIFF) unless rows were "

@@ -25,9 +25,11 @@ from pyspark.sql import DataFrame
 
 from tautochrone.errors import TautochroneError
 from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.files_of_changes import FilesOfChanges
 from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.model.effects import Effects, Step
+from tautochrone.model.files_of_changes import TableOfChanges
 from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
@@ -57,6 +59,8 @@ class LogFlow(PolledFlow):
         max_events: a batch ends with the transaction that brings it to this many events.
         tables_of_files: by relation, the tables that are not built yet and take the files that tasks write
             of their first copy.
+        tables_of_changes: of some relations, the tables that are built and take files of their changes.
+        relations_behind: of some relations, those whose tables may lack changes that are in files.
     """
 
     log: ChangeLog
@@ -64,6 +68,8 @@ class LogFlow(PolledFlow):
     max_events: int = DEFAULT_MAX_EVENTS
     to_copy: Callable[[], Collection[str]] = frozenset
     tables_of_files: Callable[[], Mapping[str, LakeTable]] = dict
+    tables_of_changes: Callable[[Collection[str]], Mapping[str, TableOfChanges]] = lambda _: {}
+    relations_behind: Callable[[Collection[str]], Collection[str]] = frozenset
     position: LogPosition | None = None
     """The table's."""
     _reached: LogPosition = field(init=False, repr=False)
@@ -74,6 +80,10 @@ class LogFlow(PolledFlow):
     """Why Spark wrote the last batch, if an event has said it."""
     _through_log: dict[str, Reason] = field(default_factory=dict)
     """Why copied rows of relations went through the log table, as far as events have said it."""
+    _files: FilesOfChanges = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._files = FilesOfChanges(self.log, self.tables_of_changes, self._report_changes_through_log)
 
     def _read_position(self) -> None:
         self.position = position_of(
@@ -120,6 +130,15 @@ class LogFlow(PolledFlow):
         """
         with self._reporting_waits():
             resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position, anew))
+            in_part = {*resumed.bulk.partial} & resumed.bulk.pending.keys() - position.bulk.pending.keys()
+            behind = {*self.relations_behind(in_part)} if in_part else set()
+            if behind:
+                # A file does not say which transaction a change is of, so rows of a later copy that did not
+                # see the change would win. Behind a whole copy older changes do not count.
+                code = ReasonCode.CHANGES_IN_FILES
+                reasons = {**reasons, **{name: Reason.of(code, relation=name) for name in sorted(behind)}}
+                whole = {*anew, *behind}
+                resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position, whole))
         copied_again = sorted(
             relation
             for relation, chunks in resumed.bulk.pending.items()
@@ -186,7 +205,15 @@ class LogFlow(PolledFlow):
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
         reached = replace(batch.position, bulk=bulk, source_ms=source_ms)
         if reached != self.position or batch.rows.num_rows:
-            position = self._commit(batch.rows, position, reached, source_ms=batch.source_ms)
+            changes = self._files.write(batch.rows, position.bulk.waiting)
+            bulk = replace(bulk, in_files={**changes.begun, **bulk.in_files})
+            position = self._commit(
+                changes.rows,
+                position,
+                replace(reached, bulk=bulk),
+                source_ms=batch.source_ms,
+                in_files=batch.rows.num_rows - changes.rows.num_rows,
+            )
         self._report_source(batch)
         self._acknowledge(position)
         self._reached = position
@@ -240,8 +267,13 @@ class LogFlow(PolledFlow):
         *,
         source_ms: int | None = None,
         staged: Staged | None = None,
+        in_files: int = 0,
     ) -> LogPosition:
-        """`rows`, and what is `staged` already, with their position."""
+        """`rows`, and what is `staged` already, with their position.
+
+        Args:
+            in_files: so many changes more than rows there are, since files have them.
+        """
         completed = sorted(before.bulk.waiting - position.bulk.waiting)
         if completed:
             # Without rows the table would get no version that says so.
@@ -254,13 +286,13 @@ class LogFlow(PolledFlow):
         batch = parts[0] if len(parts) == 1 else _together(*parts)
         self.committer.submit(self.name, batch, position)
         self.position = position
-        self.rows += batch.rows
+        self.rows += batch.rows + in_files
         self.emit(
             "batch",
             flow=self.name,
             dataset=str(self.table),
             batch=position.point,
-            rows=batch.rows,
+            rows=batch.rows + in_files,
             source_ms=source_ms,
             chunks_left=position.bulk.chunks_left,
             chunks_done=position.bulk.chunks_done,
@@ -317,6 +349,15 @@ class LogFlow(PolledFlow):
                     reason=writer,
                 )
         return writers
+
+    def _report_changes_through_log(self, relation: str, reason: Reason) -> None:
+        self.emit(
+            "changes_through_log",
+            flow=self.name,
+            dataset=str(self.table),
+            relation=relation,
+            reason=reason,
+        )
 
     def _report_left_to_spark(self, reason: Reason) -> None:
         """Once, until it is another reason."""

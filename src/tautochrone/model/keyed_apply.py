@@ -21,6 +21,7 @@ class KeyedApply:
     Attributes:
         keys: columns that identify a row of the table. NULL is a value like any other.
         sequence: columns that order the events of a key; the last event counts.
+        operation: a column with what an event does, `delete` or another text; None: only `delete` says it.
         delete: a condition over the query's columns; an event that meets it removes the row.
         relation: the relation of a change log whose bulk must be complete before the table has a
             version; None: it waits for nothing.
@@ -44,6 +45,7 @@ class KeyedApply:
 
     keys: tuple[str, ...]
     sequence: tuple[str, ...]
+    operation: str | None = None
     delete: str | None = None
     relation: str | None = None
     relation_column: str | None = None
@@ -85,6 +87,7 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
     return KeyedApply(
         keys=keys,
         sequence=sequence,
+        operation=texts.get("operation"),
         delete=texts.get("delete"),
         relation=texts.get("relation"),
         relation_column=texts.get("relation_column"),

@@ -268,9 +268,16 @@ class LakeTable(ReadableTable, Protocol):
         """Compute a DataFrame of what a `task_writer` gives: its files are data files of the table, without
         any catalog commit."""
 
-    def task_files(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
-        """Files that tasks wrote behind `at_ms`, by their names; or why they cannot be had: one is gone, or
-        the table got rows since then, so that they may be its own."""
+    def files_taken(self, fork: Fork, since_ms: int) -> Reason | None:
+        """Why files that were staged since a time may be the table's own; None: it got no rows since."""
+
+    def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
+        """Files that were staged since `at_ms` and that the fork does not have, in the order of their names;
+        or why they cannot be had."""
+
+    def columns_of(self, fork: Fork, staged: Staged, names: Sequence[str]) -> Sequence[Any] | Reason:
+        """Columns of the table in each of the staged files, as Arrow tables, read without a Spark job; or why
+        only Spark reads them."""
 
     def discard(self, staged: Staged) -> None:
         """Delete staged files at once."""

@@ -129,6 +129,8 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TABLE_WITHOUT_KEY: "it has no key: rows are compared as a whole, by Spark",
     ReasonCode.TABLE_TRUNCATED: "an event removes all rows of the table",
     ReasonCode.ROWS_COPIED: "copied rows are among the events",
+    ReasonCode.EVENTS_BESIDE_FILES: "some of its changes are in files, and others in the log",
+    ReasonCode.TEXTS_READ_BY_SPARK: "values of its rows are of types, or in forms, that Spark reads only",
     ReasonCode.SEVERAL_COPIES: "its rows were copied several times",
     ReasonCode.MANY_EVENTS_AFTER_COPY: "{rows} events are not copied rows, more than the {limit} of a lookup",
     ReasonCode.VALUES_LEFT_UNCHANGED: "an event leaves a value of its row unchanged and does not have it",
@@ -208,6 +210,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.LOG_RETENTION: "rows are older than the log's retention, {retention}",
     ReasonCode.ROWS_CHANGED_WITHOUT_LOG: "{relation} {change}, which the log of the database does not show",
     ReasonCode.TABLES_COPIED_AGAIN: _copied_again_text,
+    ReasonCode.CHANGES_IN_FILES: (
+        "changes of {relation} that its table does not have yet are in files: only a copy of all rows fits"
+    ),
     ReasonCode.LOG_LACKS_ROWS: "{relation} is built anew, and old changes of it were dropped from the log",
     ReasonCode.COLUMNS_CHANGED_AT_SOURCE: "{relation} has other columns since {position}: they are ignored",
     ReasonCode.SERVER_HAS_SAME_TRANSACTIONS: "{server} has before {position} of its log what the lake has",

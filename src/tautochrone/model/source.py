@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from tautochrone.model.files_of_changes import NetRows
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import BulkProgress, LogPosition
 
@@ -22,6 +23,7 @@ __all__ = [
     "BulkOnExecutors",
     "ChangeLog",
     "LogBatch",
+    "NetsChanges",
     "RateLimits",
     "Source",
     "SourceRows",
@@ -171,6 +173,20 @@ class ChangeLog(Source, Protocol):
 
     def close(self) -> None:
         """Let go of connections; repeatable."""
+
+
+@runtime_checkable
+class NetsChanges(Protocol):
+    """A change log whose events can be written as rows of the tables that they change."""
+
+    def net_rows(self, events: SourceRows, schema: Any, keys: Sequence[str]) -> NetRows | Reason:
+        """What the keys of events have after them; or why only the log table takes these events.
+
+        Args:
+            events: rows of one relation, with the columns of `ChangeLog.schema`, in the order of the log.
+            schema: of the table, as a pyarrow Schema.
+            keys: its columns that identify a row.
+        """
 
 
 @runtime_checkable

@@ -57,8 +57,9 @@ class BulkProgress:
             A relation whose log has passed it is no longer in here.
         done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
         partial: those that are copied again in part, beside the rows that the log has of them.
-        in_files: relation → when its first copy began (epoch ms), which may be in data files of its table
-            (`model.copied_files`); until the relation is copied again.
+        in_files: relation → since when (epoch ms) rows of it may be in data files of its table: those of
+            its first copy (`model.copied_files`), and changes (`model.files_of_changes`); until the relation
+            is copied again.
     """
 
     pending: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.task_writer import TaskWriter as WritesInTasks
 
-__all__ = ["TaskWriter", "stage_task_files", "staged_files", "task_writer"]
+__all__ = ["TaskWriter", "files_by_name", "files_taken", "stage_task_files", "task_writer"]
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 """So much is held in memory before it is compressed and written."""
@@ -129,14 +129,19 @@ def stage_task_files(
         raise
 
 
-def staged_files(
-    name: TableName, iceberg: Iceberg, table: Any, file_names: Sequence[str], at_ms: int
-) -> Staged | Reason:
-    """See `LakeTable.task_files`."""
+def files_taken(table: Any, since_ms: int) -> Reason | None:
+    """See `LakeTable.files_taken`."""
     for snapshot in items(table.snapshots()):
         files = int(snapshot.summary().getOrDefault(_TOTAL_FILES, "0"))
-        if files and int(snapshot.timestampMillis()) >= at_ms:
+        if files and int(snapshot.timestampMillis()) >= since_ms:
             return Reason.of(ReasonCode.FILES_TAKEN, version=str(snapshot.snapshotId()))
+    return None
+
+
+def files_by_name(
+    name: TableName, iceberg: Iceberg, table: Any, file_names: Sequence[str], at_ms: int
+) -> Staged | Reason:
+    """See `LakeTable.files_by_name`."""
     provider = table.locationProvider()
     locations = [str(provider.newDataLocation(file_name)) for file_name in file_names]
     for location in locations:

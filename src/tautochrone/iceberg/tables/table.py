@@ -28,7 +28,7 @@ from tautochrone.iceberg.commits.compare_and_set import (
 )
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
 from tautochrone.iceberg.commits.staging import local_rows, write_files, write_locally
-from tautochrone.iceberg.commits.task_files import stage_task_files, staged_files, task_writer
+from tautochrone.iceberg.commits.task_files import files_by_name, files_taken, stage_task_files, task_writer
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
@@ -36,6 +36,7 @@ from tautochrone.iceberg.reads.key_positions import positions_of_keys
 from tautochrone.iceberg.reads.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.iceberg.reads.reverting import reverted
 from tautochrone.iceberg.reads.schema import replacement, shape_of, widened
+from tautochrone.iceberg.reads.staged_columns import columns_of_files
 from tautochrone.iceberg.tables.deletes import write_removal
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import (
@@ -97,8 +98,14 @@ class IcebergTable(IcebergMaintenance):
 
         return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
 
-    def task_files(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
-        return staged_files(self._name, self._iceberg, fork.handle.table, names, at_ms)
+    def files_taken(self, fork: Fork, since_ms: int) -> Reason | None:
+        return files_taken(fork.handle.table, since_ms)
+
+    def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
+        return files_by_name(self._name, self._iceberg, fork.handle.table, names, at_ms)
+
+    def columns_of(self, fork: Fork, staged: Staged, names: Sequence[str]) -> Sequence[Any] | Reason:
+        return columns_of_files(self._iceberg, fork.handle.table, staged, names)
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)

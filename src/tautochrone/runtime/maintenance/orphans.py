@@ -16,7 +16,7 @@ from tautochrone.model.maintenance import Orphans
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.streams.change_logs import copied_into
+from tautochrone.runtime.streams.change_logs import orphans_end
 
 __all__ = ["OrphanRemoval"]
 
@@ -68,18 +68,17 @@ class OrphanRemoval:
         if table.name not in self._waiting:
             return
         self._waiting.remove(table.name)
-        relation = copied_into(self.job, table)
-        if relation is not None:
-            reason = Reason.of(ReasonCode.WAITS_FOR_BULK, relation=relation)
-            self.job.emit("orphans_skipped", dataset=str(table.name), reason=reason)
-            return
         job, started = self.job, time.monotonic()
-        age_ms = job.settings.maintenance.orphans_ms
+        now_ms = self.now_ms()
         try:
+            before_ms = orphans_end(job, table, now_ms - job.settings.maintenance.orphans_ms, now_ms)
+            if isinstance(before_ms, Reason):
+                job.emit("orphans_skipped", dataset=str(table.name), reason=before_ms)
+                return
             self._require_own_table(table)
             if self._folders is None:
                 self._folders = job.lake.folders()
-            orphans = table.remove_orphans(self.now_ms() - age_ms, fence, self._folders, dry_run=dry_run)
+            orphans = table.remove_orphans(before_ms, fence, self._folders, dry_run=dry_run)
         except FencedError:
             raise
         except LakeError as error:
@@ -97,7 +96,7 @@ class OrphanRemoval:
                 bytes=orphans.bytes,
                 files=list(orphans.files) if dry_run else [],
                 dry_run=dry_run,
-                reason=Reason.of(ReasonCode.FILES_UNREFERENCED, older_than_ms=age_ms),
+                reason=Reason.of(ReasonCode.FILES_UNREFERENCED, older_than_ms=now_ms - before_ms),
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
 

@@ -16,11 +16,9 @@ from pyspark.sql import functions as sf
 from tautochrone.model.copied_files import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import Staged
-from tautochrone.model.names import quoted
+from tautochrone.runtime.refresh.rows_in_files import FILE, POSITION, as_events, located_rows
 
 __all__ = ["RowsInFiles", "copied_files"]
-
-_FILE, _POSITION = "__taut_file", "__taut_position"
 
 
 def copied_files(log_rows: DataFrame) -> Sequence[CopiedFile]:
@@ -58,39 +56,19 @@ class RowsInFiles:
             files: the staged ones, in their order.
             events: of the same table.
         """
-        locations = [str(file.location()) for file in staged.files]
-        columns = [field for field in events.schema.fields if field.name not in apply.dropped]
-        # Read by their names: a column that the table got since is NULL in all rows.
-        stored = session.read.schema(type(events.schema)(columns)).parquet(*locations)
-        metadata = stored.metadataColumn("_metadata")
-        located = stored.select(
-            "*", metadata["file_name"].alias(_FILE), metadata["row_index"].alias(_POSITION)
-        )
-        copies = session.createDataFrame(
-            [(file.name, file.point, file.sequence, file.snapshot) for file in files],
-            f"{_FILE} STRING, point BIGINT, sequence BIGINT, snapshot STRING",
-        )
+        located = located_rows(session, staged, events, apply)
+        named = {
+            file.name: {"point": file.point, "sequence": file.sequence, "snapshot": file.snapshot}
+            for file in files
+        }
         point, sequence = apply.sequence
         values: Mapping[str | None, Column] = {
-            point: sf.col("copies.point"),
-            sequence: sf.col("copies.sequence"),
-            apply.snapshot: sf.col("copies.snapshot"),
+            point: sf.col("files.point"),
+            sequence: sf.col("files.sequence"),
+            apply.snapshot: sf.col("files.snapshot"),
             apply.invalid: sf.array(),
         }
-        rows = (
-            located.alias("rows")
-            .join(sf.broadcast(copies).alias("copies"), _FILE)
-            .select(
-                *(
-                    (
-                        sf.col(f"rows.{quoted(field.name)}")
-                        if field.name not in apply.dropped
-                        else values.get(field.name, sf.lit(None)).cast(field.dataType)
-                    ).alias(field.name)
-                    for field in events.schema.fields
-                )
-            )
-        )
+        rows = as_events(located, named, values, events, apply)
         return cls(staged, rows, located, frozenset(file.sequence for file in files))
 
     @property
@@ -105,9 +83,9 @@ class RowsInFiles:
             is_equal: a condition over `rows` and `keys`.
         """
         rows = self._located.alias("rows").join(sf.broadcast(keys.alias("keys")), is_equal, "left_semi")
-        positions: Any = rows.select(_FILE, _POSITION).toArrow()
-        by_name = positions.group_by(_FILE).aggregate([(_POSITION, "list")]).to_pylist()
+        positions: Any = rows.select(FILE, POSITION).toArrow()
+        by_name = positions.group_by(FILE).aggregate([(POSITION, "list")]).to_pylist()
         location = {
             str(file.location()).rpartition("/")[2]: str(file.location()) for file in self.staged.files
         }
-        return {location[row[_FILE]]: sorted(row[f"{_POSITION}_list"]) for row in by_name}
+        return {location[row[FILE]]: sorted(row[f"{POSITION}_list"]) for row in by_name}

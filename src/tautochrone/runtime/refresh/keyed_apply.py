@@ -28,6 +28,7 @@ from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.copied_files import copied_files
+from tautochrone.runtime.refresh.files_of_changes import LightLogRows, files_in, files_of_changes
 from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.runtime.refresh.session_pool import SessionPool
@@ -58,6 +59,7 @@ class KeyedRefresher:
         self._context = context
         self._sessions = sessions
         self._log_rows = LogRows()
+        self._light_log_rows = LightLogRows()
         self._log_positions: dict[tuple[TableName, Version], list[LogPosition]] = {}
         self._plans: dict[TableName, JavaObject] = {}
         """Of flows: only the rows below the query differ between two checkpoints of a run."""
@@ -65,6 +67,7 @@ class KeyedRefresher:
     def forget(self) -> None:
         """Drop what was held for a checkpoint."""
         self._log_rows.forget()
+        self._light_log_rows.forget()
         self._log_positions.clear()
 
     def keyed_apply(self, table: TableName) -> KeyedApply | None:
@@ -98,30 +101,57 @@ class KeyedRefresher:
         if merged is None:
             _require_whole(task, source, newest, apply)
         old = None if merged is None else Version(merged)
+        files_since_ms = self._files_since_ms(apply, source, newest)
+        if old is not None and files_since_ms:
+            refreshed = self._merge_files(task, apply, source, LogRange(source.name, old, newest))
+            if refreshed is not None:
+                return refreshed
         new_rows = self._new_rows(task, apply, source, old, newest)
         if new_rows is None or (old is not None and new_rows.count == 0):
             mode = RefreshMode.FULL if old is None else RefreshMode.INCREMENTAL
             task.table.commit_metadata_only(task.fork, task.metadata_with(mode))
             missing_rows = new_rows is None
             return no_data(task, ReasonCode.NO_NEW_ROWS if missing_rows else ReasonCode.NO_EVENTS_OF_KEYS)
-        session = self._session(task)
         if task.name not in self._plans:
-            self._plans[task.name] = analyzed_plan(task.flows[0].flow.evaluate(session))
-        copied_since_ms = self._copied_since_ms(apply, source, newest) if old is None else 0
-        merge = KeyedMerge(
+            self._plans[task.name] = analyzed_plan(task.flows[0].flow.evaluate(self._session(task)))
+        merge = self._merge(task, apply, is_first=old is None)
+        if files_since_ms:
+            merge = replace(
+                merge,
+                files=copied_files(new_rows.rows) if old is None else (),
+                copied_since_ms=files_since_ms,
+                changes=files_of_changes(new_rows.rows),
+            )
+        return merge.merge(new_rows, self._plans[task.name])
+
+    def _merge(self, task: RefreshTask, apply: KeyedApply, *, is_first: bool) -> KeyedMerge:
+        return KeyedMerge(
             task=task,
             apply=apply,
             base=self._context.base,
-            session=session,
+            session=self._session(task),
             schema=self._context.schemas[task.name],
-            is_first=old is None,
-            files=copied_files(new_rows.rows) if copied_since_ms else (),
-            copied_since_ms=copied_since_ms,
+            is_first=is_first,
         )
-        return merge.merge(new_rows, self._plans[task.name])
 
-    def _copied_since_ms(self, apply: KeyedApply, source: LakeTable, version: Version) -> int:
-        """When the first copy of the table's relation began, which may be in files; 0: no file has rows."""
+    def _merge_files(
+        self, task: RefreshTask, apply: KeyedApply, source: LakeTable, log_range: LogRange
+    ) -> Refreshed | None:
+        """Take the files of a light capture; None: not all changes are in files, or Spark must merge them."""
+        rows = self._light_log_rows.of(source, log_range)
+        if isinstance(rows, Reason):
+            return None
+        files = files_in(rows, str(apply.relation))
+        if isinstance(files, Reason):
+            return None
+        if not files:
+            task.table.commit_metadata_only(task.fork, task.metadata_with(RefreshMode.INCREMENTAL))
+            return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        return self._merge(task, apply, is_first=False).merge_files(files)
+
+    def _files_since_ms(self, apply: KeyedApply, source: LakeTable, version: Version) -> int:
+        """Since when files may have rows of the table's relation: of its first copy, or of changes; 0: none
+        has."""
         positions = [] if apply.relation is None else self._positions(source, version)
         return max((position.bulk.in_files.get(str(apply.relation), 0) for position in positions), default=0)
 

@@ -22,6 +22,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align, aligned_columns
 from tautochrone.model import limits
 from tautochrone.model.copied_files import CopiedFile
+from tautochrone.model.files_of_changes import FileOfChanges
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
@@ -29,6 +30,7 @@ from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.runtime.refresh.copied_files import RowsInFiles
 from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many, last_rows
+from tautochrone.runtime.refresh.files_of_changes import events_in_files, net_files
 from tautochrone.runtime.refresh.latest_events import (
     InvalidValues,
     invalid_values,
@@ -62,6 +64,7 @@ class KeyedMerge:
         is_first: the table has no rows that events made.
         files: with copied rows, if it is the first; the log table names them.
         copied_since_ms: when their copy began.
+        changes: files with changes, in their order, which the log table names beside other events.
     """
 
     task: RefreshTask
@@ -72,6 +75,7 @@ class KeyedMerge:
     is_first: bool
     files: Sequence[CopiedFile] = ()
     copied_since_ms: int = 0
+    changes: Sequence[FileOfChanges] = ()
     _left_to_spark: list[NodeRefresh] = field(default_factory=list)
 
     @property
@@ -86,8 +90,22 @@ class KeyedMerge:
             ConflictError: somebody else moved the table.
         """
         events = without_ignored(stream_as_batch(self.session, plan, rows.rows), self.apply)
+        if self.changes:
+            events = events.unionByName(self._changes_in_files(events))
         if self.files:
             return self._merge_with_files(events)
+        if self.changes:
+            self._note(_HELD, Reason.of(ReasonCode.EVENTS_BESIDE_FILES))
+            return self._merge_by_spark(events, None)
+        return self._merge_events(events, rows)
+
+    def _changes_in_files(self, events: DataFrame) -> DataFrame:
+        begun_ms = min(file.begun_ms for file in self.changes)
+        staged = self._files([file.name for file in self.changes], begun_ms)
+        return events_in_files(self.session, self.changes, staged, events, self.apply)
+
+    def _merge_events(self, events: DataFrame, rows: RelationRows) -> Refreshed:
+        """Merge events that are all in the log."""
         left_to_executors = rows.left_to_executors
         if left_to_executors is None and rows.count is not None:
             self._note(_COUNTED, rows.counted_by_spark)
@@ -118,6 +136,50 @@ class KeyedMerge:
         finally:
             unpersist(cached)
 
+    def merge_files(self, files: Sequence[FileOfChanges]) -> Refreshed | None:
+        """Merge changes that are all in files, which become the table's; None: Spark must merge them.
+
+        Args:
+            files: in their order.
+
+        Raises:
+            RefreshError: `LOG_SHORTENED`, a file is gone.
+            ConflictError: somebody else moved the table.
+        """
+        task = self.task
+        staged = self._files([file.name for file in files], min(file.begun_ms for file in files))
+        net = net_files(task.table, task.fork, files, staged, self.apply.keys)
+        if isinstance(net, Reason):
+            self._note(_LAST, net)
+            return None
+        old_rows = self._stored_rows(net.keys.num_rows).positions_of(net.keys)
+        if any(str(file.location()) in old_rows.by_file for file in staged.files):
+            raise _files_gone(task, Reason.of(ReasonCode.FILES_TAKEN, version=task.fork.version))
+        self._note(_STORED, old_rows.left_to_spark)
+        staged = replace(staged, rows=net.rows)
+        deletes = {**old_rows.by_file, **net.without} if net.rows else old_rows.by_file
+        committed = commit_change(task.table, task.fork, staged, deletes, self._metadata)
+        if committed is None:
+            return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        old_count = sum(map(len, old_rows.by_file.values()))
+        return self._refreshed(committed, staged, old_count, None)
+
+    def _files(self, names: Sequence[str], at_ms: int, *, are_copies: bool = False) -> Staged:
+        """Files that the log table names.
+
+        Args:
+            are_copies: a table is built of them once.
+
+        Raises:
+            RefreshError: `LOG_SHORTENED`.
+        """
+        table, fork = self.task.table, self.task.fork
+        taken = table.files_taken(fork, at_ms) if are_copies else None
+        staged = taken or table.files_by_name(fork, names, at_ms)
+        if isinstance(staged, Reason):
+            raise _files_gone(self.task, staged)
+        return staged
+
     def _merge_with_files(self, events: DataFrame) -> Refreshed:
         """Build a table of files that are written already, and events.
 
@@ -125,10 +187,7 @@ class KeyedMerge:
             RefreshError: `LOG_SHORTENED`, a file is gone, or may be the table's own already;
                 `CAPTURED_VALUE_INVALID`.
         """
-        names = [file.name for file in self.files]
-        staged = self.task.table.task_files(self.task.fork, names, self.copied_since_ms)
-        if isinstance(staged, Reason):
-            raise _files_gone(self.task, staged)
+        staged = self._files([file.name for file in self.files], self.copied_since_ms, are_copies=True)
         files = RowsInFiles.of(self.session, self.files, staged, events, self.apply)
         copied = copied_rows(events, self.apply, files)
         if isinstance(copied, CopiedRows):
@@ -353,10 +412,10 @@ def commit_change(
 
 
 def _files_gone(task: RefreshTask, reason: Reason) -> RefreshError:
-    """For a table that would be built of files of its first copy, which are no longer there."""
+    """For a table that would take files of a light capture, which are no longer there."""
     return RefreshError(
         "LOG_SHORTENED",
-        f"{task.name} cannot be built from the files of its first copy: {reason}",
+        f"{task.name} cannot take the files that its log names: {reason}",
         sqlstate="55000",
         location=task.location,
         hint="`taut run` without --full-refresh copies the rows again; if it does not, copy the database "

@@ -65,12 +65,21 @@ class StoredRows:
         """
         if keys is None and not self.is_local and self.events is not None:
             keys = events.select(*map(quoted, self.apply.keys)).toArrow()
-        left_to_spark = None
-        if keys is not None:
-            positions = self.table.positions_of_keys(self.fork, keys)
-            if not isinstance(positions, Reason):
-                return RowPositions(positions)
-            left_to_spark = positions
+        if keys is None:
+            return self._positions_by_query(events, None)
+        positions = self.table.positions_of_keys(self.fork, keys)
+        if isinstance(positions, Reason):
+            return self._positions_by_query(events, positions)
+        return RowPositions(positions)
+
+    def positions_of(self, keys: Any) -> RowPositions:
+        """Where the rows with these keys are, an Arrow table."""
+        positions = self.table.positions_of_keys(self.fork, keys)
+        if isinstance(positions, Reason):
+            return self._positions_by_query(self.session.createDataFrame(keys), positions)
+        return RowPositions(positions)
+
+    def _positions_by_query(self, events: DataFrame, left_to_spark: Reason | None) -> RowPositions:
         stored = self._of_keys(events, [FILE_COLUMN, POSITION_COLUMN])
         by_file: dict[str, list[int]] = {}
         if not self.is_local:

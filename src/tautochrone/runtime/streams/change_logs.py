@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from tautochrone.errors import DefinitionError
 from tautochrone.model.copied_files import is_light
 from tautochrone.model.definitions import Dataset
+from tautochrone.model.files_of_changes import TableOfChanges
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import CommitMetadata, LakeTable
-from tautochrone.model.names import TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import ChangeLog
 from tautochrone.model.source_position import LogPosition
 from tautochrone.project.graph import Graph, ResolvedFlow
@@ -23,11 +24,16 @@ from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
 __all__ = [
     "change_log_of",
     "check_light_logs",
-    "copied_into",
     "kept_columns",
+    "orphans_end",
+    "relations_behind",
     "relations_to_copy",
+    "tables_of_changes",
     "tables_of_files",
 ]
+
+_LONGEST_BATCH_MS = 3_600_000
+"""Longer than a batch takes from its first file to the commit of the log table."""
 
 
 def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
@@ -100,8 +106,7 @@ def relations_to_copy(job: Job, log: TableName) -> frozenset[str]:
             continue
         table = job.tables[reader]
         if not _is_built(table, log) and (
-            relation in metadata.shortened
-            or isinstance(table.task_files(table.fork(), [], in_files[relation]), Reason)
+            relation in metadata.shortened or table.files_taken(table.fork(), in_files[relation])
         ):
             relations.add(relation)
     return frozenset(relations)
@@ -110,32 +115,83 @@ def relations_to_copy(job: Job, log: TableName) -> frozenset[str]:
 def tables_of_files(job: Job, log: TableName) -> Mapping[str, LakeTable]:
     """By relation the tables that take files of their first copy: those over the log of a light capture that
     have a key and are not built."""
+    tables = _light_tables(job, log)
+    return {name: table for name, (table, _) in tables.items() if not _is_built(table, log)}
+
+
+def tables_of_changes(job: Job, log: TableName, relations: Collection[str]) -> Mapping[str, TableOfChanges]:
+    """By relation the tables that take files of their changes: those over the log of a light capture that
+    have a key and are built.
+
+    Args:
+        relations: others are left out.
+    """
+    tables = _light_tables(job, log)
+    return {
+        relation: tables[relation]
+        for relation in sorted(tables.keys() & {*relations})
+        if _is_built(tables[relation].table, log)
+    }
+
+
+def relations_behind(job: Job, log: TableName, relations: Collection[str]) -> frozenset[str]:
+    """Those of these relations whose tables may lack changes that the log of a light capture has in files."""
+    newest = job.tables[log].fork().version
+    tables = tables_of_changes(job, log, relations)
+    return frozenset(name for name, (table, _) in tables.items() if _merged(table, log) != newest)
+
+
+def orphans_end(job: Job, table: LakeTable, before_ms: int, now_ms: int) -> int | Reason:
+    """Up to when files of a table were last written that are orphans if no version has them (epoch ms). The
+    log of a light capture names files that its tables do not have yet. A reason: the table is not built, and
+    any file may be of its first copy.
+
+    Args:
+        before_ms: up to when for all other tables.
+    """
+    dataset = job.definitions.datasets.get(table.name)
+    apply = None if dataset is None else _captures(dataset)
+    if apply is None:
+        return before_ms
+    for log in job.graph.inputs(table.name).stream:
+        log_dataset = job.definitions.datasets.get(log)
+        if log_dataset is None or not is_light(log_dataset.properties):
+            continue
+        merged = _merged(table, log)
+        if merged is None:
+            return Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation)
+        # Another job may write it now.
+        log_table = job.tables[log] if log in job.tables else job.lake.load(log)
+        since_ms = now_ms
+        if log_table.fork().version != merged:
+            committed = {version: at_ms for version, _, at_ms in log_table.versions()}
+            since_ms = committed.get(merged, 0)
+        # A file is begun before the log names it.
+        return min(before_ms, since_ms - _LONGEST_BATCH_MS)
+    return before_ms
+
+
+def _light_tables(job: Job, log: TableName) -> Mapping[str, TableOfChanges]:
+    """By relation the tables with a key over the log of a light capture."""
     dataset = job.definitions.datasets.get(log)
     if dataset is None or not is_light(dataset.properties):
         return {}
     return {
-        str(apply.relation): job.tables[reader]
+        str(apply.relation): TableOfChanges(job.tables[reader], apply.keys)
         for reader, apply in _captured_tables(job, log)
-        if apply.weight is None and reader in job.tables and not _is_built(job.tables[reader], log)
+        if apply.weight is None and reader in job.tables
     }
 
 
-def copied_into(job: Job, table: LakeTable) -> str | None:
-    """The relation of which the table may have copied rows in files that no version of it has yet."""
-    dataset = job.definitions.datasets.get(table.name)
-    apply = None if dataset is None else _captures(dataset)
-    if apply is None:
-        return None
-    for log in job.graph.inputs(table.name).stream:
-        log_dataset = job.definitions.datasets.get(log)
-        if log_dataset is not None and is_light(log_dataset.properties) and not _is_built(table, log):
-            return apply.relation
-    return None
-
-
 def _is_built(table: LakeTable, log: TableName) -> bool:
+    return _merged(table, log) is not None
+
+
+def _merged(table: LakeTable, log: TableName) -> Version | None:
+    """The version of the log up to which a table has its changes; None: it is not built."""
     built = table.fork().commit_metadata
-    return built is not None and str(log) in built.inputs
+    merged = None if built is None else built.inputs.get(str(log))
+    return None if merged is None else Version(merged)
 
 
 def _in_files(metadata: CommitMetadata) -> Mapping[str, int]:

@@ -39,7 +39,9 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.change_logs import (
     change_log_of,
     kept_columns,
+    relations_behind,
     relations_to_copy,
+    tables_of_changes,
     tables_of_files,
 )
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
@@ -147,6 +149,8 @@ class Streams:
                 require_fence=self._job.journal.require,
                 to_copy=partial(relations_to_copy, self._job, table),
                 tables_of_files=partial(tables_of_files, self._job, table),
+                tables_of_changes=partial(tables_of_changes, self._job, table),
+                relations_behind=partial(relations_behind, self._job, table),
             )
         return self._logs[name]
 

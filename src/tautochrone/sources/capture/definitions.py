@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.copied_files import CAPTURE_MODE, COPIED_FILE, LIGHT
+from tautochrone.model.files_of_changes import FILE_OF_CHANGES
 from tautochrone.model.keyed_apply import APPLY_PREFIX, column_list
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted
@@ -36,6 +37,8 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _PREFIX = "__taut_"
 _EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
 """Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
+_NO_EVENTS = ("completed", COPIED_FILE, FILE_OF_CHANGES)
+"""Operations of rows of the log table that are no changes themselves."""
 _INVALID = f"{_PREFIX}invalid"
 """An event's values that the types of their columns do not have."""
 
@@ -256,6 +259,7 @@ def define_table(
             **properties,
             "tautochrone.apply.keys": column_list(keys),
             "tautochrone.apply.sequence": f"{_PREFIX}point, {_PREFIX}sequence",
+            "tautochrone.apply.operation": f"{_PREFIX}operation",
             "tautochrone.apply.delete": f"{_PREFIX}operation = 'delete'",
             "tautochrone.apply.truncate": f"{_PREFIX}operation = 'truncate'",
             "tautochrone.apply.transaction": f"{_PREFIX}transaction",
@@ -274,7 +278,7 @@ def define_table(
     )
     def rows() -> DataFrame:
         events = SparkSession.active().readStream.table(log_table)
-        of_table = (sf.col("relation") == relation) & ~sf.col("operation").isin("completed", COPIED_FILE)
+        of_table = (sf.col("relation") == relation) & ~sf.col("operation").isin(*_NO_EVENTS)
         return events.where(of_table).selectExpr(*selected)
 
 

@@ -32,9 +32,10 @@ from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.capture.net_rows import NetsByKey
 from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.mysql.binlog import dump, point_of
-from tautochrone.sources.mysql.bulk import CHUNK_BYTES, ChunkReader, chunks_of, copy_chunk
+from tautochrone.sources.mysql.bulk import CHUNK_BYTES, TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.connection import connect, explained, fetch
 from tautochrone.sources.mysql.continuity import log_lost, position_at_server, require_same_log
 from tautochrone.sources.mysql.flavors import flavor_of
@@ -55,7 +56,7 @@ from tautochrone.sources.mysql.markers import (
     without_history,
 )
 from tautochrone.sources.mysql.reader import LogReader, table_changed
-from tautochrone.sources.mysql.rows import truncate_row
+from tautochrone.sources.mysql.rows import LAST_SEQUENCE, truncate_row
 from tautochrone.sources.mysql.server import (
     awaited_transactions,
     check_server,
@@ -83,12 +84,12 @@ IDLE_BYTES = 16 * 1024 * 1024
 such move is a commit of the log table."""
 _OFFSET = 0xFFFFFFFF
 _TRIES = 10
-_LAST = 2**63 - 1
-"""A sequence behind all rows of a transaction."""
 
 
-class MySQLChangeLog:
+class MySQLChangeLog(NetsByKey):
     """One captured server. It connects when it is first asked for something."""
+
+    text_format = TEXT_FORMAT
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -450,7 +451,7 @@ class MySQLChangeLog:
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         """Rows that a table had before its copy was planned are those of a table that it was once."""
-        removals = [truncate_row(name, since_when(position, name), None, _LAST) for name in relations]
+        removals = [truncate_row(name, since_when(position, name), None, LAST_SEQUENCE) for name in relations]
         return pa.concat_tables([*removals, completed_rows(relations, position.point)])
 
     def acknowledge(self, position: LogPosition) -> None:

@@ -16,7 +16,7 @@ from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.values import PADDING, Cells, decimal_bytes, text_of
 
-__all__ = ["LOGGED_TYPES", "RowEvents", "changed_types", "log_rows", "truncate_row"]
+__all__ = ["LAST_SEQUENCE", "LOGGED_TYPES", "RowEvents", "changed_types", "log_rows", "truncate_row"]
 
 _ROWS_PER_EVENT_BITS = 32
 _FIXED = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 3, 10: 3, 13: 1}
@@ -25,6 +25,8 @@ _DECIMAL, _BIT, _ENUM, _SET = 246, 16, 247, 248
 _BLOBS = (245, 252, 255)
 LOGGED_TYPES = frozenset({*_FIXED, *_TIMES, _DECIMAL, _BIT, _ENUM, _SET, 15, 254, *_BLOBS})
 """Numbers of the types of which it is known how long a value is."""
+LAST_SEQUENCE = 2**63 - 1
+"""Behind all rows of a transaction."""
 
 
 @dataclass(slots=True)

@@ -36,10 +36,12 @@ from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.capture.net_rows import NetsByKey
 from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.postgresql.alarms import Alarms, open_transactions
 from tautochrone.sources.postgresql.bulk import (
     CHUNK_BYTES,
+    TEXT_FORMAT,
     ChunkReader,
     chunks_of,
     copy_chunk,
@@ -93,8 +95,10 @@ _OTHER_HISTORY = (
 )
 
 
-class PostgreSQLChangeLog:
+class PostgreSQLChangeLog(NetsByKey):
     """One captured database. It connects when it is first asked for something."""
+
+    text_format = TEXT_FORMAT
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture

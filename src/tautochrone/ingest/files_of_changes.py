@@ -1,0 +1,103 @@
+"""Writes the changes of a light capture into data files of the captured tables.
+
+The log table takes one row for each file. The commit that has this row and the position of its batch makes
+the file count; a file of a batch that was not committed belongs to nobody and is removed as an orphan.
+Changes that cannot be in files stay rows of the log table, as in a full capture.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tautochrone.model.files_of_changes import FILE_OF_CHANGES, FileOfChanges, TableOfChanges
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source import ChangeLog, NetsChanges, SourceRows
+
+__all__ = ["ChangesInFiles", "FilesOfChanges"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesInFiles:
+    """The rows of a batch for the log table, after changes went into files.
+
+    Attributes:
+        begun: by relation with a file, when it was begun (epoch ms).
+    """
+
+    rows: SourceRows
+    begun: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class FilesOfChanges:
+    """
+    Args:
+        tables: those of some relations that take files.
+        report: gets a relation and why its changes go through the log table, when the reason is another one.
+    """
+
+    log: ChangeLog
+    tables: Callable[[Collection[str]], Mapping[str, TableOfChanges]]
+    report: Callable[[str, Reason], None]
+    _reported: dict[str, Reason] = field(default_factory=dict)
+
+    def write(self, rows: SourceRows, waiting: Collection[str]) -> ChangesInFiles:
+        """
+        Args:
+            rows: of a batch, as rows of the log table.
+            waiting: relations that are being copied: their changes are compared with copied rows.
+        """
+        if not rows.num_rows or not isinstance(self.log, NetsChanges):
+            return ChangesInFiles(rows, {})
+        changed = {*pc.unique(rows["relation"]).to_pylist()} - {*waiting}
+        parts, begun = [], {}
+        for relation, table in self.tables(changed).items():
+            is_of_relation = pc.equal(rows["relation"], relation)
+            begun_ms = time.time_ns() // 1_000_000
+            named = _written(self.log, rows.filter(is_of_relation), table, begun_ms)
+            if isinstance(named, Reason):
+                if self._reported.get(relation) != named:
+                    self._reported[relation] = named
+                    self.report(relation, named)
+                continue
+            parts.append(named)
+            begun[relation] = begun_ms
+            rows = rows.filter(pc.invert(is_of_relation))
+        # In one piece: Spark takes no rows behind an empty chunk.
+        return ChangesInFiles(pa.concat_tables([rows, *parts]).combine_chunks() if parts else rows, begun)
+
+
+def _written(log: NetsChanges, events: pa.Table, table: TableOfChanges, begun_ms: int) -> pa.Table | Reason:
+    """The row of the log table that stands for events of one relation, which are in a file now; or why they
+    cannot be."""
+    lake_table = table.table
+    fork = lake_table.fork()
+    writer = lake_table.task_writer(fork)
+    if isinstance(writer, Reason):
+        return writer
+    net = log.net_rows(events, writer.schema, table.keys)
+    if isinstance(net, Reason):
+        return net
+    staged = lake_table.stage_arrow(fork, net.rows)
+    if isinstance(staged, Reason):
+        return staged
+    if len(staged.files) != 1:
+        lake_table.discard(staged)
+        return Reason.of(ReasonCode.TABLE_PARTITIONED)
+    last = events.slice(events.num_rows - 1)
+    (point,), (sequence,) = last["point"].to_pylist(), last["sequence"].to_pylist()
+    name = str(staged.files[0].location()).rpartition("/")[2]
+    file = FileOfChanges(point, sequence, name, begun_ms, net.kept)
+    values = {"operation": FILE_OF_CHANGES, "columns": [*file.columns().items()], "unchanged": None}
+    return pa.table(
+        [
+            pa.array([values[name]], column.type) if name in values else column
+            for name, column in zip(last.column_names, last.columns, strict=True)
+        ],
+        last.schema,
+    )

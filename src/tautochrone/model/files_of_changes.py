@@ -1,0 +1,66 @@
+"""Data files of captured tables with the changes of a batch, as the log table of a light capture names them:
+one row for each file instead of a row for each change.
+
+A file has the columns of its table: first the rows that keys have after the batch, then the keys that have
+none, with NULL in all other columns. So a table that takes the file deletes rows by their positions only:
+what it has of all these keys, and what is behind the first rows of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tautochrone.model.lake import LakeTable
+
+__all__ = ["FILE_OF_CHANGES", "FileOfChanges", "NetRows", "TableOfChanges"]
+
+FILE_OF_CHANGES = "file of changes"
+"""The operation of a row of the log table that names a file."""
+_NAME, _BEGUN, _KEPT = "file", "begun_ms", "kept"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileOfChanges:
+    """
+    Attributes:
+        point, sequence: of the last change in it, as `sources.capture.log_schema` has them.
+        name: of the file, in the table's folder of data.
+        begun_ms: before it was begun (epoch ms).
+        kept: so many rows are the table's; those behind them are keys without rows.
+    """
+
+    point: int
+    sequence: int
+    name: str
+    begun_ms: int
+    kept: int
+
+    @classmethod
+    def of_log(cls, point: int, sequence: int, columns: Mapping[str, str]) -> FileOfChanges:
+        """What a row of the log table says."""
+        return cls(point, sequence, columns[_NAME], int(columns[_BEGUN]), int(columns[_KEPT]))
+
+    def columns(self) -> dict[str, str]:
+        """What the map `columns` of its row has."""
+        return {_NAME: self.name, _BEGUN: str(self.begun_ms), _KEPT: str(self.kept)}
+
+
+class NetRows(NamedTuple):
+    """What the keys of some changes have after them.
+
+    Attributes:
+        rows: a pyarrow Table, as a file of changes has its rows.
+        kept: so many of them are rows of the table.
+    """
+
+    rows: Any
+    kept: int
+
+
+class TableOfChanges(NamedTuple):
+    """A table that takes files of changes, and the columns of its key."""
+
+    table: LakeTable
+    keys: tuple[str, ...]

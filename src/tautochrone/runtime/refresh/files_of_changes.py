@@ -1,0 +1,173 @@
+"""Merging the files in which a light capture has changes of a table.
+
+    only files of changes    become files of the table: the driver reads their keys, and deletes rows by
+                             position
+    beside other events      are read by Spark as the events that they stand for; their rows are written again
+
+Files that were not merged stay where they are: another refresh may need them. They are removed as orphans.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tautochrone.model.files_of_changes import FILE_OF_CHANGES, FileOfChanges
+from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.lake import ChangeKind, Fork, LakeTable, Staged
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.refresh.log_rows import LogRange
+from tautochrone.runtime.refresh.rows_in_files import POSITION, as_events, located_rows
+
+__all__ = ["LightLogRows", "NetFiles", "events_in_files", "files_in", "files_of_changes", "net_files"]
+
+_NUMBER = "__taut_number"
+_TRUNCATE, _COMPLETED = "truncate", "completed"
+
+
+class LightLogRows:
+    """The new rows of the log tables of light captures, read once by the driver for all tables. Safe to use
+    from the threads of one run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[LogRange, pa.Table | Reason] = {}
+
+    def of(self, log: LakeTable, log_range: LogRange) -> pa.Table | Reason:
+        """The rows that came to the log between two versions; or why only Spark reads them."""
+        with self._lock:
+            if log_range not in self._rows:
+                self._rows[log_range] = _new_rows(log, log_range)
+            return self._rows[log_range]
+
+    def forget(self) -> None:
+        """Drop the rows that were held for a checkpoint."""
+        with self._lock:
+            self._rows.clear()
+
+
+def _new_rows(log: LakeTable, log_range: LogRange) -> pa.Table | Reason:
+    if log_range.old is None:
+        return Reason.of(ReasonCode.LOG_NOT_APPENDED)
+    change = log.change_between(log_range.old, log_range.new)
+    if change.kind is not ChangeKind.APPEND and not change.appended:
+        return change.reason
+    collected = log.collected_change(log_range.old, log_range.new)
+    if isinstance(collected, Reason):
+        return collected
+    # Without rows the commits only had positions.
+    return Reason.of(ReasonCode.NO_NEW_ROWS) if collected.added is None else collected.added
+
+
+def files_in(log_rows: pa.Table, relation: str) -> list[FileOfChanges] | Reason:
+    """The files with all changes of a relation, of rows of a log table; none without changes; or why they are
+    not in files only."""
+    is_change = pc.and_(
+        pc.equal(log_rows["relation"], relation), pc.not_equal(log_rows["operation"], _COMPLETED)
+    )
+    rows = log_rows.filter(is_change)
+    if not pc.all(pc.equal(rows["operation"], FILE_OF_CHANGES), min_count=0).as_py():
+        return Reason.of(ReasonCode.EVENTS_BESIDE_FILES)
+    named = zip(*(rows[name].to_pylist() for name in ("point", "sequence", "columns")), strict=True)
+    return sorted(FileOfChanges.of_log(point, sequence, dict(pairs)) for point, sequence, pairs in named)
+
+
+def files_of_changes(log_rows: DataFrame) -> list[FileOfChanges]:
+    """The same of rows of one relation in a DataFrame, without those of before all rows were removed."""
+    special = log_rows.where(sf.col("operation").isin(FILE_OF_CHANGES, _TRUNCATE))
+    rows = special.select("operation", "point", "sequence", "columns").collect()
+    truncated = max(((row.point, row.sequence) for row in rows if row.operation == _TRUNCATE), default=None)
+    files = [
+        FileOfChanges.of_log(row.point, row.sequence, row.columns)
+        for row in rows
+        if row.operation == FILE_OF_CHANGES
+    ]
+    return sorted(file for file in files if truncated is None or (file.point, file.sequence) > truncated)
+
+
+@dataclass(frozen=True, slots=True)
+class NetFiles:
+    """What files of changes do to a table together.
+
+    Attributes:
+        staged: the files.
+        without: in them, rows that are not the table's: data file → positions.
+        keys: an Arrow table of all their keys, each once.
+        rows: so many are left.
+    """
+
+    staged: Staged
+    without: Mapping[str, Sequence[int]]
+    keys: Any
+    rows: int
+
+
+def net_files(
+    table: LakeTable, fork: Fork, files: Sequence[FileOfChanges], staged: Staged, keys: Sequence[str]
+) -> NetFiles | Reason:
+    """
+    Args:
+        files: in their order, so that the last one with a key says what becomes of it.
+        staged: the same files.
+        keys: columns of the table.
+    """
+    columns = table.columns_of(fork, staged, keys)
+    if isinstance(columns, Reason):
+        return columns
+    numbers: list[Any] = []
+    parts = []
+    for number, (file, part) in enumerate(zip(files, columns, strict=True)):
+        if part.num_rows < file.kept:
+            return Reason.of(ReasonCode.FILE_NOT_READ, file=file.name, text=f"it has {part.num_rows} rows")
+        parts.append(part)
+        numbers.append(pa.repeat(pa.scalar(number, pa.int64()), part.num_rows))
+    all_keys = pa.concat_tables(parts)
+    ranked = all_keys.append_column(_NUMBER, pa.array(range(all_keys.num_rows), pa.int64()))
+    # A file has a key once.
+    last = ranked.group_by(all_keys.column_names).aggregate([(_NUMBER, "max")])[f"{_NUMBER}_max"]
+    last = last.combine_chunks().sort()
+    is_last = pc.is_in(ranked[_NUMBER], value_set=last).combine_chunks()
+    without: dict[str, Sequence[int]] = {}
+    first = rows = 0
+    for file, part, data_file in zip(files, parts, staged.files, strict=True):
+        of_file = is_last.slice(first, part.num_rows)
+        is_row = pc.and_(of_file, pc.less(pa.array(range(part.num_rows), pa.int64()), file.kept))
+        positions = pc.indices_nonzero(pc.invert(is_row)).to_pylist()
+        if positions:
+            without[str(data_file.location())] = positions
+        first += part.num_rows
+        rows += part.num_rows - len(positions)
+    return NetFiles(staged, without, all_keys.take(last), rows)
+
+
+def events_in_files(
+    session: SparkSession,
+    files: Sequence[FileOfChanges],
+    staged: Staged,
+    events: DataFrame,
+    apply: KeyedApply,
+) -> DataFrame:
+    """The rows of files as events of their table: updates, and deletes.
+
+    Args:
+        staged: the same files.
+        events: of the same table.
+    """
+    located = located_rows(session, staged, events, apply)
+    named = {file.name: {"point": file.point, "sequence": file.sequence, "kept": file.kept} for file in files}
+    point, sequence = apply.sequence
+    is_row = sf.col(f"rows.{POSITION}") < sf.col("files.kept")
+    values: Mapping[str | None, Column] = {
+        point: sf.col("files.point"),
+        sequence: sf.col("files.sequence"),
+        apply.operation: sf.when(is_row, "update").otherwise("delete"),
+        apply.invalid: sf.array(),
+    }
+    return as_events(located, named, values, events, apply)
