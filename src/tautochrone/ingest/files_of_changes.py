@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tautochrone.model.files_of_changes import FILE_OF_CHANGES, FileOfChanges, TableOfChanges
-from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.lake import Fork
+from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 from tautochrone.model.source import ChangeLog, NetsChanges, SourceRows
 
 __all__ = ["ChangesInFiles", "FilesOfChanges"]
@@ -37,11 +39,13 @@ class ChangesInFiles:
 class FilesOfChanges:
     """
     Args:
-        tables: those of some relations that take files.
+        log_table: where the log's rows go.
+        tables: those of some relations that take files once they are built.
         report: gets a relation and why its changes go through the log table, when the reason is another one.
     """
 
     log: ChangeLog
+    log_table: TableName
     tables: Callable[[Collection[str]], Mapping[str, TableOfChanges]]
     report: Callable[[str, Reason], None]
     _reported: dict[str, Reason] = field(default_factory=dict)
@@ -57,13 +61,14 @@ class FilesOfChanges:
         changed = {*pc.unique(rows["relation"]).to_pylist()} - {*waiting}
         parts, begun = [], {}
         for relation, table in self.tables(changed).items():
+            fork = table.table.fork()
+            if fork.commit_metadata is None or str(self.log_table) not in fork.commit_metadata.inputs:
+                continue
             is_of_relation = pc.equal(rows["relation"], relation)
             begun_ms = time.time_ns() // 1_000_000
-            named = _written(self.log, rows.filter(is_of_relation), table, begun_ms)
+            named = _written(self.log, rows.filter(is_of_relation), table, fork, begun_ms)
             if isinstance(named, Reason):
-                if self._reported.get(relation) != named:
-                    self._reported[relation] = named
-                    self.report(relation, named)
+                self._report(relation, named)
                 continue
             parts.append(named)
             begun[relation] = begun_ms
@@ -71,12 +76,18 @@ class FilesOfChanges:
         # In one piece: Spark takes no rows behind an empty chunk.
         return ChangesInFiles(pa.concat_tables([rows, *parts]).combine_chunks() if parts else rows, begun)
 
+    def _report(self, relation: str, reason: Reason) -> None:
+        if self._reported.get(relation) != reason:
+            self._reported[relation] = reason
+            self.report(relation, reason)
 
-def _written(log: NetsChanges, events: pa.Table, table: TableOfChanges, begun_ms: int) -> pa.Table | Reason:
+
+def _written(
+    log: NetsChanges, events: pa.Table, table: TableOfChanges, fork: Fork, begun_ms: int
+) -> pa.Table | Reason:
     """The row of the log table that stands for events of one relation, which are in a file now; or why they
     cannot be."""
     lake_table = table.table
-    fork = lake_table.fork()
     writer = lake_table.task_writer(fork)
     if isinstance(writer, Reason):
         return writer
@@ -86,12 +97,10 @@ def _written(log: NetsChanges, events: pa.Table, table: TableOfChanges, begun_ms
     staged = lake_table.stage_arrow(fork, net.rows)
     if isinstance(staged, Reason):
         return staged
-    if len(staged.files) != 1:
-        lake_table.discard(staged)
-        return Reason.of(ReasonCode.TABLE_PARTITIONED)
+    (data_file,) = staged.files
     last = events.slice(events.num_rows - 1)
     (point,), (sequence,) = last["point"].to_pylist(), last["sequence"].to_pylist()
-    name = str(staged.files[0].location()).rpartition("/")[2]
+    name = str(data_file.location()).rpartition("/")[2]
     file = FileOfChanges(point, sequence, name, begun_ms, net.kept)
     values = {"operation": FILE_OF_CHANGES, "columns": [*file.columns().items()], "unchanged": None}
     return pa.table(

@@ -83,7 +83,9 @@ class LogFlow(PolledFlow):
     _files: FilesOfChanges = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._files = FilesOfChanges(self.log, self.tables_of_changes, self._report_changes_through_log)
+        self._files = FilesOfChanges(
+            self.log, self.table, self.tables_of_changes, self._report_changes_through_log
+        )
 
     def _read_position(self) -> None:
         self.position = position_of(

@@ -120,25 +120,20 @@ def tables_of_files(job: Job, log: TableName) -> Mapping[str, LakeTable]:
 
 
 def tables_of_changes(job: Job, log: TableName, relations: Collection[str]) -> Mapping[str, TableOfChanges]:
-    """By relation the tables that take files of their changes: those over the log of a light capture that
-    have a key and are built.
+    """By relation the tables that take files of their changes once they are built: those over the log of a
+    light capture that have a key.
 
     Args:
         relations: others are left out.
     """
-    tables = _light_tables(job, log)
-    return {
-        relation: tables[relation]
-        for relation in sorted(tables.keys() & {*relations})
-        if _is_built(tables[relation].table, log)
-    }
+    return {name: table for name, table in _light_tables(job, log).items() if name in relations}
 
 
 def relations_behind(job: Job, log: TableName, relations: Collection[str]) -> frozenset[str]:
     """Those of these relations whose tables may lack changes that the log of a light capture has in files."""
     newest = job.tables[log].fork().version
     tables = tables_of_changes(job, log, relations)
-    return frozenset(name for name, (table, _) in tables.items() if _merged(table, log) != newest)
+    return frozenset(name for name, (table, _) in tables.items() if _merged(table, log) not in (None, newest))
 
 
 def orphans_end(job: Job, table: LakeTable, before_ms: int, now_ms: int) -> int | Reason:
