@@ -76,7 +76,9 @@ def main() -> None:
     add("--tables", type=int, default=100, help="that are taken back to a checkpoint, or captured")
     add("--events", type=int, default=500_000, help="changes of a captured database")
     add("--state-rows", type=int, default=1_000_000, help="of a captured table, and a tenth of another")
-    add("--state-mode", choices=["full", "light"], default="full", help="of the capture of these tables")
+    add(
+        "--capture-mode", choices=["full", "light"], default="full", help="of cdc_state, _tables, _idle, _lag"
+    )
     add("--change-rate", type=int, default=5_000, help="changes a second of ten captured tables")
     add("--seconds", type=int, default=120, help="of changes that are measured, after a minute of others")
     add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
@@ -136,10 +138,12 @@ def _in_one_spark(
         "cdc": lambda: cdc.measure(spark, folder, options.events, no_peer=no_peer),
         "sinks": lambda: sinks.measure(spark, folder),
         "sink_tables": lambda: measure_sink_tables(spark, folder),
-        "cdc_tables": lambda: measure_tables(spark, folder, options.tables),
-        "cdc_idle": lambda: measure_idle(spark, folder),
-        "cdc_lag": lambda: measure_lag(spark, folder, options.change_rate, seconds=options.seconds),
-        "cdc_state": lambda: measure_state(spark, folder, options.state_rows, options.state_mode),
+        "cdc_tables": lambda: measure_tables(spark, folder, options.tables, mode=options.capture_mode),
+        "cdc_idle": lambda: measure_idle(spark, folder, mode=options.capture_mode),
+        "cdc_lag": lambda: measure_lag(
+            spark, folder, options.change_rate, seconds=options.seconds, mode=options.capture_mode
+        ),
+        "cdc_state": lambda: measure_state(spark, folder, options.state_rows, options.capture_mode),
     }
     _run({name: parts[name] for name in named}, results, folder)
     spark.stop()

@@ -27,7 +27,8 @@ __all__ = ["captured", "measure_idle", "measure_lag", "measure_tables"]
 _CAPTURE = """
 from tautochrone.sources import postgresql
 
-postgresql.capture("shop", url="{url}", tables="public.*", table_properties={properties})
+postgresql.capture("shop", url="{url}", tables="public.*", mode="{mode}",
+                   table_properties={properties})
 """
 _ROWS = 100
 _LAG_ROWS = 10_000
@@ -51,7 +52,9 @@ END $$
 """
 
 
-def measure_tables(spark: SparkSession, folder: Path, tables: int = 100, rounds: int = 5) -> dict[str, Any]:
+def measure_tables(
+    spark: SparkSession, folder: Path, tables: int = 100, rounds: int = 5, mode: str = "full"
+) -> dict[str, Any]:
     """Times in ms of checkpoints in each of which half of many captured tables change in one transaction, 20
     rows of each.
 
@@ -60,9 +63,10 @@ def measure_tables(spark: SparkSession, folder: Path, tables: int = 100, rounds:
         folder: of the pipeline.
         tables: that are captured.
         rounds: checkpoints that are measured, after two others.
+        mode: of the capture.
     """
     measurements, changed = [], tables // 2
-    with captured(spark, folder / "cdc_tables", tables) as (pipeline, connection):
+    with captured(spark, folder / "cdc_tables", tables, mode=mode) as (pipeline, connection):
         started = time.monotonic()
         with continuous(pipeline, 500) as happened:
             wait_until(lambda: bool(happened.checkpoints) and not _waiting(happened), "the first copy")
@@ -108,6 +112,7 @@ def measure_idle(
     rates: Sequence[int] = (5, 300),
     interval_ms: int = 10_000,
     seconds: float = 60,
+    mode: str = "full",
 ) -> dict[str, Any]:
     """CPU of this process, its JVM and their workers as part of one CPU, while three captured tables get few
     changes.
@@ -118,9 +123,10 @@ def measure_idle(
         rates: changes a second, of all tables together; five statements a second make them.
         interval_ms: between checkpoints.
         seconds: that are measured for each rate.
+        mode: of the capture.
     """
     parts = []
-    with captured(spark, folder / "cdc_idle", 3) as (pipeline, connection):
+    with captured(spark, folder / "cdc_idle", 3, mode=mode) as (pipeline, connection):
         ended, changed = threading.Event(), rates[0]
 
         def write() -> None:
@@ -166,6 +172,7 @@ def measure_lag(
     seconds: int = 120,
     warm_up: int = 60,
     interval_ms: int = 1_000,
+    mode: str = "full",
 ) -> dict[str, Any]:
     """Seconds by percentile from a transaction's commit to the checkpoint that shows it in all tables.
 
@@ -179,11 +186,12 @@ def measure_lag(
         tables: that are captured, of 10,000 rows each.
         seconds: that are measured, after `warm_up` others.
         interval_ms: between checkpoints.
+        mode: of the capture.
     """
     changed = rate // _TRANSACTIONS_PER_S // tables
     transactions = (warm_up + seconds) * _TRANSACTIONS_PER_S
     shown: dict[int, tuple[int, float]] = {}
-    with captured(spark, folder / "cdc_lag", tables, _LAG_ROWS) as (pipeline, connection):
+    with captured(spark, folder / "cdc_lag", tables, _LAG_ROWS, mode=mode) as (pipeline, connection):
         updates = "\n    ".join(
             f"UPDATE t{table} SET n = n + 1 WHERE id > base AND id <= base + step;" for table in range(tables)
         )
@@ -261,6 +269,7 @@ def captured(
     tables: int,
     rows: int = _ROWS,
     properties: Mapping[str, str] = MappingProxyType({}),
+    mode: str = "full",
 ) -> Iterator[tuple[Pipeline, psycopg.Connection[Any]]]:
     """A pipeline that captures tables `t0`, `t1` … of a new database, and a connection to it.
 
@@ -283,7 +292,8 @@ def captured(
                     f"SELECT i, 'name ' || i, 0, i FROM generate_series(1, {rows}) i"
                 )
             pipeline.write(
-                "definitions/shop.py", _CAPTURE.format(url=url, properties={"*.*": dict(properties)})
+                "definitions/shop.py",
+                _CAPTURE.format(url=url, mode=mode, properties={"*.*": dict(properties)}),
             )
             yield pipeline, connection
     finally:
