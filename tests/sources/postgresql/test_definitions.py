@@ -47,6 +47,18 @@ def test_tables_with_one_name_in_the_lake_are_refused(
     assert "exclude=['" in str(raised.value.hint)
 
 
+@pytest.mark.parametrize("names", [("Id", "id"), ("id", "__taut_Point"), ("id", "_row_id")])
+def test_columns_that_the_lake_cannot_have_are_refused(
+    database: psycopg.Connection, names: tuple[str, str]
+) -> None:
+    database.execute(f'CREATE TABLE orders ("{names[0]}" int PRIMARY KEY, "{names[1]}" int)')
+    with pytest.raises(DefinitionError) as raised:
+        capture("shop", url=url_of(database), tables="public.*")
+    assert raised.value.error_class == "CAPTURED_COLUMN_NAME_TAKEN"
+    assert names[1] in raised.value.message
+    assert "exclude=['public.orders']" in str(raised.value.hint)
+
+
 @contextmanager
 def opened(captured: Any) -> Iterator[PostgreSQLChangeLog]:
     """As another process."""

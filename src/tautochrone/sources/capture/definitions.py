@@ -16,11 +16,13 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.copied_files import CAPTURE_MODE, COPIED_FILE, LIGHT
 from tautochrone.model.files_of_changes import FILE_OF_CHANGES
 from tautochrone.model.keyed_apply import APPLY_PREFIX, column_list
+from tautochrone.model.lake import RESERVED_COLUMNS
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 
 __all__ = [
+    "check_columns",
     "check_datasets",
     "check_name",
     "check_policy",
@@ -99,6 +101,33 @@ def check_datasets(capture: str, datasets: Sequence[tuple[str, str]]) -> None:
                 f"{other}",
                 hint=f"leave it out with exclude=[{relation!r}], or rename it in the database",
             )
+
+
+def check_columns(capture: str, relation: str, columns: Sequence[str]) -> None:
+    """
+    Args:
+        columns: names of all columns of a captured table.
+
+    Raises:
+        DefinitionError: `CAPTURED_COLUMN_NAME_TAKEN`: the lake uses one itself, or takes two for one.
+
+    >>> check_columns("shop", "public.orders", ["id", "customer"])
+    """
+    users: dict[str, str] = {}
+    for column in columns:
+        name = column.lower()
+        other = users.setdefault(name, column)
+        if other != column:
+            taken = f"two columns, {other} and {column}, whose names are one in the lake"
+        elif name in RESERVED_COLUMNS or name.startswith(_PREFIX):
+            taken = f"a column {column}, a name that the lake uses itself"
+        else:
+            continue
+        raise DefinitionError(
+            "CAPTURED_COLUMN_NAME_TAKEN",
+            f"The table {relation} of the capture {capture} has {taken}",
+            hint=f"leave the table out with exclude=[{relation!r}], or rename the column in the database",
+        )
 
 
 def require_own_names(capture: str, shared: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
+    check_columns,
     check_datasets,
     check_name,
     check_policy,
@@ -89,7 +90,7 @@ def capture(
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
             `INVALID_LOG_RETENTION`; `CAPTURE_PROPERTIES_INVALID`;
             `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NOT_LOGGED`;
-            `CAPTURED_TYPE_NOT_SUPPORTED`; `CAPTURED_TABLE_NAME_TAKEN`.
+            `CAPTURED_TYPE_NOT_SUPPORTED`; `CAPTURED_TABLE_NAME_TAKEN`; `CAPTURED_COLUMN_NAME_TAKEN`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the server does not answer, or refuses.
     """
@@ -120,6 +121,8 @@ def capture(
         table.name: f"{name}_{'' if has_one_schema else f'{table.schema}_'}{table.table}" for table in chosen
     }
     check_datasets(name, [(dataset, relation) for relation, dataset in datasets.items()])
+    for table in chosen:
+        check_columns(name, table.name, [column.name for column in table.columns])
     table_properties = table_properties or {}
     check_properties(name, table_properties, datasets)
     _captures[name] = Capture(

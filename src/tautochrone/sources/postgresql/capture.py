@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.definitions import (
+    check_columns,
     check_datasets,
     check_name,
     check_policy,
@@ -89,7 +90,7 @@ def capture(
     Raises:
         DefinitionError: `CAPTURE_NAME_INVALID`; `CAPTURE_POLICY_UNKNOWN`; `CAPTURE_WITHOUT_TABLES`;
             `INVALID_LOG_RETENTION`; `CAPTURE_PROPERTIES_INVALID`;
-            `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NAME_TAKEN`.
+            `CAPTURED_TABLE_WITHOUT_KEY`; `CAPTURED_TABLE_NAME_TAKEN`; `CAPTURED_COLUMN_NAME_TAKEN`.
         SettingsError: `CAPTURE_URL_INVALID`.
         IngestError: the database does not answer, or refuses.
     """
@@ -110,6 +111,8 @@ def capture(
         chosen = captured_tables(existing, patterns_of(tables), patterns_of(exclude), name)
         columns = [with_built_in_types(connection, table.columns) for table in chosen]
     check_datasets(name, [(_dataset(name, table), table.name) for table in chosen])
+    for table in chosen:
+        check_columns(name, table.name, [column.name for column in table.columns])
     table_properties = table_properties or {}
     check_properties(name, table_properties, [table.name for table in chosen])
     _captures[name] = Capture(
