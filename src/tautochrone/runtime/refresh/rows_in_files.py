@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ __all__ = ["FILE", "POSITION", "as_events", "located_rows"]
 
 FILE, POSITION = "__taut_file", "__taut_position"
 """Columns with the name of a row's file, and the row's position in it."""
+_PATTERN = re.compile(r"[\\{}\[\]*?]")
+"""By these characters Hadoop takes a path for a pattern of paths; names of tables may have them."""
 
 
 def located_rows(session: SparkSession, staged: Staged, events: DataFrame, apply: KeyedApply) -> DataFrame:
@@ -25,7 +28,7 @@ def located_rows(session: SparkSession, staged: Staged, events: DataFrame, apply
         events: of the same table.
     """
     columns = [field for field in events.schema.fields if field.name not in apply.dropped]
-    locations = [str(file.location()) for file in staged.files]
+    locations = [_PATTERN.sub(r"\\\g<0>", str(file.location())) for file in staged.files]
     # Read by their names: a column that the table got since is NULL in all rows.
     stored = session.read.schema(type(events.schema)(columns)).parquet(*locations)
     metadata = stored.metadataColumn("_metadata")
