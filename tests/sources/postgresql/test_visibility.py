@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 from .schedules import Schedule, run_schedule
 
 pytestmark = pytest.mark.spark
+log = logging.getLogger(__name__)
 
 APPLY = KeyedApply(
     keys=("schedule", "end", "id"),
@@ -77,7 +79,10 @@ def test_random_schedules(spark: SparkSession, database: psycopg.Connection, cou
 
 
 def require_states_of_the_log(spark: SparkSession, schedules: Sequence[Schedule]) -> None:
-    """By visibility the tables are states of the log, by watermarks some are not."""
+    """By visibility the tables are states of the log, by watermarks some are not.
+
+    `pytest --log-cli-level INFO` shows how many.
+    """
     points = [schedule.transaction_ends() for schedule in schedules]
     events = events_of(spark, schedules, points)
     merged = tables_of(latest_rows(events, APPLY, summarize(events, APPLY), None).collect(), points)
@@ -87,6 +92,12 @@ def require_states_of_the_log(spark: SparkSession, schedules: Sequence[Schedule]
             assert rows == schedule.state_at(point), (seed, point)
     wrong = [schedule.merged_by_watermark() != schedule.truth for schedule in schedules]
     assert any(wrong), "the schedules are too tame: watermarks were right every time"
+    log.info(
+        "%d schedules, %d states are right; watermarks are wrong in %d schedules",
+        len(schedules),
+        sum(map(len, points)),
+        sum(wrong),
+    )
     # A table is built at the first point, and a large one so:
     firsts = [[schedule.pass_at] for schedule in schedules]
     built = copied_rows(events_of(spark, schedules, firsts), APPLY)
