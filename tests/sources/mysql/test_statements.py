@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tautochrone.errors import IngestError
 from tautochrone.model.source_position import BulkProgress
 from tautochrone.sources.mysql.statements import Effect, Query, effects_of
 from tautochrone.sources.mysql.tables import CapturedTable, Column
@@ -84,6 +86,25 @@ def test_xa_transaction_that_is_committed_in_one_phase(schema: Schema) -> None:
     position = replace(log.begin("reader"), bulk=BulkProgress())
     schema.run("XA START 'x'", "INSERT INTO t VALUES (8, 'x')", "XA END 'x'", "XA COMMIT 'x' ONE PHASE")
     assert events(log.read(position, 100).rows) == [("insert", "8", "x")]
+    log.close()
+
+
+def test_files_that_a_statement_loads(schema: Schema, tmp_path: Path) -> None:
+    """Rows are taken; a session that logs the statement and the file instead is refused."""
+    (tmp_path / "rows").write_text("8\tx\n")
+    load = f"LOAD DATA LOCAL INFILE '{tmp_path / 'rows'}' INTO TABLE t"
+    schema.run("CREATE TABLE t (id INT PRIMARY KEY, a TEXT)", "SET GLOBAL local_infile = 1")
+    log = schema.change_log()
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    with schema.server.open_connection(database=schema.name, local_infile=True) as connection:
+        connection.cursor().execute(load)
+        batch = log.read(position, 100)
+        assert events(batch.rows) == [("insert", "8", "x")]
+        connection.cursor().execute("SET SESSION binlog_format = 'STATEMENT'")
+        connection.cursor().execute(load.replace("INTO", "REPLACE INTO"))
+    with pytest.raises(IngestError, match="a statement instead of its rows") as raised:
+        log.read(batch.position, 100)
+    assert raised.value.error_class == "CAPTURE_SERVER_NOT_USABLE"
     log.close()
 
 

@@ -63,6 +63,8 @@ class Kind:
     ROWS = WRITE | UPDATE | DELETE
     VERSION_2 = frozenset({30, 31, 32, 169, 170, 171})
     COMPRESSED = frozenset(range(166, 172))
+    LOADED_FILE = frozenset({9, 11, 17, 18})
+    """Of `LOAD DATA` as a statement: parts of the file, its end, and the statement."""
     IGNORED = frozenset({3, 5, 13, 14, 27, 29, 35, 36, 37, 41, 160, 161, 163})
     """Ends of files, variables of statements, heartbeats, row queries, checkpoints, lists of GTIDs, and what
     members of a group say to each other."""

@@ -180,8 +180,19 @@ class LogReader:
             self._end(event, is_committed=is_committed)
             return True
         elif kind not in Kind.IGNORED:
-            raise _not_supported(event, f"an event of the unknown kind {kind}")
+            self._take_other(event)
         return False
+
+    def _take_other(self, event: Event) -> None:
+        """
+        Raises:
+            IngestError: `CAPTURE_SERVER_NOT_USABLE`; `CHANGE_LOG_EVENT_NOT_SUPPORTED`.
+        """
+        if event.kind not in Kind.LOADED_FILE:
+            raise _not_supported(event, f"an event of the unknown kind {event.kind}")
+        # Its statement may change rows of any table, by triggers.
+        if any(self._point(event) > since for _table, since in self.tables.values()):
+            raise _statement_logged(event)
 
     def _take_rows(self, event: Event) -> None:
         captured = self._layouts.get(event.body[:6])
@@ -258,11 +269,7 @@ class LogReader:
                 continue
             table = self.tables[effect.relation][0]
             if effect.kind == "rows" or group is None:
-                raise IngestError(
-                    "CAPTURE_SERVER_NOT_USABLE",
-                    f"The log has a statement instead of its rows, before {event.file} {event.end}",
-                    hint=f"SET GLOBAL binlog_format = 'ROW', no session may change it; {_AGAIN}",
-                )
+                raise _statement_logged(event)
             group.changes.append((Kind.QUERY, table, None, b""))
         if group is not None and query.text.lstrip().upper().startswith("ROLLBACK TO") and group.changes:
             raise _not_supported(event, "a part of a transaction that was rolled back (ROLLBACK TO)")
@@ -334,4 +341,12 @@ def _not_supported(event: Event, what: str) -> IngestError:
         "CHANGE_LOG_EVENT_NOT_SUPPORTED",
         f"The binary log has {what}, before {event.file} {event.end}",
         hint=f"this is not read from the log; {_AGAIN}",
+    )
+
+
+def _statement_logged(event: Event) -> IngestError:
+    return IngestError(
+        "CAPTURE_SERVER_NOT_USABLE",
+        f"The log has a statement instead of its rows, before {event.file} {event.end}",
+        hint=f"SET GLOBAL binlog_format = 'ROW', no session may change it; {_AGAIN}",
     )
