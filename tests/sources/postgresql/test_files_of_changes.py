@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.model.effects import Step
-from tautochrone.testing.harness import Pipeline
+from tautochrone.runtime.maintenance.maintain import Maintenance
+from tautochrone.testing.harness import Happened, Pipeline
 
 CAPTURE = """
 from tautochrone.sources import postgresql
@@ -75,7 +77,7 @@ class Captured:
         )
         return statement, [*key, pick.choice([None, pick.randrange(1000) / 4])]
 
-    def run(self, *, full: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    def run(self, *, full: tuple[str, ...] = ()) -> Happened:
         happened = self.pipeline.run(full=full)
         assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
         self.require_equal()
@@ -165,3 +167,20 @@ def test_files_become_the_tables(captured: Captured) -> None:
     assert [event["relations"] for event in happened if event["event"] == "bulk_again"] == [["public.plain"]]
     database.execute("DELETE FROM plain WHERE a = 4")
     captured.run()
+
+
+def test_files_are_merged_after_the_table_and_the_capture_changed(captured: Captured) -> None:
+    """The table got partitions, and the capture is no longer a light one, before the files were merged."""
+    captured.database.execute("UPDATE plain SET price = 7 WHERE a < 3")
+    captured.run_with_crash(Step.META_OPEN)
+    captured.pipeline.session.sql("ALTER TABLE lake.default.db_plain ADD PARTITION FIELD a")
+    definition = captured.pipeline.folder / "definitions" / "db.py"
+    definition.write_text(definition.read_text().replace(', mode="light"', ""))
+    in_a_month_ms = time.time_ns() // 1_000_000 + 30 * 86_400_000
+    with captured.pipeline.opened() as (job, _happened):
+        Maintenance(job, now_ms=lambda: in_a_month_ms).run()
+    happened = captured.run()
+    assert "EVENTS_MERGED" in {r["reason_code"] for r in happened.of("refresh")}
+    assert captured.files()
+    of_partition = captured.pipeline.query("SELECT count(*) FROM db_plain WHERE a = 2")
+    assert of_partition == captured.database.execute("SELECT count(*) FROM plain WHERE a = 2").fetchall()

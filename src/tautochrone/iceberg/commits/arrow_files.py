@@ -24,7 +24,7 @@ from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["arrow_obstacle", "fitting_rows", "write_rows"]
+__all__ = ["arrow_obstacle", "fitting_rows", "spec_without_partitions", "write_rows"]
 
 _PARQUET_SETTINGS = "write.parquet."
 _CODEC = f"{_PARQUET_SETTINGS}compression-codec"
@@ -118,13 +118,23 @@ def codec_of(table: Any) -> str:
 
 
 def data_file(iceberg: Iceberg, table: Any, location: str, path: Path) -> Any:
-    """Iceberg's description of a file that was written. Its statistics are read from the footer."""
+    """Iceberg's description of a file that was written for no partition. Its statistics are read from the
+    footer."""
     metrics = iceberg.api.parquet.ParquetUtil.fileMetrics(
         table.io().newInputFile(location), iceberg.api.MetricsConfig.forTable(table)
     )
-    builder = iceberg.api.DataFiles.builder(table.spec()).withPath(location)
+    spec = spec_without_partitions(table)
+    assert spec is not None
+    builder = iceberg.api.DataFiles.builder(spec).withPath(location)
     builder = builder.withFormat(iceberg.api.FileFormat.PARQUET).withMetrics(metrics)
     return builder.withFileSizeInBytes(path.stat().st_size).build()
+
+
+def spec_without_partitions(table: Any) -> Any | None:
+    """The Java PartitionSpec of files that were written for no partition; None: the table never had one. It
+    may have got partitions since: as a file of these, a file would have NULL in their columns."""
+    specs = [table.spec(), *table.specs().values()]
+    return next((spec for spec in specs if spec.isUnpartitioned()), None)
 
 
 def _field(column: Mapping[str, Any]) -> Any:

@@ -20,7 +20,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tautochrone.iceberg.commits.arrow_files import codec_of, data_file, fitting_rows, new_location
+from tautochrone.iceberg.commits.arrow_files import (
+    codec_of,
+    data_file,
+    fitting_rows,
+    new_location,
+    spec_without_partitions,
+)
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.iceberg.java.functions import items
@@ -142,6 +148,8 @@ def files_by_name(
     name: TableName, iceberg: Iceberg, table: Any, file_names: Sequence[str], at_ms: int
 ) -> Staged | Reason:
     """See `LakeTable.files_by_name`."""
+    if spec_without_partitions(table) is None:
+        return Reason.of(ReasonCode.TABLE_PARTITIONED)
     provider = table.locationProvider()
     locations = [str(provider.newDataLocation(file_name)) for file_name in file_names]
     for location in locations:

@@ -150,15 +150,19 @@ def orphans_end(job: Job, table: LakeTable, before_ms: int, now_ms: int) -> int 
         return before_ms
     for log in job.graph.inputs(table.name).stream:
         log_dataset = job.definitions.datasets.get(log)
-        if log_dataset is None or not is_light(log_dataset.properties):
+        # Another job may write it now.
+        log_table = job.tables[log] if log in job.tables else job.lake.load(log)
+        log_fork = log_table.fork()
+        metadata = log_fork.commit_metadata
+        # A capture that is no longer a light one may still have files that are not merged.
+        has_files = metadata is not None and apply.relation in _in_files(metadata)
+        if not has_files and (log_dataset is None or not is_light(log_dataset.properties)):
             continue
         merged = _merged(table, log)
         if merged is None:
             return Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation)
-        # Another job may write it now.
-        log_table = job.tables[log] if log in job.tables else job.lake.load(log)
         since_ms = now_ms
-        if log_table.fork().version != merged:
+        if log_fork.version != merged:
             committed = {version: at_ms for version, _, at_ms in log_table.versions()}
             since_ms = committed.get(merged, 0)
         # A file is begun before the log names it.
