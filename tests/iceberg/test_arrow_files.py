@@ -117,10 +117,10 @@ def test_files_of_tasks_are_taken_later_without_some_rows(spark: SparkSession) -
     locations = [row["location"] for batch in batches for f in writer(iter([batch])) for row in f.to_pylist()]
     names = [location.rpartition("/")[2] for location in locations]
     at_ms = soon_ms() - 3_600_000
-    staged = table.task_files(table.fork(), names, at_ms)
+    staged = table.files_by_name(table.fork(), names, at_ms)
     assert not isinstance(staged, Reason)
     assert (staged.rows, staged.at_ms) == (90, at_ms)
-    gone = table.task_files(table.fork(), [*names, "gone.parquet"], at_ms)
+    gone = table.files_by_name(table.fork(), [*names, "gone.parquet"], at_ms)
     assert isinstance(gone, Reason)
     assert gone.code is ReasonCode.FILE_NOT_READ
     deletes = {locations[0]: [0, 29], locations[2]: list(range(30))}
@@ -130,7 +130,8 @@ def test_files_of_tasks_are_taken_later_without_some_rows(spark: SparkSession) -
     assert table.row_count(committed.version) == 58
     more = table.apply(table.fork(), [], {locations[0]: [1]}, commit_metadata())
     assert table.row_count(more.version) == 57
-    taken = table.task_files(table.fork(), names, at_ms)
+    assert table.files_taken(table.fork(), soon_ms()) is None
+    taken = table.files_taken(table.fork(), at_ms)
     assert isinstance(taken, Reason)
     assert taken.code is ReasonCode.FILES_TAKEN
 

@@ -68,7 +68,7 @@ def test_rows_are_those_after_all_events(seed: int) -> None:
     ("events", "code"),
     [
         ([event("truncate")], ReasonCode.TABLE_TRUNCATED),
-        ([event("copy", id="1", region="a")], ReasonCode.TABLE_TRUNCATED),
+        ([event("copy", id="1", region="a")], ReasonCode.ROWS_COPIED),
         ([event("update", id="1", region="a") | {"unchanged": ["price"]}], ReasonCode.VALUES_LEFT_UNCHANGED),
         ([event("update", id="1", region="a", price="NaN")], ReasonCode.TEXTS_READ_BY_SPARK),
         ([event("delete", id="one", region="a")], ReasonCode.TEXTS_READ_BY_SPARK),

@@ -64,17 +64,18 @@ class FilesOfChanges:
             fork = table.table.fork()
             if fork.commit_metadata is None or str(self.log_table) not in fork.commit_metadata.inputs:
                 continue
-            is_of_relation = pc.equal(rows["relation"], relation)
             begun_ms = time.time_ns() // 1_000_000
-            named = _written(self.log, rows.filter(is_of_relation), table, fork, begun_ms)
+            named = _written(self.log, rows.filter(pc.equal(rows["relation"], relation)), table, fork)
             if isinstance(named, Reason):
                 self._report(relation, named)
                 continue
             parts.append(named)
             begun[relation] = begun_ms
-            rows = rows.filter(pc.invert(is_of_relation))
+        if not parts:
+            return ChangesInFiles(rows, {})
+        others = rows.filter(pc.invert(pc.is_in(rows["relation"], pa.array(begun, pa.string()))))
         # In one piece: Spark takes no rows behind an empty chunk.
-        return ChangesInFiles(pa.concat_tables([rows, *parts]).combine_chunks() if parts else rows, begun)
+        return ChangesInFiles(pa.concat_tables([others, *parts]).combine_chunks(), begun)
 
     def _report(self, relation: str, reason: Reason) -> None:
         if self._reported.get(relation) != reason:
@@ -82,9 +83,7 @@ class FilesOfChanges:
             self.report(relation, reason)
 
 
-def _written(
-    log: NetsChanges, events: pa.Table, table: TableOfChanges, fork: Fork, begun_ms: int
-) -> pa.Table | Reason:
+def _written(log: NetsChanges, events: pa.Table, table: TableOfChanges, fork: Fork) -> pa.Table | Reason:
     """The row of the log table that stands for events of one relation, which are in a file now; or why they
     cannot be."""
     lake_table = table.table
@@ -101,7 +100,7 @@ def _written(
     last = events.slice(events.num_rows - 1)
     (point,), (sequence,) = last["point"].to_pylist(), last["sequence"].to_pylist()
     name = str(data_file.location()).rpartition("/")[2]
-    file = FileOfChanges(point, sequence, name, begun_ms, net.kept)
+    file = FileOfChanges(point, sequence, name, net.rows.num_rows, net.kept)
     values = {"operation": FILE_OF_CHANGES, "columns": [*file.columns().items()], "unchanged": None}
     return pa.table(
         [

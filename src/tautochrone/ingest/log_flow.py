@@ -59,8 +59,7 @@ class LogFlow(PolledFlow):
         max_events: a batch ends with the transaction that brings it to this many events.
         tables_of_files: by relation, the tables that are not built yet and take the files that tasks write
             of their first copy.
-        tables_of_changes: of some relations, the tables that are built and take files of their changes.
-        relations_behind: of some relations, those whose tables may lack changes that are in files.
+        tables_of_changes: of some relations, the tables that take files of their changes once they are built.
     """
 
     log: ChangeLog
@@ -69,7 +68,6 @@ class LogFlow(PolledFlow):
     to_copy: Callable[[], Collection[str]] = frozenset
     tables_of_files: Callable[[], Mapping[str, LakeTable]] = dict
     tables_of_changes: Callable[[Collection[str]], Mapping[str, TableOfChanges]] = lambda _: {}
-    relations_behind: Callable[[Collection[str]], Collection[str]] = frozenset
     position: LogPosition | None = None
     """The table's."""
     _reached: LogPosition = field(init=False, repr=False)
@@ -132,15 +130,6 @@ class LogFlow(PolledFlow):
         """
         with self._reporting_waits():
             resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position, anew))
-            in_part = {*resumed.bulk.partial} & resumed.bulk.pending.keys() - position.bulk.pending.keys()
-            behind = {*self.relations_behind(in_part)} if in_part else set()
-            if behind:
-                # A file does not say which transaction a change is of, so rows of a later copy that did not
-                # see the change would win. Behind a whole copy older changes do not count.
-                code = ReasonCode.CHANGES_IN_FILES
-                reasons = {**reasons, **{name: Reason.of(code, relation=name) for name in sorted(behind)}}
-                whole = {*anew, *behind}
-                resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position, whole))
         copied_again = sorted(
             relation
             for relation, chunks in resumed.bulk.pending.items()
@@ -214,7 +203,7 @@ class LogFlow(PolledFlow):
                 position,
                 replace(reached, bulk=bulk),
                 source_ms=batch.source_ms,
-                in_files=batch.rows.num_rows - changes.rows.num_rows,
+                netted=batch.rows.num_rows - changes.rows.num_rows,
             )
         self._report_source(batch)
         self._acknowledge(position)
@@ -269,12 +258,12 @@ class LogFlow(PolledFlow):
         *,
         source_ms: int | None = None,
         staged: Staged | None = None,
-        in_files: int = 0,
+        netted: int = 0,
     ) -> LogPosition:
         """`rows`, and what is `staged` already, with their position.
 
         Args:
-            in_files: so many changes more than rows there are, since files have them.
+            netted: so many more changes than rows: files have them.
         """
         completed = sorted(before.bulk.waiting - position.bulk.waiting)
         if completed:
@@ -288,13 +277,13 @@ class LogFlow(PolledFlow):
         batch = parts[0] if len(parts) == 1 else _together(*parts)
         self.committer.submit(self.name, batch, position)
         self.position = position
-        self.rows += batch.rows + in_files
+        self.rows += batch.rows + netted
         self.emit(
             "batch",
             flow=self.name,
             dataset=str(self.table),
             batch=position.point,
-            rows=batch.rows + in_files,
+            rows=batch.rows + netted,
             source_ms=source_ms,
             chunks_left=position.bulk.chunks_left,
             chunks_done=position.bulk.chunks_done,

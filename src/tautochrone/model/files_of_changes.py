@@ -18,7 +18,7 @@ __all__ = ["FILE_OF_CHANGES", "FileOfChanges", "NetRows", "TableOfChanges"]
 
 FILE_OF_CHANGES = "file of changes"
 """The operation of a row of the log table that names a file."""
-_NAME, _BEGUN, _KEPT = "file", "begun_ms", "kept"
+_NAME, _ROWS, _KEPT = "file", "rows", "kept"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,24 +27,24 @@ class FileOfChanges:
     Attributes:
         point, sequence: of the last change in it, as `sources.capture.log_schema` has them.
         name: of the file, in the table's folder of data.
-        begun_ms: before it was begun (epoch ms).
-        kept: so many rows are the table's; those behind them are keys without rows.
+        rows: of the file.
+        kept: its first so many rows are rows of the table; the others are keys without rows.
     """
 
     point: int
     sequence: int
     name: str
-    begun_ms: int
+    rows: int
     kept: int
 
     @classmethod
     def of_log(cls, point: int, sequence: int, columns: Mapping[str, str]) -> FileOfChanges:
         """What a row of the log table says."""
-        return cls(point, sequence, columns[_NAME], int(columns[_BEGUN]), int(columns[_KEPT]))
+        return cls(point, sequence, columns[_NAME], int(columns[_ROWS]), int(columns[_KEPT]))
 
     def columns(self) -> dict[str, str]:
         """What the map `columns` of its row has."""
-        return {_NAME: self.name, _BEGUN: str(self.begun_ms), _KEPT: str(self.kept)}
+        return {_NAME: self.name, _ROWS: str(self.rows), _KEPT: str(self.kept)}
 
 
 class NetRows(NamedTuple):

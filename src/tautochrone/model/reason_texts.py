@@ -210,9 +210,6 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.LOG_RETENTION: "rows are older than the log's retention, {retention}",
     ReasonCode.ROWS_CHANGED_WITHOUT_LOG: "{relation} {change}, which the log of the database does not show",
     ReasonCode.TABLES_COPIED_AGAIN: _copied_again_text,
-    ReasonCode.CHANGES_IN_FILES: (
-        "changes of {relation} that its table does not have yet are in files: only a copy of all rows fits"
-    ),
     ReasonCode.LOG_LACKS_ROWS: "{relation} is built anew, and old changes of it were dropped from the log",
     ReasonCode.COLUMNS_CHANGED_AT_SOURCE: "{relation} has other columns since {position}: they are ignored",
     ReasonCode.SERVER_HAS_SAME_TRANSACTIONS: "{server} has before {position} of its log what the lake has",

@@ -14,13 +14,15 @@ from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.model.effects import Step
+from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.maintain import Maintenance
+from tautochrone.runtime.streams.change_logs import orphans_end
 from tautochrone.testing.harness import Happened, Pipeline
 
 CAPTURE = """
 from tautochrone.sources import postgresql
 
-postgresql.capture("db", url="{url}", mode="light")
+postgresql.capture("db", url="{url}", mode="{mode}")
 """
 DDL = """
 CREATE TABLE plain (a int, b text, price numeric(10, 2), at timestamptz, PRIMARY KEY (a, b));
@@ -40,7 +42,11 @@ class Captured:
         info = database.info
         url = f"host={info.host} dbname={info.dbname} user=postgres"
         self.pipeline = Pipeline(folder, spark, settings=SETTINGS)
-        self.pipeline.write("definitions/db.py", CAPTURE.format(url=url))
+        self.url = url
+        self.define("light")
+
+    def define(self, mode: str) -> None:
+        self.pipeline.write("definitions/db.py", CAPTURE.format(url=self.url, mode=mode))
 
     def write(self, pick: random.Random, *, also_large: bool) -> None:
         """Some transactions."""
@@ -77,20 +83,21 @@ class Captured:
         )
         return statement, [*key, pick.choice([None, pick.randrange(1000) / 4])]
 
-    def run(self, *, full: tuple[str, ...] = ()) -> Happened:
-        happened = self.pipeline.run(full=full)
+    def run(self) -> Happened:
+        happened = self.pipeline.run()
         assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
         self.require_equal()
         return happened
 
-    def run_with_crash(self, step: Step) -> None:
+    def run_with_crash(self, step: Step, when: str = "after") -> Job:
         """One that may end before it comes to the step."""
-        effects = StrikingEffects(Strike(step, "after", "crash"))
+        effects = StrikingEffects(Strike(step, when, "crash"))
         try:
             with self.pipeline.opened(effects) as (job, _happened):
                 self.pipeline.execute(job)
         except Crash:
             pass
+        return job
 
     def require_equal(self) -> None:
         stored = self.pipeline.query("SELECT a, b, CAST(price AS STRING), unix_micros(at) FROM db_plain")
@@ -105,6 +112,16 @@ class Captured:
         """Names of files with changes that the log table has, until maintenance drops them."""
         query = "SELECT columns['file'] FROM db_log WHERE operation = 'file of changes'"
         return {str(name) for (name,) in self.pipeline.query(query)}
+
+    def unmerged_files(self) -> list[Path]:
+        """Files that no version of a table has and that were written last."""
+        session = self.pipeline.session
+        known = {
+            row.file_path.rpartition("/")[2]
+            for row in session.sql("SELECT file_path FROM lake.default.db_plain.all_data_files").collect()
+        }
+        folder = self.pipeline.folder / "storage" / "warehouse" / "default" / "db_plain" / "data"
+        return [path for path in folder.glob("*.parquet") if path.name not in known]
 
     def operations(self, table: str) -> dict[str, int]:
         query = f"SELECT operation, count(*) FROM db_log WHERE relation = 'public.{table}' GROUP BY operation"
@@ -143,11 +160,8 @@ def test_files_become_the_tables(captured: Captured) -> None:
         database.execute("DELETE FROM plain WHERE a = 2 AND b LIKE %s", [f"%{number}"])
         database.execute("INSERT INTO plain VALUES (2, %s)", [f"n{number}"])
     happened = captured.run()
-    (refresh,) = [
-        event for event in happened if event["event"] == "refresh" and event["dataset"].endswith("plain")
-    ]
-    assert refresh["mode"] == "incremental"
-    assert refresh["reason_code"] == "EVENTS_MERGED", refresh
+    assert happened.mode("db_plain")[0] == "incremental"
+    assert happened.refresh("db_plain")["reason_code"] == "EVENTS_MERGED"
     operations = captured.operations("plain")
     assert operations.keys() == {"completed", "copied file", "file of changes"}
     assert operations["file of changes"] > 1
@@ -157,14 +171,10 @@ def test_files_become_the_tables(captured: Captured) -> None:
     with database.transaction():
         database.execute("INSERT INTO plain VALUES (9, 'short')")
         database.execute("DELETE FROM plain WHERE a = 9")
-    happened = captured.run()
-    assert "NO_EVENTS_OF_KEYS" in {
-        event.get("reason_code") for event in happened if event["event"] == "refresh"
-    }
+    assert captured.run().refresh("db_plain")["reason_code"] == "NO_EVENTS_OF_KEYS"
     assert "LOG_SHORTENED" in captured.pipeline.run(full=["db_plain"]).failure("db_plain")
     database.execute("DELETE FROM plain WHERE a = 3")
-    happened = captured.run()
-    assert [event["relations"] for event in happened if event["event"] == "bulk_again"] == [["public.plain"]]
+    assert [event["relations"] for event in captured.run().of("bulk_again")] == [["public.plain"]]
     database.execute("DELETE FROM plain WHERE a = 4")
     captured.run()
 
@@ -184,3 +194,63 @@ def test_files_are_merged_after_the_table_and_the_capture_changed(captured: Capt
     assert captured.files()
     of_partition = captured.pipeline.query("SELECT count(*) FROM db_plain WHERE a = 2")
     assert of_partition == captured.database.execute("SELECT count(*) FROM plain WHERE a = 2").fetchall()
+
+
+def test_files_wait_for_their_table(captured: Captured) -> None:
+    """Maintenance removes none of them, and a capture that is not light any more takes them."""
+    database = captured.database
+    database.execute("UPDATE plain SET price = 1 WHERE a = 1")
+    job = captured.run_with_crash(Step.META_OPEN, "before")
+    (named,) = captured.unmerged_files()
+    now_ms = time.time_ns() // 1_000_000
+    (table,) = [table for name, table in job.tables.items() if str(name).endswith(".db_plain")]
+    end_ms = orphans_end(job, table, now_ms)
+    assert isinstance(end_ms, int)
+    assert end_ms < named.stat().st_mtime * 1000
+    captured.define("full")
+    database.execute("UPDATE plain SET price = 2 WHERE a = 2")
+    refresh = captured.run().refresh("db_plain")
+    assert "EVENTS_BESIDE_FILES" in {node["reason_code"] for node in refresh["nodes"]}
+    assert orphans_end(job, table, now_ms) == now_ms
+
+
+def test_a_lost_file_is_refused(captured: Captured) -> None:
+    database = captured.database
+    database.execute("UPDATE plain SET price = 1 WHERE a = 1")
+    # The table has rows of a time when files may have been theirs.
+    captured.run()
+    database.execute("UPDATE plain SET price = 2 WHERE a = 1")
+    captured.run_with_crash(Step.META_OPEN, "before")
+    (named,) = captured.unmerged_files()
+    named.unlink()
+    failed = captured.pipeline.run()
+    assert "LOG_SHORTENED" in failed.failure("db_plain")
+    assert "there is no such file" in failed.failure("db_plain")
+    assert "LOG_SHORTENED" in captured.pipeline.run(full=["db_plain"]).failure("db_plain")
+    captured.run()
+
+
+def test_rows_of_an_attached_partition_are_newer_than_files(captured: Captured) -> None:
+    """Only they are copied, beside files that the table does not have yet."""
+    database = captured.database
+    database.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY, n int) PARTITION BY RANGE (id); "
+        "CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (100); "
+        "CREATE TABLE parts_rest PARTITION OF parts DEFAULT; "
+        "INSERT INTO parts VALUES (1, 1), (2, 2), (150, 150)"
+    )
+    captured.pipeline.run()
+    captured.run()
+    database.execute("DELETE FROM parts WHERE id = 150")
+    database.execute("UPDATE parts SET n = 3 WHERE id = 2")
+    captured.run_with_crash(Step.META_OPEN, "before")
+    database.execute(
+        "CREATE TABLE parts_high (id int PRIMARY KEY, n int); "
+        "INSERT INTO parts_high VALUES (150, 1), (151, 1); "
+        "ALTER TABLE parts ATTACH PARTITION parts_high FOR VALUES FROM (100) TO (200)"
+    )
+    happened = captured.run()
+    assert captured.operations("parts")["file of changes"] == 1
+    assert captured.operations("parts")["copy"] == 2, happened.of("bulk_again")
+    expected = [(1, 1), (2, 3), (150, 1), (151, 1)]
+    assert sorted(captured.pipeline.query("SELECT id, n FROM db_parts")) == expected

@@ -46,15 +46,12 @@ def _columns_of(table: Any, path: str, columns: Sequence[TableColumn]) -> pa.Tab
     try:
         with opened(table, path) as file:
             names = in_file(columns, file, path)
-            stored = [name for name in names if name is not None]
-            if len(stored) < len(names):
-                raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=columns[0].name, file=path)
-            rows = file.read(columns=stored)
+            for name, column in zip(names, columns, strict=True):
+                if name is None:
+                    raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
+            rows = file.read(columns=names)
     except (pa.ArrowException, OSError, Py4JError) as error:
         raise LeftToSpark(ReasonCode.FILE_NOT_READ, file=path, text=first_line(error)) from error
     return pa.table(
-        {
-            column.name: rows[name].cast(column.arrow_type)
-            for name, column in zip(stored, columns, strict=True)
-        }
+        {column.name: rows[name].cast(column.arrow_type) for name, column in zip(names, columns, strict=True)}
     )

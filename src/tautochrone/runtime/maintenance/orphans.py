@@ -71,7 +71,7 @@ class OrphanRemoval:
         job, started = self.job, time.monotonic()
         now_ms = self.now_ms()
         try:
-            before_ms = orphans_end(job, table, now_ms - job.settings.maintenance.orphans_ms, now_ms)
+            before_ms = orphans_end(job, table, now_ms - job.settings.maintenance.orphans_ms)
             if isinstance(before_ms, Reason):
                 job.emit("orphans_skipped", dataset=str(table.name), reason=before_ms)
                 return

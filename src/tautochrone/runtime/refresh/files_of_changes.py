@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from tautochrone.model import limits
 from tautochrone.model.files_of_changes import FILE_OF_CHANGES, FileOfChanges
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import ChangeKind, Fork, LakeTable, Staged
@@ -54,8 +55,7 @@ class LightLogRows:
 
 
 def _new_rows(log: LakeTable, log_range: LogRange) -> pa.Table | Reason:
-    if log_range.old is None:
-        return Reason.of(ReasonCode.LOG_NOT_APPENDED)
+    assert log_range.old is not None
     change = log.change_between(log_range.old, log_range.new)
     if change.kind is not ChangeKind.APPEND and not change.appended:
         return change.reason
@@ -118,16 +118,12 @@ def net_files(
         staged: the same files.
         keys: columns of the table.
     """
-    columns = table.columns_of(fork, staged, keys)
-    if isinstance(columns, Reason):
-        return columns
-    numbers: list[Any] = []
-    parts = []
-    for number, (file, part) in enumerate(zip(files, columns, strict=True)):
-        if part.num_rows < file.kept:
-            return Reason.of(ReasonCode.FILE_NOT_READ, file=file.name, text=f"it has {part.num_rows} rows")
-        parts.append(part)
-        numbers.append(pa.repeat(pa.scalar(number, pa.int64()), part.num_rows))
+    limit = limits.MAX_HELD_LOG_ROWS
+    if staged.rows > limit:
+        return Reason.of(ReasonCode.VERY_MANY_EVENTS, rows=staged.rows, limit=limit)
+    parts = table.columns_of(fork, staged, keys)
+    if isinstance(parts, Reason):
+        return parts
     all_keys = pa.concat_tables(parts)
     ranked = all_keys.append_column(_NUMBER, pa.array(range(all_keys.num_rows), pa.int64()))
     # A file has a key once.

@@ -102,10 +102,12 @@ class KeyedRefresher:
             _require_whole(task, source, newest, apply)
         old = None if merged is None else Version(merged)
         files_since_ms = self._files_since_ms(apply, source, newest)
+        left_to_spark = None
         if old is not None and files_since_ms:
             refreshed = self._merge_files(task, apply, source, LogRange(source.name, old, newest))
-            if refreshed is not None:
+            if isinstance(refreshed, Refreshed):
                 return refreshed
+            left_to_spark = refreshed
         new_rows = self._new_rows(task, apply, source, old, newest)
         if new_rows is None or (old is not None and new_rows.count == 0):
             mode = RefreshMode.FULL if old is None else RefreshMode.INCREMENTAL
@@ -121,6 +123,7 @@ class KeyedRefresher:
                 files=copied_files(new_rows.rows) if old is None else (),
                 copied_since_ms=files_since_ms,
                 changes=files_of_changes(new_rows.rows),
+                changes_left=left_to_spark,
             )
         return merge.merge(new_rows, self._plans[task.name])
 
@@ -136,14 +139,12 @@ class KeyedRefresher:
 
     def _merge_files(
         self, task: RefreshTask, apply: KeyedApply, source: LakeTable, log_range: LogRange
-    ) -> Refreshed | None:
-        """Take the files of a light capture; None: not all changes are in files, or Spark must merge them."""
+    ) -> Refreshed | Reason:
+        """Take the files of a light capture; or why Spark must merge the changes."""
         rows = self._light_log_rows.of(source, log_range)
-        if isinstance(rows, Reason):
-            return None
-        files = files_in(rows, str(apply.relation))
+        files = rows if isinstance(rows, Reason) else files_in(rows, str(apply.relation))
         if isinstance(files, Reason):
-            return None
+            return files
         if not files:
             task.table.commit_metadata_only(task.fork, task.metadata_with(RefreshMode.INCREMENTAL))
             return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)

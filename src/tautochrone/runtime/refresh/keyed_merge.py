@@ -11,6 +11,7 @@ A step that Spark did because the driver could not is a node of the refresh, wit
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -64,7 +65,8 @@ class KeyedMerge:
         is_first: the table has no rows that events made.
         files: with copied rows, if it is the first; the log table names them.
         copied_since_ms: when their copy began.
-        changes: files with changes, in their order, which the log table names beside other events.
+        changes: files with changes, in their order.
+        changes_left: why Spark merges these, and not the driver.
     """
 
     task: RefreshTask
@@ -76,6 +78,7 @@ class KeyedMerge:
     files: Sequence[CopiedFile] = ()
     copied_since_ms: int = 0
     changes: Sequence[FileOfChanges] = ()
+    changes_left: Reason | None = None
     _left_to_spark: list[NodeRefresh] = field(default_factory=list)
 
     @property
@@ -95,14 +98,27 @@ class KeyedMerge:
         if self.files:
             return self._merge_with_files(events)
         if self.changes:
-            self._note(_HELD, Reason.of(ReasonCode.EVENTS_BESIDE_FILES))
+            self._note(_HELD, self.changes_left)
             return self._merge_by_spark(events, None)
         return self._merge_events(events, rows)
 
     def _changes_in_files(self, events: DataFrame) -> DataFrame:
-        begun_ms = min(file.begun_ms for file in self.changes)
-        staged = self._files([file.name for file in self.changes], begun_ms)
+        staged = self._files_of_changes(self.changes)
         return events_in_files(self.session, self.changes, staged, events, self.apply)
+
+    def _files_of_changes(self, files: Sequence[FileOfChanges]) -> Staged:
+        """
+        Raises:
+            RefreshError: `LOG_SHORTENED`.
+        """
+        # As if staged now: as long as the log names them to the table, orphans are not looked for among them.
+        staged = self._files([file.name for file in files], time.time_ns() // 1_000_000)
+        for file, data_file in zip(files, staged.files, strict=True):
+            rows = int(data_file.recordCount())
+            if rows != file.rows:
+                text = f"it has {rows} rows instead of {file.rows}"
+                raise _files_gone(self.task, Reason.of(ReasonCode.FILE_NOT_READ, file=file.name, text=text))
+        return staged
 
     def _merge_events(self, events: DataFrame, rows: RelationRows) -> Refreshed:
         """Merge events that are all in the log."""
@@ -136,8 +152,8 @@ class KeyedMerge:
         finally:
             unpersist(cached)
 
-    def merge_files(self, files: Sequence[FileOfChanges]) -> Refreshed | None:
-        """Merge changes that are all in files, which become the table's; None: Spark must merge them.
+    def merge_files(self, files: Sequence[FileOfChanges]) -> Refreshed | Reason:
+        """Merge changes that are all in files, which become the table's; or why Spark must merge them.
 
         Args:
             files: in their order.
@@ -147,12 +163,12 @@ class KeyedMerge:
             ConflictError: somebody else moved the table.
         """
         task = self.task
-        staged = self._files([file.name for file in files], min(file.begun_ms for file in files))
+        staged = self._files_of_changes(files)
         net = net_files(task.table, task.fork, files, staged, self.apply.keys)
         if isinstance(net, Reason):
-            self._note(_LAST, net)
-            return None
+            return net
         old_rows = self._stored_rows(net.keys.num_rows).positions_of(net.keys)
+        # A file that is added a second time would double its rows.
         if any(str(file.location()) in old_rows.by_file for file in staged.files):
             raise _files_gone(task, Reason.of(ReasonCode.FILES_TAKEN, version=task.fork.version))
         self._note(_STORED, old_rows.left_to_spark)
@@ -177,7 +193,7 @@ class KeyedMerge:
         taken = table.files_taken(fork, at_ms) if are_copies else None
         staged = taken or table.files_by_name(fork, names, at_ms)
         if isinstance(staged, Reason):
-            raise _files_gone(self.task, staged)
+            raise _files_gone(self.task, staged, is_built=not self.is_first)
         return staged
 
     def _merge_with_files(self, events: DataFrame) -> Refreshed:
@@ -411,15 +427,18 @@ def commit_change(
     return None
 
 
-def _files_gone(task: RefreshTask, reason: Reason) -> RefreshError:
+def _files_gone(task: RefreshTask, reason: Reason, *, is_built: bool = True) -> RefreshError:
     """For a table that would take files of a light capture, which are no longer there."""
+    run = "`taut run` without --full-refresh"
+    if is_built:
+        run = f"`taut run --full-refresh {task.name.without_catalog}`, then `taut run`,"
     return RefreshError(
         "LOG_SHORTENED",
         f"{task.name} cannot take the files that its log names: {reason}",
         sqlstate="55000",
         location=task.location,
-        hint="`taut run` without --full-refresh copies the rows again; if it does not, copy the database "
-        "again: --full-refresh of the log table and of all captured tables",
+        hint=f"{run} copies the rows again; if it does not, copy the database again: --full-refresh of the "
+        "log table and of all captured tables",
     )
 
 

@@ -180,8 +180,14 @@ def _order(apply: KeyedApply) -> Column:
     copied = sf.struct(*(sf.col(quoted(name)) for name in apply.sequence), snapshot.alias("snapshot"))
     newest = sf.max(sf.when(snapshot.isNotNull(), copied))
     keys = [sf.col(quoted(name)) for name in apply.keys]
-    of_key = newest.over(Window.partitionBy(*keys)).getField("snapshot")
-    seen = sf.coalesce(sees(of_key, sf.col(quoted(apply.transaction))), sf.lit(False))
+    of_key = newest.over(Window.partitionBy(*keys))
+    seen = sf.coalesce(
+        sees(of_key.getField("snapshot"), sf.col(quoted(apply.transaction))),
+        # Of a change in a file nobody knows the transaction. Files are only written while no rows are copied,
+        # and a copy begins when all statements see what the log has.
+        sf.col(quoted(apply.sequence[0])) <= of_key.getField(apply.sequence[0]),
+        sf.lit(False),
+    )
     return sf.when(snapshot.isNotNull(), _COPIED).when(seen, _SEEN).otherwise(_NEW)
 
 

@@ -26,14 +26,13 @@ __all__ = [
     "check_light_logs",
     "kept_columns",
     "orphans_end",
-    "relations_behind",
     "relations_to_copy",
     "tables_of_changes",
     "tables_of_files",
 ]
 
 _LONGEST_BATCH_MS = 3_600_000
-"""Longer than a batch takes from its first file to the commit of the log table."""
+"""A file is written before the log table's commit that names it: by less than this."""
 
 
 def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
@@ -67,8 +66,8 @@ def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
 
 
 def check_light_logs(graph: Graph) -> None:
-    """Refuse readers of the log table of a light capture, other than its tables: it has no copied rows, and
-    its changes go.
+    """Refuse readers of the log table of a light capture, other than its tables: it names files instead of
+    their rows.
 
     Raises:
         DefinitionError: `LIGHT_CAPTURE_LOG_READ`.
@@ -86,8 +85,8 @@ def check_light_logs(graph: Graph) -> None:
         for reader, location in readers.items():
             raise DefinitionError(
                 "LIGHT_CAPTURE_LOG_READ",
-                f"{reader} reads {log}, the log table of a light capture, which has no copied rows, and "
-                "changes only until the captured tables have them",
+                f"{reader} reads {log}, the log table of a light capture, which names files instead of their "
+                "rows",
                 location=location,
                 hint="read the captured tables, or capture with mode='full'",
             )
@@ -129,17 +128,9 @@ def tables_of_changes(job: Job, log: TableName, relations: Collection[str]) -> M
     return {name: table for name, table in _light_tables(job, log).items() if name in relations}
 
 
-def relations_behind(job: Job, log: TableName, relations: Collection[str]) -> frozenset[str]:
-    """Those of these relations whose tables may lack changes that the log of a light capture has in files."""
-    newest = job.tables[log].fork().version
-    tables = tables_of_changes(job, log, relations)
-    return frozenset(name for name, (table, _) in tables.items() if _merged(table, log) not in (None, newest))
-
-
-def orphans_end(job: Job, table: LakeTable, before_ms: int, now_ms: int) -> int | Reason:
+def orphans_end(job: Job, table: LakeTable, before_ms: int) -> int | Reason:
     """Up to when files of a table were last written that are orphans if no version has them (epoch ms). The
-    log of a light capture names files that its tables do not have yet. A reason: the table is not built, and
-    any file may be of its first copy.
+    log of a light capture names files that its tables do not have yet. A reason: any file may be one of them.
 
     Args:
         before_ms: up to when for all other tables.
@@ -149,24 +140,24 @@ def orphans_end(job: Job, table: LakeTable, before_ms: int, now_ms: int) -> int 
     if apply is None:
         return before_ms
     for log in job.graph.inputs(table.name).stream:
-        log_dataset = job.definitions.datasets.get(log)
-        # Another job may write it now.
+        # The log may have moved to another job.
         log_table = job.tables[log] if log in job.tables else job.lake.load(log)
-        log_fork = log_table.fork()
-        metadata = log_fork.commit_metadata
-        # A capture that is no longer a light one may still have files that are not merged.
-        has_files = metadata is not None and apply.relation in _in_files(metadata)
-        if not has_files and (log_dataset is None or not is_light(log_dataset.properties)):
+        newest = log_table.fork()
+        # A log that was light may still name files.
+        log_dataset = job.definitions.datasets.get(log)
+        is_light_now = log_dataset is not None and is_light(log_dataset.properties)
+        metadata = newest.commit_metadata
+        if not is_light_now and (metadata is None or apply.relation not in _in_files(metadata)):
             continue
         merged = _merged(table, log)
         if merged is None:
             return Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation)
-        since_ms = now_ms
-        if log_fork.version != merged:
-            committed = {version: at_ms for version, _, at_ms in log_table.versions()}
-            since_ms = committed.get(merged, 0)
-        # A file is begun before the log names it.
-        return min(before_ms, since_ms - _LONGEST_BATCH_MS)
+        if merged == newest.version:
+            return before_ms
+        committed = {version: at_ms for version, _, at_ms in log_table.versions()}
+        if merged not in committed:
+            return Reason.of(ReasonCode.VERSION_EXPIRED, table=str(log), version=merged)
+        return min(before_ms, committed[merged] - _LONGEST_BATCH_MS)
     return before_ms
 
 

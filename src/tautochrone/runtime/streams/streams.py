@@ -39,7 +39,6 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.change_logs import (
     change_log_of,
     kept_columns,
-    relations_behind,
     relations_to_copy,
     tables_of_changes,
     tables_of_files,
@@ -150,7 +149,6 @@ class Streams:
                 to_copy=partial(relations_to_copy, self._job, table),
                 tables_of_files=partial(tables_of_files, self._job, table),
                 tables_of_changes=partial(tables_of_changes, self._job, table),
-                relations_behind=partial(relations_behind, self._job, table),
             )
         return self._logs[name]
 

@@ -14,7 +14,7 @@ from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 
 __all__ = ["NetsByKey", "net_rows"]
 
-_OPERATIONS = pa.array(["insert", "update", "delete"])
+_OPERATIONS, _TRUNCATE = pa.array(["insert", "update", "delete"]), "truncate"
 _RANK = "__taut_rank"
 
 
@@ -40,8 +40,10 @@ def net_rows(
     Args:
         events: of one relation, as rows of the log table in their order.
     """
-    if not pc.all(pc.is_in(events["operation"], _OPERATIONS)).as_py():
-        return Reason.of(ReasonCode.TABLE_TRUNCATED)
+    others = pc.filter(events["operation"], pc.invert(pc.is_in(events["operation"], _OPERATIONS)))
+    if len(others):
+        is_truncated = pc.any(pc.equal(others, _TRUNCATE)).as_py()
+        return Reason.of(ReasonCode.TABLE_TRUNCATED if is_truncated else ReasonCode.ROWS_COPIED)
     if pc.max(pc.list_value_length(events["unchanged"])).as_py():
         return Reason.of(ReasonCode.VALUES_LEFT_UNCHANGED)
     key_schema = pa.schema([_field(schema, key) for key in keys])

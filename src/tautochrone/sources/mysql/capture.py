@@ -81,8 +81,8 @@ def capture(
             the driver reads it, for executors that have no way to the database.
         log_retention: how long the log table keeps changes, such as `7 days` or `12h`. `0s`: they go as soon
             as all captured tables have them, for who needs no changes but tables. Without it all stay.
-        mode: `full`, or `light` for who needs no changes but tables: the first copy is written once, straight
-            into the captured tables, and changes leave the log table as soon as they have them.
+        mode: `full`, or `light` for who needs no changes but tables: rows are written once, into files of the
+            captured tables, and the log table only names these files.
         table_properties: properties of the lake's tables, as of `dp.table`, by patterns `schema.table` with
             `*`: `{"*.*": {"tautochrone.sinks": "mirror"}}`. Of two patterns that match, the later one counts.
 
