@@ -29,6 +29,11 @@ from .test_change_log import capture_of, error_class, rows, url_of
             "public.sales_orders",
         ),
         (
+            'CREATE TABLE "old.orders" (id int PRIMARY KEY); CREATE TABLE old_orders (id int PRIMARY KEY)',
+            "public.old_orders",
+            "public.old.orders",
+        ),
+        (
             'CREATE SCHEMA a; CREATE TABLE a."b.c" (id int PRIMARY KEY); '
             'CREATE SCHEMA "a.b"; CREATE TABLE "a.b".c (id int PRIMARY KEY)',
             "a.b.c",

@@ -39,8 +39,8 @@ CREATE TABLE equal (x int);
 ALTER TABLE equal REPLICA IDENTITY FULL;
 INSERT INTO equal VALUES (1), (1), (2);
 CREATE TABLE empty (id int PRIMARY KEY);
-CREATE TABLE "odd [1]{x}*?\\y" (id int PRIMARY KEY);
-INSERT INTO "odd [1]{x}*?\\y" VALUES (7);
+CREATE TABLE "odd [1].{x}*?\\y" (id int PRIMARY KEY);
+INSERT INTO "odd [1].{x}*?\\y" VALUES (7);
 """
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -119,7 +119,7 @@ def test_rows_that_files_cannot_take_go_through_the_log(
         assert pipeline.query("SELECT id, tags FROM db_lists") == [(1, ["a", "b"])]
         assert sorted(pipeline.query("SELECT x FROM db_equal")) == [(1,), (1,), (2,)]
         assert pipeline.query("SELECT * FROM db_empty") == []
-        assert pipeline.query("SELECT * FROM `db_odd [1]{x}*?\\y`") == [(7,)]
+        assert pipeline.query("SELECT * FROM `db_odd [1]_{x}*?\\y`") == [(7,)]
 
     happened = pipeline.run()
     assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
@@ -130,7 +130,7 @@ def test_rows_that_files_cannot_take_go_through_the_log(
         ("public.equal", "copied", 1),
         ("public.equal", "copy", 3),
         ("public.lists", "copy", 1),
-        ("public.odd [1]{x}*?\\y", "copied file", 1),
+        ("public.odd [1].{x}*?\\y", "copied file", 1),
         ("public.plain", "copied file", 1),
     ]
     # The files are the table's own now: it cannot be built of them a second time.

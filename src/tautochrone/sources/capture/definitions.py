@@ -27,6 +27,7 @@ __all__ = [
     "check_name",
     "check_policy",
     "check_properties",
+    "dataset_name",
     "define_log",
     "define_table",
     "matches_any",
@@ -79,6 +80,18 @@ def check_policy(capture: str, argument: str, value: str, policies: Sequence[str
             f"The capture {capture} has {argument}={value!r}",
             hint=f"it is {' or '.join(map(repr, policies))}",
         )
+
+
+def dataset_name(capture: str, *names: str) -> str:
+    """The name of a captured table in the lake, where a dot would end the name of a namespace.
+
+    Args:
+        names: of the table's schema, where it is needed, and of the table.
+
+    >>> dataset_name("shop", "sales", "orders.old")
+    'shop_sales_orders_old'
+    """
+    return "_".join((capture, *names)).replace(".", "_")
 
 
 def check_datasets(capture: str, datasets: Sequence[tuple[str, str]]) -> None:
@@ -281,8 +294,8 @@ def define_table(
     selected.append(f"{_list_of_invalid(invalid)} AS {_INVALID}")
 
     @dp.table(
-        # A database's names may have hyphens. Of a dot the definition says that it is not supported.
-        name=dataset if "." in dataset else quoted(dataset),
+        # A database's names may have hyphens.
+        name=quoted(dataset),
         comment=comment,
         table_properties={
             **properties,

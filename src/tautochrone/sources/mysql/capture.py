@@ -20,6 +20,7 @@ from tautochrone.sources.capture.definitions import (
     check_name,
     check_policy,
     check_properties,
+    dataset_name,
     define_log,
     define_table,
     matches_any,
@@ -118,7 +119,8 @@ def capture(
     schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}
     has_one_schema = len(schemas) == 1 and not any("*" in schema for schema in schemas)
     datasets = {
-        table.name: f"{name}_{'' if has_one_schema else f'{table.schema}_'}{table.table}" for table in chosen
+        table.name: dataset_name(name, *([] if has_one_schema else [table.schema]), table.table)
+        for table in chosen
     }
     check_datasets(name, [(dataset, relation) for relation, dataset in datasets.items()])
     for table in chosen:

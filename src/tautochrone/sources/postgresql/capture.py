@@ -22,6 +22,7 @@ from tautochrone.sources.capture.definitions import (
     check_name,
     check_policy,
     check_properties,
+    dataset_name,
     define_log,
     define_table,
     matches_any,
@@ -144,8 +145,8 @@ def capture(
 
 
 def _dataset(capture: str, table: CapturedTable) -> str:
-    prefix = "" if table.schema == "public" else f"{table.schema}_"
-    return f"{capture}_{prefix}{table.table}"
+    schema = [] if table.schema == "public" else [table.schema]
+    return dataset_name(capture, *schema, table.table)
 
 
 def _define_table(
