@@ -24,12 +24,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tautochrone.errors import TautochroneError
+from tautochrone.ingest.change_files import ChangeFileWriter
 from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.files_of_changes import FilesOfChanges
 from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
+from tautochrone.model.change_files import KeyedTable
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.files_of_changes import TableOfChanges
 from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
@@ -57,17 +57,17 @@ class LogFlow(PolledFlow):
         log: the source.
         to_copy: relations of which the table's rows are not enough to build a table from them.
         max_events: a batch ends with the transaction that brings it to this many events.
-        tables_of_files: by relation, the tables that are not built yet and take the files that tasks write
-            of their first copy.
-        tables_of_changes: of some relations, the tables that take files of their changes once they are built.
+        tables_of_copied_files: by relation, the tables that are not built yet and take the files that tasks
+            write of their first copy.
+        tables_of_change_files: of some relations, the tables that take change files once they are built.
     """
 
     log: ChangeLog
     effects: Effects
     max_events: int = DEFAULT_MAX_EVENTS
     to_copy: Callable[[], Collection[str]] = frozenset
-    tables_of_files: Callable[[], Mapping[str, LakeTable]] = dict
-    tables_of_changes: Callable[[Collection[str]], Mapping[str, TableOfChanges]] = lambda _: {}
+    tables_of_copied_files: Callable[[], Mapping[str, LakeTable]] = dict
+    tables_of_change_files: Callable[[Collection[str]], Mapping[str, KeyedTable]] = lambda _: {}
     position: LogPosition | None = None
     """The table's."""
     _reached: LogPosition = field(init=False, repr=False)
@@ -78,11 +78,11 @@ class LogFlow(PolledFlow):
     """Why Spark wrote the last batch, if an event has said it."""
     _through_log: dict[str, Reason] = field(default_factory=dict)
     """Why copied rows of relations went through the log table, as far as events have said it."""
-    _files: FilesOfChanges = field(init=False, repr=False)
+    _files: ChangeFileWriter = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._files = FilesOfChanges(
-            self.log, self.table, self.tables_of_changes, self._report_changes_through_log
+        self._files = ChangeFileWriter(
+            self.log, self.table, self.tables_of_change_files, self._report_changes_through_log
         )
 
     def _read_position(self) -> None:
@@ -111,7 +111,7 @@ class LogFlow(PolledFlow):
 
     def _with_files(self, position: LogPosition, relations: Collection[str]) -> LogPosition:
         """When the first copy of these relations begins: where it may go into files of their tables."""
-        tables = self.tables_of_files() if relations else {}
+        tables = self.tables_of_copied_files() if relations else {}
         began = {name: time.time_ns() // 1_000_000 for name in sorted(relations) if name in tables}
         bulk = replace(position.bulk, in_files={**position.bulk.in_files, **began})
         return replace(position, bulk=bulk)
@@ -323,7 +323,7 @@ class LogFlow(PolledFlow):
     def _writers_of_files(self, position: LogPosition, relations: Collection[str]) -> dict[str, TaskWriter]:
         """By relation what writes its copied rows into files of its table; others go through the log."""
         taken = {*relations} & position.bulk.in_files.keys()
-        tables = self.tables_of_files() if taken else {}
+        tables = self.tables_of_copied_files() if taken else {}
         writers: dict[str, TaskWriter] = {}
         for relation in sorted(taken & tables.keys()):
             table = tables[relation]

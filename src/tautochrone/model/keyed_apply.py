@@ -21,7 +21,8 @@ class KeyedApply:
     Attributes:
         keys: columns that identify a row of the table. NULL is a value like any other.
         sequence: columns that order the events of a key; the last event counts.
-        operation: a column with what an event does, `delete` or another text; None: only `delete` says it.
+        operation: the column that `delete` looks at, which says `delete` for rows of change files that are
+            keys without rows; None: there are no such files.
         delete: a condition over the query's columns; an event that meets it removes the row.
         relation: the relation of a change log whose bulk must be complete before the table has a
             version; None: it waits for nothing.

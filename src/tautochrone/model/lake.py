@@ -272,8 +272,8 @@ class LakeTable(ReadableTable, Protocol):
         """Why files that were staged since a time may be the table's own; None: it got no rows since."""
 
     def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
-        """Files that were staged since `at_ms` and that the fork does not have, in the order of their names;
-        or why they cannot be had."""
+        """Files that were staged at `at_ms` or later, in the order of their names; or why they cannot be had.
+        The caller knows that the fork does not have them."""
 
     def columns_of(self, fork: Fork, staged: Staged, names: Sequence[str]) -> Sequence[Any] | Reason:
         """Columns of the table in each of the staged files, as Arrow tables, read without a Spark job; or why

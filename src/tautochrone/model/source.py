@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tautochrone.model.files_of_changes import NetRows
+from tautochrone.model.change_files import NetRows
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import BulkProgress, LogPosition
 

@@ -58,7 +58,7 @@ class BulkProgress:
         done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
         partial: those that are copied again in part, beside the rows that the log has of them.
         in_files: relation → since when (epoch ms) rows of it may be in data files of its table: those of
-            its first copy (`model.copied_files`), and changes (`model.files_of_changes`); until the relation
+            its first copy (`model.copied_files`), and changes (`model.change_files`); until the relation
             is copied again.
     """
 

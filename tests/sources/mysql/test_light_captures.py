@@ -44,7 +44,7 @@ def test_tables_are_states_of_the_database(bank: MariaBank, schema: Schema) -> N
     attempt = bank.run()
     attempt.require_completed()
     bank.check()
-    assert bank.operations()["file of changes"]
+    assert bank.operations()["change file"]
     assert not attempt.named("changes_through_log")
     # The table is copied again beside the others, through the log.
     schema.run("ALTER TABLE savings MODIFY balance DECIMAL(12, 0) NOT NULL")

@@ -87,7 +87,7 @@ def test_first_copy_is_written_into_the_tables(bank: CapturedBank) -> None:
         attempt.require_completed()
         bank.check()
         through_log += attempt.named("changes_through_log")
-    assert bank.operations()["file of changes"] >= 3
+    assert bank.operations()["change file"] >= 3
     assert {event["relation"] for event in through_log} == {"public.accounts"}
     assert {event["reason_code"] for event in through_log} == {"VALUES_LEFT_UNCHANGED"}
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from tautochrone.model.copied_files import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import Staged
-from tautochrone.runtime.refresh.rows_in_files import FILE, POSITION, as_events, located_rows
+from tautochrone.runtime.refresh.staged_rows import FILE, POSITION, as_events, located_rows
 
 __all__ = ["RowsInFiles", "copied_files"]
 

@@ -26,9 +26,9 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import LogPosition
+from tautochrone.runtime.refresh.change_files import LightLogRows, change_files, change_files_in
 from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.copied_files import copied_files
-from tautochrone.runtime.refresh.files_of_changes import LightLogRows, files_in, files_of_changes
 from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.runtime.refresh.session_pool import SessionPool
@@ -122,7 +122,7 @@ class KeyedRefresher:
                 merge,
                 files=copied_files(new_rows.rows) if old is None else (),
                 copied_since_ms=files_since_ms,
-                changes=files_of_changes(new_rows.rows),
+                changes=change_files(new_rows.rows),
                 changes_left=left_to_spark,
             )
         return merge.merge(new_rows, self._plans[task.name])
@@ -142,7 +142,7 @@ class KeyedRefresher:
     ) -> Refreshed | Reason:
         """Take the files of a light capture; or why Spark must merge the changes."""
         rows = self._light_log_rows.of(source, log_range)
-        files = rows if isinstance(rows, Reason) else files_in(rows, str(apply.relation))
+        files = rows if isinstance(rows, Reason) else change_files_in(rows, str(apply.relation))
         if isinstance(files, Reason):
             return files
         if not files:

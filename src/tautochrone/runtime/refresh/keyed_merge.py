@@ -22,16 +22,16 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align, aligned_columns
 from tautochrone.model import limits
+from tautochrone.model.change_files import ChangeFile
 from tautochrone.model.copied_files import CopiedFile
-from tautochrone.model.files_of_changes import FileOfChanges
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.runtime.refresh.change_files import events_of_change_files, net_files
 from tautochrone.runtime.refresh.copied_files import RowsInFiles
 from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.driver_merge import LastEvents, last_events, last_events_of_many, last_rows
-from tautochrone.runtime.refresh.files_of_changes import events_in_files, net_files
 from tautochrone.runtime.refresh.latest_events import (
     InvalidValues,
     invalid_values,
@@ -77,7 +77,7 @@ class KeyedMerge:
     is_first: bool
     files: Sequence[CopiedFile] = ()
     copied_since_ms: int = 0
-    changes: Sequence[FileOfChanges] = ()
+    changes: Sequence[ChangeFile] = ()
     changes_left: Reason | None = None
     _left_to_spark: list[NodeRefresh] = field(default_factory=list)
 
@@ -103,10 +103,10 @@ class KeyedMerge:
         return self._merge_events(events, rows)
 
     def _changes_in_files(self, events: DataFrame) -> DataFrame:
-        staged = self._files_of_changes(self.changes)
-        return events_in_files(self.session, self.changes, staged, events, self.apply)
+        staged = self._change_files(self.changes)
+        return events_of_change_files(self.session, self.changes, staged, events, self.apply)
 
-    def _files_of_changes(self, files: Sequence[FileOfChanges]) -> Staged:
+    def _change_files(self, files: Sequence[ChangeFile]) -> Staged:
         """
         Raises:
             RefreshError: `LOG_SHORTENED`.
@@ -152,7 +152,7 @@ class KeyedMerge:
         finally:
             unpersist(cached)
 
-    def merge_files(self, files: Sequence[FileOfChanges]) -> Refreshed | Reason:
+    def merge_files(self, files: Sequence[ChangeFile]) -> Refreshed | Reason:
         """Merge changes that are all in files, which become the table's; or why Spark must merge them.
 
         Args:
@@ -163,7 +163,7 @@ class KeyedMerge:
             ConflictError: somebody else moved the table.
         """
         task = self.task
-        staged = self._files_of_changes(files)
+        staged = self._change_files(files)
         net = net_files(task.table, task.fork, files, staged, self.apply.keys)
         if isinstance(net, Reason):
             return net

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.change_files import KeyedTable
 from tautochrone.model.copied_files import is_light
 from tautochrone.model.definitions import Dataset
-from tautochrone.model.files_of_changes import TableOfChanges
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName, Version
@@ -27,8 +27,8 @@ __all__ = [
     "kept_columns",
     "orphans_end",
     "relations_to_copy",
-    "tables_of_changes",
-    "tables_of_files",
+    "tables_of_change_files",
+    "tables_of_copied_files",
 ]
 
 _LONGEST_BATCH_MS = 3_600_000
@@ -111,14 +111,14 @@ def relations_to_copy(job: Job, log: TableName) -> frozenset[str]:
     return frozenset(relations)
 
 
-def tables_of_files(job: Job, log: TableName) -> Mapping[str, LakeTable]:
+def tables_of_copied_files(job: Job, log: TableName) -> Mapping[str, LakeTable]:
     """By relation the tables that take files of their first copy: those over the log of a light capture that
     have a key and are not built."""
     tables = _light_tables(job, log)
     return {name: table for name, (table, _) in tables.items() if not _is_built(table, log)}
 
 
-def tables_of_changes(job: Job, log: TableName, relations: Collection[str]) -> Mapping[str, TableOfChanges]:
+def tables_of_change_files(job: Job, log: TableName, relations: Collection[str]) -> Mapping[str, KeyedTable]:
     """By relation the tables that take files of their changes once they are built: those over the log of a
     light capture that have a key.
 
@@ -161,13 +161,13 @@ def orphans_end(job: Job, table: LakeTable, before_ms: int) -> int | Reason:
     return before_ms
 
 
-def _light_tables(job: Job, log: TableName) -> Mapping[str, TableOfChanges]:
+def _light_tables(job: Job, log: TableName) -> Mapping[str, KeyedTable]:
     """By relation the tables with a key over the log of a light capture."""
     dataset = job.definitions.datasets.get(log)
     if dataset is None or not is_light(dataset.properties):
         return {}
     return {
-        str(apply.relation): TableOfChanges(job.tables[reader], apply.keys)
+        str(apply.relation): KeyedTable(job.tables[reader], apply.keys)
         for reader, apply in _captured_tables(job, log)
         if apply.weight is None and reader in job.tables
     }

@@ -40,8 +40,8 @@ from tautochrone.runtime.streams.change_logs import (
     change_log_of,
     kept_columns,
     relations_to_copy,
-    tables_of_changes,
-    tables_of_files,
+    tables_of_change_files,
+    tables_of_copied_files,
 )
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
 from tautochrone.spark.session.factory import use_database
@@ -147,8 +147,8 @@ class Streams:
                 emit=self._job.emit,
                 require_fence=self._job.journal.require,
                 to_copy=partial(relations_to_copy, self._job, table),
-                tables_of_files=partial(tables_of_files, self._job, table),
-                tables_of_changes=partial(tables_of_changes, self._job, table),
+                tables_of_copied_files=partial(tables_of_copied_files, self._job, table),
+                tables_of_change_files=partial(tables_of_change_files, self._job, table),
             )
         return self._logs[name]
 

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.change_files import CHANGE_FILE
 from tautochrone.model.copied_files import CAPTURE_MODE, COPIED_FILE, LIGHT
-from tautochrone.model.files_of_changes import FILE_OF_CHANGES
 from tautochrone.model.keyed_apply import APPLY_PREFIX, column_list
 from tautochrone.model.lake import RESERVED_COLUMNS
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
@@ -40,7 +40,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _PREFIX = "__taut_"
 _EVENT_COLUMNS = ("point", "sequence", "transaction", "operation", "unchanged", "snapshot")
 """Columns of the log by which events are merged; behind the prefix they cannot be columns of a table."""
-_NO_EVENTS = ("completed", COPIED_FILE, FILE_OF_CHANGES)
+_NO_EVENTS = ("completed", COPIED_FILE, CHANGE_FILE)
 """Operations of rows of the log table that are no changes themselves."""
 _INVALID = f"{_PREFIX}invalid"
 """An event's values that the types of their columns do not have."""

@@ -110,7 +110,7 @@ class Captured:
 
     def files(self) -> set[str]:
         """Names of files with changes that the log table has, until maintenance drops them."""
-        query = "SELECT columns['file'] FROM db_log WHERE operation = 'file of changes'"
+        query = "SELECT columns['file'] FROM db_log WHERE operation = 'change file'"
         return {str(name) for (name,) in self.pipeline.query(query)}
 
     def unmerged_files(self) -> list[Path]:
@@ -163,8 +163,8 @@ def test_files_become_the_tables(captured: Captured) -> None:
     assert happened.mode("db_plain")[0] == "incremental"
     assert happened.refresh("db_plain")["reason_code"] == "EVENTS_MERGED"
     operations = captured.operations("plain")
-    assert operations.keys() == {"completed", "copied file", "file of changes"}
-    assert operations["file of changes"] > 1
+    assert operations.keys() == {"completed", "copied file", "change file"}
+    assert operations["change file"] > 1
     files = captured.pipeline.session.sql("SELECT file_path FROM lake.default.db_plain.data_files").collect()
     # Beside the file of the first copy only named ones: no row was written again.
     assert len({file.file_path.rpartition("/")[2] for file in files} - captured.files()) == 1
@@ -250,7 +250,7 @@ def test_rows_of_an_attached_partition_are_newer_than_files(captured: Captured) 
         "ALTER TABLE parts ATTACH PARTITION parts_high FOR VALUES FROM (100) TO (200)"
     )
     happened = captured.run()
-    assert captured.operations("parts")["file of changes"] == 1
+    assert captured.operations("parts")["change file"] == 1
     assert captured.operations("parts")["copy"] == 2, happened.of("bulk_again")
     expected = [(1, 1), (2, 3), (150, 1), (151, 1)]
     assert sorted(captured.pipeline.query("SELECT id, n FROM db_parts")) == expected

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tautochrone.model.files_of_changes import FILE_OF_CHANGES, FileOfChanges, TableOfChanges
+from tautochrone.model.change_files import CHANGE_FILE, ChangeFile, KeyedTable
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.source import ChangeLog, NetsChanges, SourceRows
 
-__all__ = ["ChangesInFiles", "FilesOfChanges"]
+__all__ = ["ChangeFileWriter", "WrittenChanges"]
 
 
 @dataclass(frozen=True, slots=True)
-class ChangesInFiles:
+class WrittenChanges:
     """The rows of a batch for the log table, after changes went into files.
 
     Attributes:
@@ -36,7 +36,7 @@ class ChangesInFiles:
 
 
 @dataclass(slots=True)
-class FilesOfChanges:
+class ChangeFileWriter:
     """
     Args:
         log_table: where the log's rows go.
@@ -46,18 +46,18 @@ class FilesOfChanges:
 
     log: ChangeLog
     log_table: TableName
-    tables: Callable[[Collection[str]], Mapping[str, TableOfChanges]]
+    tables: Callable[[Collection[str]], Mapping[str, KeyedTable]]
     report: Callable[[str, Reason], None]
     _reported: dict[str, Reason] = field(default_factory=dict)
 
-    def write(self, rows: SourceRows, waiting: Collection[str]) -> ChangesInFiles:
+    def write(self, rows: SourceRows, waiting: Collection[str]) -> WrittenChanges:
         """
         Args:
             rows: of a batch, as rows of the log table.
             waiting: relations that are being copied: their changes are compared with copied rows.
         """
         if not rows.num_rows or not isinstance(self.log, NetsChanges):
-            return ChangesInFiles(rows, {})
+            return WrittenChanges(rows, {})
         changed = {*pc.unique(rows["relation"]).to_pylist()} - {*waiting}
         parts, begun = [], {}
         for relation, table in self.tables(changed).items():
@@ -72,10 +72,10 @@ class FilesOfChanges:
             parts.append(named)
             begun[relation] = begun_ms
         if not parts:
-            return ChangesInFiles(rows, {})
+            return WrittenChanges(rows, {})
         others = rows.filter(pc.invert(pc.is_in(rows["relation"], pa.array(begun, pa.string()))))
         # In one piece: Spark takes no rows behind an empty chunk.
-        return ChangesInFiles(pa.concat_tables([others, *parts]).combine_chunks(), begun)
+        return WrittenChanges(pa.concat_tables([others, *parts]).combine_chunks(), begun)
 
     def _report(self, relation: str, reason: Reason) -> None:
         if self._reported.get(relation) != reason:
@@ -83,7 +83,7 @@ class FilesOfChanges:
             self.report(relation, reason)
 
 
-def _written(log: NetsChanges, events: pa.Table, table: TableOfChanges, fork: Fork) -> pa.Table | Reason:
+def _written(log: NetsChanges, events: pa.Table, table: KeyedTable, fork: Fork) -> pa.Table | Reason:
     """The row of the log table that stands for events of one relation, which are in a file now; or why they
     cannot be."""
     lake_table = table.table
@@ -100,8 +100,8 @@ def _written(log: NetsChanges, events: pa.Table, table: TableOfChanges, fork: Fo
     last = events.slice(events.num_rows - 1)
     (point,), (sequence,) = last["point"].to_pylist(), last["sequence"].to_pylist()
     name = str(data_file.location()).rpartition("/")[2]
-    file = FileOfChanges(point, sequence, name, net.rows.num_rows, net.kept)
-    values = {"operation": FILE_OF_CHANGES, "columns": [*file.columns().items()], "unchanged": None}
+    file = ChangeFile(point, sequence, name, net.rows.num_rows, net.kept)
+    values = {"operation": CHANGE_FILE, "columns": [*file.columns().items()], "unchanged": None}
     return pa.table(
         [
             pa.array([values[name]], column.type) if name in values else column

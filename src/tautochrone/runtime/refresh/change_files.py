@@ -1,6 +1,6 @@
 """Merging the files in which a light capture has changes of a table.
 
-    only files of changes    become files of the table: the driver reads their keys, and deletes rows by
+    only change files    become files of the table: the driver reads their keys, and deletes rows by
                              position
     beside other events      are read by Spark as the events that they stand for; their rows are written again
 
@@ -20,14 +20,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
-from tautochrone.model.files_of_changes import FILE_OF_CHANGES, FileOfChanges
+from tautochrone.model.change_files import CHANGE_FILE, ChangeFile
 from tautochrone.model.keyed_apply import KeyedApply
 from tautochrone.model.lake import ChangeKind, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.log_rows import LogRange
-from tautochrone.runtime.refresh.rows_in_files import POSITION, as_events, located_rows
+from tautochrone.runtime.refresh.staged_rows import POSITION, as_events, located_rows
 
-__all__ = ["LightLogRows", "NetFiles", "events_in_files", "files_in", "files_of_changes", "net_files"]
+__all__ = [
+    "LightLogRows",
+    "NetFiles",
+    "change_files",
+    "change_files_in",
+    "events_of_change_files",
+    "net_files",
+]
 
 _NUMBER = "__taut_number"
 _TRUNCATE, _COMPLETED = "truncate", "completed"
@@ -66,35 +73,35 @@ def _new_rows(log: LakeTable, log_range: LogRange) -> pa.Table | Reason:
     return Reason.of(ReasonCode.NO_NEW_ROWS) if collected.added is None else collected.added
 
 
-def files_in(log_rows: pa.Table, relation: str) -> list[FileOfChanges] | Reason:
+def change_files_in(log_rows: pa.Table, relation: str) -> list[ChangeFile] | Reason:
     """The files with all changes of a relation, of rows of a log table; none without changes; or why they are
     not in files only."""
     is_change = pc.and_(
         pc.equal(log_rows["relation"], relation), pc.not_equal(log_rows["operation"], _COMPLETED)
     )
     rows = log_rows.filter(is_change)
-    if not pc.all(pc.equal(rows["operation"], FILE_OF_CHANGES), min_count=0).as_py():
+    if not pc.all(pc.equal(rows["operation"], CHANGE_FILE), min_count=0).as_py():
         return Reason.of(ReasonCode.EVENTS_BESIDE_FILES)
     named = zip(*(rows[name].to_pylist() for name in ("point", "sequence", "columns")), strict=True)
-    return sorted(FileOfChanges.of_log(point, sequence, dict(pairs)) for point, sequence, pairs in named)
+    return sorted(ChangeFile.of_log(point, sequence, dict(pairs)) for point, sequence, pairs in named)
 
 
-def files_of_changes(log_rows: DataFrame) -> list[FileOfChanges]:
-    """The same of rows of one relation in a DataFrame, without those of before all rows were removed."""
-    special = log_rows.where(sf.col("operation").isin(FILE_OF_CHANGES, _TRUNCATE))
+def change_files(log_rows: DataFrame) -> list[ChangeFile]:
+    """The change files that log rows of one relation name, after the last event that removes all rows."""
+    special = log_rows.where(sf.col("operation").isin(CHANGE_FILE, _TRUNCATE))
     rows = special.select("operation", "point", "sequence", "columns").collect()
     truncated = max(((row.point, row.sequence) for row in rows if row.operation == _TRUNCATE), default=None)
     files = [
-        FileOfChanges.of_log(row.point, row.sequence, row.columns)
+        ChangeFile.of_log(row.point, row.sequence, row.columns)
         for row in rows
-        if row.operation == FILE_OF_CHANGES
+        if row.operation == CHANGE_FILE
     ]
     return sorted(file for file in files if truncated is None or (file.point, file.sequence) > truncated)
 
 
 @dataclass(frozen=True, slots=True)
 class NetFiles:
-    """What files of changes do to a table together.
+    """What change files do to a table together.
 
     Attributes:
         staged: the files.
@@ -110,7 +117,7 @@ class NetFiles:
 
 
 def net_files(
-    table: LakeTable, fork: Fork, files: Sequence[FileOfChanges], staged: Staged, keys: Sequence[str]
+    table: LakeTable, fork: Fork, files: Sequence[ChangeFile], staged: Staged, keys: Sequence[str]
 ) -> NetFiles | Reason:
     """
     Args:
@@ -143,9 +150,9 @@ def net_files(
     return NetFiles(staged, without, all_keys.take(last), rows)
 
 
-def events_in_files(
+def events_of_change_files(
     session: SparkSession,
-    files: Sequence[FileOfChanges],
+    files: Sequence[ChangeFile],
     staged: Staged,
     events: DataFrame,
     apply: KeyedApply,

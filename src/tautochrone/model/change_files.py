@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 from tautochrone.model.lake import LakeTable
 
-__all__ = ["FILE_OF_CHANGES", "FileOfChanges", "NetRows", "TableOfChanges"]
+__all__ = ["CHANGE_FILE", "ChangeFile", "KeyedTable", "NetRows"]
 
-FILE_OF_CHANGES = "file of changes"
+CHANGE_FILE = "change file"
 """The operation of a row of the log table that names a file."""
 _NAME, _ROWS, _KEPT = "file", "rows", "kept"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class FileOfChanges:
+class ChangeFile:
     """
     Attributes:
         point, sequence: of the last change in it, as `sources.capture.log_schema` has them.
@@ -38,7 +38,7 @@ class FileOfChanges:
     kept: int
 
     @classmethod
-    def of_log(cls, point: int, sequence: int, columns: Mapping[str, str]) -> FileOfChanges:
+    def of_log(cls, point: int, sequence: int, columns: Mapping[str, str]) -> ChangeFile:
         """What a row of the log table says."""
         return cls(point, sequence, columns[_NAME], int(columns[_ROWS]), int(columns[_KEPT]))
 
@@ -51,7 +51,7 @@ class NetRows(NamedTuple):
     """What the keys of some changes have after them.
 
     Attributes:
-        rows: a pyarrow Table, as a file of changes has its rows.
+        rows: a pyarrow Table, as a change file has its rows.
         kept: so many of them are rows of the table.
     """
 
@@ -59,8 +59,8 @@ class NetRows(NamedTuple):
     kept: int
 
 
-class TableOfChanges(NamedTuple):
-    """A table that takes files of changes, and the columns of its key."""
+class KeyedTable(NamedTuple):
+    """A table that takes change files, and the columns of its key."""
 
     table: LakeTable
     keys: tuple[str, ...]
