@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -13,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
 
+from tautochrone.iceberg.reads import key_positions
+from tautochrone.model import limits
 from tautochrone.model.effects import Step
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.maintain import Maintenance
@@ -30,8 +33,17 @@ INSERT INTO plain SELECT i % 7, 'k' || i, i / 8.0, now() FROM generate_series(1,
 CREATE TABLE large (id bigint PRIMARY KEY, n int, note text);
 ALTER TABLE large ALTER note SET STORAGE EXTERNAL;
 INSERT INTO large SELECT i, i, repeat('x', 3000) FROM generate_series(1, 10) i;
+CREATE TABLE times (at timestamp PRIMARY KEY, n int);
+INSERT INTO times VALUES ('2024-03-10 02:30', 1), ('2024-11-03 01:30', 2), ('9999-12-31 23:59:59', 3);
 """
-SETTINGS = "[flows.db_log]\nmax_events_per_trigger = 6\n"
+SETTINGS = """
+[flows.db_log]
+max_events_per_trigger = 6
+
+[spark.conf]
+"spark.sql.session.timeZone" = "America/New_York"
+"""
+"""There the first one of `times` does not exist, and the second one is twice."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -107,6 +119,8 @@ class Captured:
         assert sorted(map(repr, stored)) == sorted(map(repr, selected.fetchall()))
         stored = self.pipeline.query("SELECT id, n, note FROM db_large")
         assert sorted(stored) == sorted(self.database.execute("SELECT id, n, note FROM large").fetchall())
+        stored = self.pipeline.query("SELECT CAST(at AS STRING), n FROM db_times")
+        assert stored == sorted(self.database.execute("SELECT at::text, n FROM times").fetchall())
 
     def files(self) -> set[str]:
         """Names of files with changes that the log table has, until maintenance drops them."""
@@ -254,3 +268,11 @@ def test_rows_of_an_attached_partition_are_newer_than_files(captured: Captured) 
     assert captured.operations("parts")["copy"] == 2, happened.of("bulk_again")
     expected = [(1, 1), (2, 3), (150, 1), (151, 1)]
     assert sorted(captured.pipeline.query("SELECT id, n FROM db_parts")) == expected
+
+
+def test_spark_finds_the_rows_of_keys(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_files = SimpleNamespace(**{**vars(limits), "MAX_DRIVER_LOOKUP_FILES": 0})
+    captured.database.execute("UPDATE times SET n = n + 10")
+    monkeypatch.setattr(key_positions, "limits", no_files)
+    nodes = captured.run().refresh("db_times")["nodes"]
+    assert "KEYS_IN_MANY_FILES" in {node["reason_code"] for node in nodes}

@@ -76,7 +76,10 @@ class StoredRows:
         """Where the rows with these keys are, an Arrow table."""
         positions = self.table.positions_of_keys(self.fork, keys)
         if isinstance(positions, Reason):
-            return self._positions_by_query(self.session.createDataFrame(keys), positions)
+            stored = self.table.read(self.base, self.fork.version)
+            # Without it, times that have no zone would become times of the session's.
+            schema = stored.select(*map(quoted, keys.column_names)).schema
+            return self._positions_by_query(self.session.createDataFrame(keys, schema), positions)
         return RowPositions(positions)
 
     def _positions_by_query(self, events: DataFrame, left_to_spark: Reason | None) -> RowPositions:
