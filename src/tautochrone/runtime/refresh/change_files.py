@@ -1,8 +1,7 @@
 """Merging the files in which a light capture has changes of a table.
 
-    only change files    become files of the table: the driver reads their keys, and deletes rows by
-                             position
-    beside other events      are read by Spark as the events that they stand for; their rows are written again
+    only change files     become files of the table: the driver reads their keys, and deletes rows by position
+    beside other events   are read by Spark as the events that they stand for; their rows are written again
 
 Files that were not merged stay where they are: another refresh may need them. They are removed as orphans.
 """
@@ -10,7 +9,7 @@ Files that were not merged stay where they are: another refresh may need them. T
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +29,15 @@ from tautochrone.runtime.refresh.staged_rows import POSITION, as_events, located
 __all__ = [
     "LightLogRows",
     "NetFiles",
-    "change_files",
-    "change_files_in",
+    "RelationChanges",
     "events_of_change_files",
     "net_files",
 ]
 
 _NUMBER = "__taut_number"
 _TRUNCATE, _COMPLETED = "truncate", "completed"
+_NAMES_FILES_OR_ENDS_THEM = (CHANGE_FILE, _TRUNCATE)
+_COLUMNS = ("operation", "point", "sequence", "columns")
 
 
 class LightLogRows:
@@ -73,30 +73,49 @@ def _new_rows(log: LakeTable, log_range: LogRange) -> pa.Table | Reason:
     return Reason.of(ReasonCode.NO_NEW_ROWS) if collected.added is None else collected.added
 
 
-def change_files_in(log_rows: pa.Table, relation: str) -> list[ChangeFile] | Reason:
-    """The files with all changes of a relation, of rows of a log table; none without changes; or why they are
-    not in files only."""
-    is_change = pc.and_(
-        pc.equal(log_rows["relation"], relation), pc.not_equal(log_rows["operation"], _COMPLETED)
-    )
-    rows = log_rows.filter(is_change)
-    if not pc.all(pc.equal(rows["operation"], CHANGE_FILE), min_count=0).as_py():
-        return Reason.of(ReasonCode.EVENTS_BESIDE_FILES)
-    named = zip(*(rows[name].to_pylist() for name in ("point", "sequence", "columns")), strict=True)
-    return sorted(ChangeFile.of_log(point, sequence, dict(pairs)) for point, sequence, pairs in named)
+@dataclass(frozen=True, slots=True)
+class RelationChanges:
+    """What new rows of a log say about the change files of one relation.
+
+    Attributes:
+        files: in their order, without those from before an event that removed all rows.
+        has_others: other events are beside them.
+    """
+
+    files: Sequence[ChangeFile]
+    has_others: bool
+
+    @classmethod
+    def of(cls, rows: pa.Table, relation: str) -> RelationChanges:
+        """
+        Args:
+            rows: of the log table, of any relations.
+        """
+        is_change = pc.and_(pc.equal(rows["relation"], relation), pc.not_equal(rows["operation"], _COMPLETED))
+        rows = rows.filter(is_change)
+        special = rows.filter(pc.is_in(rows["operation"], pa.array(_NAMES_FILES_OR_ENDS_THEM)))
+        columns = (special[name].to_pylist() for name in _COLUMNS)
+        files = _files((*row, dict(pairs or ())) for *row, pairs in zip(*columns, strict=True))
+        return cls(files, not pc.all(pc.equal(rows["operation"], CHANGE_FILE), min_count=0).as_py())
+
+    @classmethod
+    def of_frame(cls, rows: DataFrame) -> RelationChanges:
+        """
+        Args:
+            rows: of the relation, which Spark reads.
+        """
+        special = rows.where(sf.col("operation").isin(*_NAMES_FILES_OR_ENDS_THEM))
+        return cls(_files(special.select(*_COLUMNS).collect()), has_others=True)
 
 
-def change_files(log_rows: DataFrame) -> list[ChangeFile]:
-    """The change files that log rows of one relation name, after the last event that removes all rows."""
-    special = log_rows.where(sf.col("operation").isin(CHANGE_FILE, _TRUNCATE))
-    rows = special.select("operation", "point", "sequence", "columns").collect()
-    truncated = max(((row.point, row.sequence) for row in rows if row.operation == _TRUNCATE), default=None)
-    files = [
-        ChangeFile.of_log(row.point, row.sequence, row.columns)
-        for row in rows
-        if row.operation == CHANGE_FILE
-    ]
-    return sorted(file for file in files if truncated is None or (file.point, file.sequence) > truncated)
+def _files(rows: Iterable[Sequence[Any]]) -> list[ChangeFile]:
+    files, truncated = [], (-1, -1)
+    for operation, point, sequence, columns in rows:
+        if operation == _TRUNCATE:
+            truncated = max(truncated, (point, sequence))
+        else:
+            files.append(ChangeFile.of_log(point, sequence, columns))
+    return sorted(file for file in files if (file.point, file.sequence) > truncated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import LogPosition
-from tautochrone.runtime.refresh.change_files import LightLogRows, change_files, change_files_in
+from tautochrone.runtime.refresh.change_files import LightLogRows, RelationChanges
 from tautochrone.runtime.refresh.choose_mode import is_committed
 from tautochrone.runtime.refresh.copied_files import copied_files
 from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
@@ -102,12 +102,16 @@ class KeyedRefresher:
             _require_whole(task, source, newest, apply)
         old = None if merged is None else Version(merged)
         files_since_ms = self._files_since_ms(apply, source, newest)
-        left_to_spark = None
+        changes, left_to_spark = None, None
         if old is not None and files_since_ms:
-            refreshed = self._merge_files(task, apply, source, LogRange(source.name, old, newest))
-            if isinstance(refreshed, Refreshed):
-                return refreshed
-            left_to_spark = refreshed
+            log_rows = self._light_log_rows.of(source, LogRange(source.name, old, newest))
+            left_to_spark = log_rows if isinstance(log_rows, Reason) else None
+            if not isinstance(log_rows, Reason):
+                changes = RelationChanges.of(log_rows, str(apply.relation))
+                refreshed = self._merge_files(task, apply, changes)
+                if isinstance(refreshed, Refreshed):
+                    return refreshed
+                left_to_spark = refreshed
         new_rows = self._new_rows(task, apply, source, old, newest)
         if new_rows is None or (old is not None and new_rows.count == 0):
             mode = RefreshMode.FULL if old is None else RefreshMode.INCREMENTAL
@@ -122,7 +126,7 @@ class KeyedRefresher:
                 merge,
                 files=copied_files(new_rows.rows) if old is None else (),
                 copied_since_ms=files_since_ms,
-                changes=change_files(new_rows.rows),
+                changes=(changes or RelationChanges.of_frame(new_rows.rows)).files,
                 changes_left=left_to_spark,
             )
         return merge.merge(new_rows, self._plans[task.name])
@@ -138,17 +142,15 @@ class KeyedRefresher:
         )
 
     def _merge_files(
-        self, task: RefreshTask, apply: KeyedApply, source: LakeTable, log_range: LogRange
+        self, task: RefreshTask, apply: KeyedApply, changes: RelationChanges
     ) -> Refreshed | Reason:
         """Take the files of a light capture; or why Spark must merge the changes."""
-        rows = self._light_log_rows.of(source, log_range)
-        files = rows if isinstance(rows, Reason) else change_files_in(rows, str(apply.relation))
-        if isinstance(files, Reason):
-            return files
-        if not files:
+        if changes.has_others:
+            return Reason.of(ReasonCode.EVENTS_BESIDE_FILES)
+        if not changes.files:
             task.table.commit_metadata_only(task.fork, task.metadata_with(RefreshMode.INCREMENTAL))
             return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
-        return self._merge(task, apply, is_first=False).merge_files(files)
+        return self._merge(task, apply, is_first=False).merge_files(changes.files)
 
     def _files_since_ms(self, apply: KeyedApply, source: LakeTable, version: Version) -> int:
         """Since when files may have rows of the table's relation: of its first copy, or of changes; 0: none
