@@ -88,7 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     storage = tmp_path_factory.mktemp("lake")
     # One JVM for all tests: Spark's pools keep every session that ever ran something in them.
     # Java fills the heap before it collects garbage, and several JVMs share the machine.
-    settings = SparkSettings(master="local[2]", conf={"spark.driver.memory": "5g"})
+    settings = SparkSettings(master="local[2]", conf={"spark.driver.memory": "6g"})
     session = start_session(settings, CatalogSettings.default(str(storage)))
     use_database(session, "lake", "default", create=True)
     yield session
