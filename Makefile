@@ -51,12 +51,12 @@ docs: setup ## write the pages made from the code, build the site in .work/site
 	$(BIN)/python -m tests.docs.reference
 	$(BIN)/zensical build --strict --clean
 
-# Most tests plan queries over few rows: the optimising compiler costs more than it wins, even in the sessions of Spark
-# that run for an hour (random views took 158 CPU seconds of a JVM without it, 216 with it). Without it the cache of
-# compiled code is 48 MB, and a long session would compile again what was swept from it.
 # Without the bytecode that Python keeps, each `taut` that a test starts compiles 1,800 modules: 2 CPU seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Most tests plan queries over few rows: the optimising compiler costs more than it wins, even in the sessions of Spark
+# that run for an hour (random views took 158 CPU seconds of a JVM without it, 216 with it). Without it the cache of
+# compiled code is 48 MB, and a long session would compile again what was swept from it.
 test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m
 
 test: setup ## everything that CI runs

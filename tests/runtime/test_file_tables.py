@@ -258,7 +258,7 @@ MAINTAINED = """
 """
 
 
-def test_tables_of_copied_files_are_compacted(tmp_path: Path, spark: SparkSession) -> None:
+def test_tables_of_files_are_compacted(tmp_path: Path, spark: SparkSession) -> None:
     pipeline = Pipeline(tmp_path, spark, settings=MAINTAINED)
     view = "CREATE MATERIALIZED VIEW lines TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental') AS"
     pipeline.write("definitions/v.sql", f"{view} SELECT value FROM text.`{tmp_path}/first`")

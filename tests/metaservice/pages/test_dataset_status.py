@@ -46,7 +46,7 @@ def test_state_follows_from_the_code_of_the_failure(failure: Reason | None, stat
     assert _state(replace(STATUS, failure=failure, error=error), CheckpointNumber(1)) is state
 
 
-def test_tables_of_copied_files_are_shown_as_their_files() -> None:
+def test_tables_of_files_are_shown_as_their_files() -> None:
     table = file_table("lake", "/data/orders/*", "csv of /data/orders/*", "{}")
     topology = Topology(lines={}, inputs={}, outside=(table, NAME), jobs=())
     assert (topology.file_tables, topology.external_tables) == ([table], [NAME])
