@@ -48,12 +48,13 @@ class LightLogRows:
         self._lock = threading.Lock()
         self._rows: dict[LogRange, pa.Table | Reason] = {}
 
-    def of(self, log: LakeTable, log_range: LogRange) -> pa.Table | Reason:
-        """The rows that came to the log between two versions; or why only Spark reads them."""
+    def changes_of(self, log: LakeTable, log_range: LogRange, relation: str) -> RelationChanges | Reason:
+        """Of the rows that came to the log between two versions; or why only Spark reads them."""
         with self._lock:
             if log_range not in self._rows:
                 self._rows[log_range] = _new_rows(log, log_range)
-            return self._rows[log_range]
+            rows = self._rows[log_range]
+        return rows if isinstance(rows, Reason) else RelationChanges.of(rows, relation)
 
     def forget(self) -> None:
         """Drop the rows that were held for a checkpoint."""

@@ -97,21 +97,20 @@ class KeyedRefresher:
         source, newest = self._context.load_table(input_name), task.inputs[input_name]
         if apply.relation is not None and self._is_waiting(source, newest, apply.relation):
             return WaitingForBulkLoad(Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation))
-        merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
-        if merged is None:
+        last_input = None if last_commit is None else last_commit.inputs.get(str(input_name))
+        if last_input is None:
             _require_whole(task, source, newest, apply)
-        old = None if merged is None else Version(merged)
+        old = None if last_input is None else Version(last_input)
         files_since_ms = self._files_since_ms(apply, source, newest)
-        changes, left_to_spark = None, None
+        changes: RelationChanges | Reason | None = None
+        left_to_spark = None
         if old is not None and files_since_ms:
-            log_rows = self._light_log_rows.of(source, LogRange(source.name, old, newest))
-            left_to_spark = log_rows if isinstance(log_rows, Reason) else None
-            if not isinstance(log_rows, Reason):
-                changes = RelationChanges.of(log_rows, str(apply.relation))
-                refreshed = self._merge_files(task, apply, changes)
-                if isinstance(refreshed, Refreshed):
-                    return refreshed
-                left_to_spark = refreshed
+            log_range = LogRange(source.name, old, newest)
+            changes = self._light_log_rows.changes_of(source, log_range, str(apply.relation))
+            merged = self._merge_files(task, apply, changes)
+            if isinstance(merged, Refreshed):
+                return merged
+            left_to_spark = merged
         new_rows = self._new_rows(task, apply, source, old, newest)
         if new_rows is None or (old is not None and new_rows.count == 0):
             mode = RefreshMode.FULL if old is None else RefreshMode.INCREMENTAL
@@ -122,11 +121,13 @@ class KeyedRefresher:
             self._plans[task.name] = analyzed_plan(task.flows[0].flow.evaluate(self._session(task)))
         merge = self._merge(task, apply, is_first=old is None)
         if files_since_ms:
+            if not isinstance(changes, RelationChanges):
+                changes = RelationChanges.of_frame(new_rows.rows)
             merge = replace(
                 merge,
                 files=copied_files(new_rows.rows) if old is None else (),
                 copied_since_ms=files_since_ms,
-                changes=(changes or RelationChanges.of_frame(new_rows.rows)).files,
+                changes=changes.files,
                 changes_left=left_to_spark,
             )
         return merge.merge(new_rows, self._plans[task.name])
@@ -142,9 +143,11 @@ class KeyedRefresher:
         )
 
     def _merge_files(
-        self, task: RefreshTask, apply: KeyedApply, changes: RelationChanges
+        self, task: RefreshTask, apply: KeyedApply, changes: RelationChanges | Reason
     ) -> Refreshed | Reason:
         """Take the files of a light capture; or why Spark must merge the changes."""
+        if isinstance(changes, Reason):
+            return changes
         if changes.has_others:
             return Reason.of(ReasonCode.EVENTS_BESIDE_FILES)
         if not changes.files:
