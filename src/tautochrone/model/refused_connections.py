@@ -11,6 +11,7 @@ __all__ = [
     "MYSQL_LOGIN_REFUSED",
     "MYSQL_UNKNOWN_DATABASE",
     "postgresql_database_is_missing",
+    "postgresql_encoding_is_unknown",
     "postgresql_login_is_refused",
 ]
 
@@ -30,6 +31,8 @@ _LOGIN_REFUSED = re.compile(
     r'|role "[^"]*" does not exist|is not permitted to log in|certificate authentication failed'
 )
 _DATABASE_MISSING = re.compile(r'FATAL: +database "[^"]*" does not exist')
+
+_ENCODING_UNKNOWN = re.compile(r"FATAL: +conversion between \w+ and \w+ is not supported")
 
 
 def postgresql_login_is_refused(sqlstate: str | None, text: str) -> bool:
@@ -51,3 +54,12 @@ def postgresql_database_is_missing(sqlstate: str | None, text: str) -> bool:
     True
     """
     return sqlstate == "3D000" if sqlstate else bool(_DATABASE_MISSING.search(text))
+
+
+def postgresql_encoding_is_unknown(text: str) -> bool:
+    """Whether the server cannot give texts of the database as UTF-8 at all.
+
+    >>> postgresql_encoding_is_unknown("FATAL:  conversion between UTF8 and MULE_INTERNAL is not supported")
+    True
+    """
+    return bool(_ENCODING_UNKNOWN.search(text))

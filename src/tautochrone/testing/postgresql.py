@@ -56,10 +56,14 @@ def restart_server(*, crash: bool = False, address: str | None = None) -> None:
     _restart(server, "immediate" if crash else "fast", *options)
 
 
-def fresh_database() -> str:
-    """The URL of an empty database. Slots belong to the server: drop those that a test makes."""
+def fresh_database(options: str = "") -> str:
+    """The URL of an empty database. Slots belong to the server: drop those that a test makes.
+
+    Args:
+        options: of CREATE DATABASE, such as `ENCODING 'LATIN1' TEMPLATE template0`.
+    """
     name = f"source_{uuid4().hex[:12]}"
     uri = str(_server().get_uri())
     with psycopg.connect(uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
+        connection.execute(f"CREATE DATABASE {name} {options}")
     return uri.replace("/postgres?", f"/{name}?")

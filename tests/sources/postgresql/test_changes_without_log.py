@@ -12,12 +12,13 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.errors import DefinitionError
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.postgresql import copy_again
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
 from tautochrone.sources.postgresql.tables import read_tables
 
-from .test_change_log import capture_of
+from .test_change_log import capture_of, error_class
 from .test_schema_changes import Captured
 
 PARTITIONED = """
@@ -366,3 +367,19 @@ def test_tables_lose_rows_that_are_gone(
     database.execute("TRUNCATE parts_b1; DROP TABLE parts_a")
     require_equal()
     captured.pipeline.close()
+
+
+def test_partitions_without_log_are_refused(database: psycopg.Connection) -> None:
+    """Their rows would be copied, and their changes missed."""
+    database.execute(PARTITIONED)
+    with begun(database) as (log, position):
+        database.execute("CREATE UNLOGGED TABLE parts_c PARTITION OF parts FOR VALUES IN ('c')")
+        database.execute("INSERT INTO parts VALUES (99, 'c', 0)")
+        with pytest.raises(DefinitionError, match="parts_c") as raised:
+            log.read(position, 100)
+        assert error_class(raised) == "CAPTURED_TABLE_NOT_LOGGED"
+        with pytest.raises(DefinitionError, match="parts_c"):
+            capture_of(database, None, "public.parts")
+        # As the hint says; its rows are copied then.
+        database.execute("ALTER TABLE parts_c SET LOGGED")
+        assert "public.parts" in log.read(position, 100).copied_again

@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
 from tautochrone.errors import SinkError
+from tautochrone.model.postgresql_session import refused_settings_sql, session_sql
 from tautochrone.model.refused_connections import (
     postgresql_database_is_missing,
     postgresql_login_is_refused,
@@ -23,13 +24,10 @@ from tautochrone.sinks.postgresql.options import PostgresqlOptions
 __all__ = ["ConnectionLostError", "Database"]
 
 _SETTINGS = {
-    "TimeZone": "UTC",
-    "DateStyle": "ISO, YMD",
     "client_min_messages": "warning",
     # A process that stops in the middle of a commit must not hold the lock of the sink for ever.
     "idle_in_transaction_session_timeout": "60s",
     "lock_timeout": "90s",
-    "statement_timeout": "0",
     # A commit that is answered must survive a crash of the server.
     "synchronous_commit": "on",
 }
@@ -92,8 +90,18 @@ class Database:
             application_name=f"tautochrone sink {self._sink}"[:63],
             connect_timeout=10,
         )
-        for name, value in _SETTINGS.items():
-            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        for statement in session_sql(_SETTINGS):
+            connection.execute(statement)
+        (refused,) = connection.execute(refused_settings_sql()).fetchone() or ("",)
+        if refused:
+            connection.close()
+            raise SinkError(
+                "SINK_DATABASE_REFUSED",
+                f"Sink {self._sink}: queries may leave out rows of damaged pages: {refused} is on",
+                hint="Set it to off where it is set: ALTER ROLE ... RESET, ALTER DATABASE ... RESET or ALTER "
+                "SYSTEM RESET, or in the options of the url.",
+                sqlstate="55000",
+            )
         set_json_loads(json.loads, connection)
         self.generation += 1
         self._connection = connection

@@ -1,10 +1,13 @@
-"""What a database answers to a capture that it does not let in, as errors that all captures share."""
+"""What a database answers to a capture that it does not let in, or cannot give its texts, as errors that all
+captures share."""
 
 from __future__ import annotations
 
 from tautochrone.errors import IngestError, SourceLoginRefusedError
 
-__all__ = ["database_missing", "login_refused"]
+__all__ = ["TEXT_NOT_DECODABLE", "database_missing", "login_refused", "text_not_decodable"]
+
+TEXT_NOT_DECODABLE = "CAPTURED_TEXT_NOT_DECODABLE"
 
 
 def login_refused(capture: str, answer: str) -> SourceLoginRefusedError:
@@ -24,4 +27,20 @@ def database_missing(capture: str, answer: str) -> IngestError:
         f"The database of the capture {capture} is not there: {answer}",
         hint="see the name of the database in the capture's url",
         sqlstate="3D000",
+    )
+
+
+def text_not_decodable(subject: str, answer: str) -> IngestError:
+    """For bytes that are no characters in the encoding that the database says its texts have.
+
+    Args:
+        subject: where the text is, as the beginning of a sentence.
+    """
+    return IngestError(
+        "CAPTURED_TEXT_NOT_DECODABLE",
+        f"{subject} has a text with bytes that are no characters of its encoding: {answer}",
+        hint="update the row, which docs/capture.md says how to find, and copy again with --full-refresh of "
+        "the log table and of the captured tables; or leave the table out with exclude=[…], and take it out "
+        "of the publication",
+        sqlstate="22021",
     )

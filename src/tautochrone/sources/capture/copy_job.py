@@ -16,6 +16,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.copied_files import CopiedFile
 from tautochrone.model.task_stage import TaskStage
 from tautochrone.model.task_writer import TaskWriter
+from tautochrone.sources.capture.access import TEXT_NOT_DECODABLE, text_not_decodable
 from tautochrone.sources.capture.copied_rows import ChunkRows, file_row, log_batches
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 from tautochrone.sources.capture.typed_rows import typed_rows
@@ -64,6 +65,8 @@ def copy_by_tasks(
             raise
         # The error of a task is only a text here: first look for what the driver can see itself.
         check_readable()
+        if f"[{TEXT_NOT_DECODABLE}]" in str(error):
+            raise text_not_decodable(f"A table of the capture {capture}", _last_line(error)) from error
         raise IngestError(
             "CAPTURE_COPY_FAILED",
             f"A task of Spark could not copy rows of the capture {capture}: {_last_line(error)}",

@@ -19,6 +19,7 @@ from psycopg import sql
 from pyarrow import csv
 
 from tautochrone.errors import IngestError
+from tautochrone.sources.capture.access import text_not_decodable
 from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
 from tautochrone.sources.capture.copied_rows import ChunkRows, log_batches
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
@@ -27,6 +28,7 @@ from tautochrone.sources.postgresql.connection import connect, explained, lsn_nu
 from tautochrone.sources.postgresql.partitions import Partition
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
+from tautochrone.sources.postgresql.types import FIRST_USER_TYPE
 
 __all__ = [
     "CHUNK_BYTES",
@@ -153,18 +155,23 @@ def _selected_rows(
     CSV it tells NULL from an empty text, and Arrow reads it.
     """
     partition = json.loads(chunk).get("partition")
+    bounds = parse_chunk(chunk).bounds
+    operators = _operators(connection, table) if bounds else {}
     query = sql.SQL(
         "COPY (SELECT (SELECT pg_current_snapshot()::text), {columns} FROM {table} WHERE {range}) "
         "TO STDOUT (FORMAT csv)"
     ).format(
         columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
         table=sql.Identifier(*partition) if partition else table.rows_of_its_own,
-        range=sql.SQL(" AND ").join(_conditions(table, parse_chunk(chunk).bounds)),
+        range=sql.SQL(" AND ").join(_conditions(table, bounds, operators)),
     )
     names = [column.name for column in table.columns]
     with connection.cursor() as cursor, cursor.copy(query) as copy:
         for lines in _joined(copy):
-            snapshots, *texts = _columns_of(lines, len(names) + 1)
+            try:
+                snapshots, *texts = _columns_of(lines, len(names) + 1)
+            except pa.ArrowInvalid as error:
+                raise text_not_decodable(f"The table {table.name}", str(error)) from error
             columns = dict(zip(names, texts, strict=True))
             yield ChunkRows(table.name, columns, snapshots, point, parse_chunk(chunk).planned, TEXT_FORMAT)
 
@@ -182,20 +189,68 @@ def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearr
         yield joined
 
 
-def _conditions(table: CapturedTable, bounds: Mapping[str, Any]) -> Iterator[sql.Composable]:
+def _conditions(
+    table: CapturedTable, bounds: Mapping[str, Any], operators: Mapping[str, str]
+) -> Iterator[sql.Composable]:
+    """
+    Args:
+        operators: by key columns whose types came with an extension, the schema of their comparisons.
+    """
     yield sql.SQL("true")
-    keys = [column for column in table.columns if column.is_key]
-    names = sql.SQL(", ").join(sql.Identifier(column.name) for column in keys)
     types = {
         column.name: type_name for column, type_name in zip(table.columns, table.type_names, strict=True)
     }
+    schemas = [operators.get(key, "pg_catalog") for key in table.keys]
     for bound, comparison in (("from", ">="), ("to", "<")):
         if bound in bounds:
-            values = sql.SQL(", ").join(
-                sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(types[column.name]))
-                for column, text in zip(keys, bounds[bound], strict=True)
-            )
-            yield sql.SQL("ROW({}) {} ROW({})").format(names, sql.SQL(comparison), values)
+            values = [
+                sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(types[key]))
+                for key, text in zip(table.keys, bounds[bound], strict=True)
+            ]
+            keys = [sql.Identifier(key) for key in table.keys]
+            yield _compared(list(zip(keys, values, schemas, strict=True)), comparison)
+
+
+def _compared(keys: Sequence[tuple[sql.Composable, sql.Composable, str]], comparison: str) -> sql.Composable:
+    """Key columns compared with values, the first that differs counts.
+
+    Operators are named with their schemas. A comparison of rows has one operator, and an index serves it.
+    """
+    (key, value, schema), *rest = keys
+    if all(other == schema for _, _, other in rest):
+        names, values = (sql.SQL(", ").join(part) for part in list(zip(*keys, strict=True))[:2])
+        operator = sql.SQL("OPERATOR({}.{})").format(sql.Identifier(schema), sql.SQL(comparison))
+        return sql.SQL("ROW({}) {} ROW({})").format(names, operator, values)
+    template = sql.SQL(
+        "({key} OPERATOR({schema}.{strict}) {value} OR {key} OPERATOR({schema}.=) {value} AND {rest})"
+    )
+    return template.format(
+        key=key,
+        value=value,
+        schema=sql.Identifier(schema),
+        strict=sql.SQL(comparison[0]),
+        rest=_compared(rest, comparison),
+    )
+
+
+def _operators(connection: psycopg.Connection, table: CapturedTable) -> dict[str, str]:
+    """By key columns whose types came with an extension, the schema of the operators that order them."""
+    types = {
+        column.name: type_name
+        for column, type_name in zip(table.columns, table.type_names, strict=True)
+        if column.is_key and column.type_id >= FIRST_USER_TYPE
+    }
+    if not types:
+        return {}
+    query = (
+        "SELECT k.name, n.nspname FROM unnest(%s::text[], %s::regtype[]) AS k (name, type) "
+        "JOIN pg_opclass c ON c.opcintype = k.type AND c.opcdefault "
+        "JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree' "
+        "JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amoplefttype = k.type "
+        "AND a.amoprighttype = k.type "
+        "JOIN pg_operator o ON o.oid = a.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace"
+    )
+    return dict(connection.execute(query, (list(types), list(types.values()))).fetchall())
 
 
 def _text(column: sql.Composable) -> sql.Composable:

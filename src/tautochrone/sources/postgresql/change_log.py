@@ -79,7 +79,7 @@ from tautochrone.sources.postgresql.server import (
     server_state,
     slots_of,
 )
-from tautochrone.sources.postgresql.tables import Capture, CapturedTable, read_tables
+from tautochrone.sources.postgresql.tables import Capture, CapturedTable, read_tables, require_logged
 
 __all__ = ["Capture", "PostgreSQLChangeLog", "slot_of"]
 
@@ -181,6 +181,7 @@ class PostgreSQLChangeLog(NetsByKey):
                 now = existing[name] = now.with_columns(self._taken[name])
             if now is None or now.columns != table.columns or now.oid != table.oid:
                 raise refused(name, "was dropped or renamed" if now is None else "was changed")
+            require_logged(now)
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:

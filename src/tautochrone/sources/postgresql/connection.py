@@ -1,6 +1,7 @@
 """Connections to the database, and its errors as ours.
 
-Values come as text, so everything that decides how PostgreSQL prints a value is set for each connection.
+Values come as text. What decides how PostgreSQL prints a value, and what a statement means, is set for each
+connection: see `model.postgresql_session`.
 """
 
 from __future__ import annotations
@@ -13,25 +14,18 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
+from tautochrone.model.postgresql_session import refused_settings_sql, session_sql
 from tautochrone.model.refused_connections import (
     postgresql_database_is_missing,
+    postgresql_encoding_is_unknown,
     postgresql_login_is_refused,
 )
 from tautochrone.redaction import keep_secret
-from tautochrone.sources.capture.access import database_missing, login_refused
+from tautochrone.sources.capture.access import database_missing, login_refused, text_not_decodable
 
 __all__ = ["checked_url", "connect", "explained", "lsn_number", "lsn_text"]
 
 _SETTINGS = {
-    "DateStyle": "ISO, MDY",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "extra_float_digits": "1",
-    "bytea_output": "hex",
-    "lc_monetary": "C",
-    # With row security a query fails instead of leaving out rows.
-    "row_security": "off",
-    "statement_timeout": "0",
     # A warning says that the publication is missing.
     "client_min_messages": "notice",
     # What we write is a message into the log, if at all: no standby must confirm it.
@@ -70,12 +64,31 @@ def connect(url: str) -> psycopg.Connection:
     """A connection in autocommit.
 
     Raises:
+        IngestError: `CAPTURE_SERVER_NOT_USABLE`.
         psycopg.Error: see `explained`.
     """
     connection = psycopg.connect(url, autocommit=True, client_encoding="UTF8")
-    for name, value in _SETTINGS.items():
-        connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+    try:
+        for statement in session_sql(_SETTINGS):
+            connection.execute(statement.encode())
+        _require_whole_pages(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _require_whole_pages(connection: psycopg.Connection) -> None:
+    row = connection.execute(refused_settings_sql().encode()).fetchone()
+    if row and row[0]:
+        raise IngestError(
+            "CAPTURE_SERVER_NOT_USABLE",
+            f"Queries of {connection.info.user} in the database {connection.info.dbname} may leave out rows "
+            f"of damaged pages: {row[0]} is on",
+            hint="set it to off where it is set: ALTER ROLE ... RESET, ALTER DATABASE ... RESET or ALTER "
+            "SYSTEM RESET, or in the connection string's options",
+            sqlstate="55000",
+        )
 
 
 @contextmanager
@@ -85,19 +98,25 @@ def explained(capture: str) -> Iterator[None]:
     Raises:
         SourceUnreachableError: `CAPTURE_DATABASE_NOT_REACHABLE`: also when the connection is cut.
         SourceLoginRefusedError: `CAPTURE_LOGIN_REFUSED`.
-        IngestError: `CAPTURE_RIGHTS_MISSING`; `CAPTURE_DATABASE_MISSING`; `CAPTURE_SLOT_IN_USE`;
-            `CAPTURE_QUERY_FAILED`.
+        IngestError: `CAPTURE_RIGHTS_MISSING`; `CAPTURE_SERVER_NOT_USABLE`; `CAPTURE_DATABASE_MISSING`;
+            `CAPTURE_SLOT_IN_USE`; `CAPTURED_TEXT_NOT_DECODABLE`; `CAPTURE_QUERY_FAILED`.
     """
     try:
         yield
     except errors.InsufficientPrivilege as error:
+        is_filtered = error.diag.source_function == "check_enable_rls"
         raise IngestError(
             "CAPTURE_RIGHTS_MISSING",
             f"The role of the capture {capture} lacks a right: {_sentence(error)}",
-            hint="it needs LOGIN, REPLICATION, and SELECT on the captured tables; the publication is made by "
+            hint="row security would leave out rows of a copy: ALTER ROLE ... BYPASSRLS, or leave the table "
+            "out with exclude=[...]"
+            if is_filtered
+            else "it needs LOGIN, REPLICATION, and SELECT on the captured tables; the publication is made by "
             "the owner of the tables, or by hand: docs/capture.md has the SQL",
             sqlstate=error.sqlstate,
         ) from error
+    except (errors.UntranslatableCharacter, errors.CharacterNotInRepertoire) as error:
+        raise text_not_decodable(f"The database of the capture {capture}", _sentence(error)) from error
     except errors.ObjectInUse as error:
         raise IngestError(
             "CAPTURE_SLOT_IN_USE",
@@ -111,6 +130,13 @@ def explained(capture: str) -> Iterator[None]:
             raise login_refused(capture, _sentence(error)) from error
         if postgresql_database_is_missing(error.sqlstate, str(error)):
             raise database_missing(capture, _sentence(error)) from error
+        if postgresql_encoding_is_unknown(str(error)):
+            raise IngestError(
+                "CAPTURE_SERVER_NOT_USABLE",
+                f"The database of the capture {capture} cannot be captured: {_sentence(error)}",
+                hint="convert the database to another encoding first, such as UTF8",
+                sqlstate="55000",
+            ) from error
         # Without a SQLSTATE the connection could not be made, or was cut.
         if error.sqlstate and not error.sqlstate.startswith(_NOT_REACHABLE):
             raise IngestError(

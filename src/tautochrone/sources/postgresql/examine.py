@@ -58,6 +58,11 @@ def _check_role(connection: psycopg.Connection, capture: str, tables: list[Captu
         (may_read,) = one_row(connection, "SELECT has_table_privilege(%s::oid, 'SELECT')", (table.oid,))
         if not may_read:
             missing.append(f"GRANT SELECT ON {table.identifier.as_string(connection)} TO {identifier}")
+    for table in tables:
+        (is_filtered,) = one_row(connection, "SELECT row_security_active(%s::oid)", (table.oid,))
+        if is_filtered:
+            missing.append(f"ALTER ROLE {identifier} BYPASSRLS")
+            break
     _require_no(missing, capture, f"The role {role} of the capture {capture} lacks rights")
 
 
@@ -128,7 +133,7 @@ def _slots(connection: psycopg.Connection, prefix: str) -> str:
         )
     texts = [_described(*slot) for slot in slots]
     if len(slots) > 1:
-        drop = "SELECT pg_drop_replication_slot('…')"
+        drop = "SELECT pg_drop_replication_slot('...')"
         texts.append(f"each keeps log for one lake: drop those that nobody reads any more with {drop}")
     return "; ".join(texts)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
+from tautochrone.sources.capture.access import text_not_decodable
 from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, list_offsets, text_column
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 
@@ -122,7 +123,8 @@ def decode(
         taken: names in lower case of the columns that rows of a relation get; of others they get all.
 
     Raises:
-        IngestError: `CHANGE_LOG_MESSAGE_UNKNOWN`; `UNCHANGED_VALUE_OF_NEW_KEY`.
+        IngestError: `CHANGE_LOG_MESSAGE_UNKNOWN`; `UNCHANGED_VALUE_OF_NEW_KEY`;
+            `CAPTURED_TEXT_NOT_DECODABLE`.
     """
     if not messages:
         return DecodedBatch(ARROW_SCHEMA.empty_table(), (), None, None)
@@ -282,7 +284,13 @@ class _Batch:
             rows.unchanged_names(),
             pa.nulls(len(indexes), pa.string()),
         ]
-        return pa.table(columns, ARROW_SCHEMA), indexes * 2 + half
+        logged = pa.table(columns, ARROW_SCHEMA)
+        try:
+            # The server does not look at texts again that it has stored.
+            logged.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise text_not_decodable(f"The table {relation.name}", str(error)) from error
+        return logged, indexes * 2 + half
 
     def _transaction_columns(self, indexes: Integers, half: int) -> list[pa.Array]:
         transaction = self._transaction[indexes]

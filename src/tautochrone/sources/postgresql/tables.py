@@ -14,7 +14,7 @@ from tautochrone.sources.capture.definitions import matches_any, require_own_nam
 from tautochrone.sources.postgresql.messages import Column, Relation
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
-__all__ = ["Capture", "CapturedTable", "captured_tables", "read_tables"]
+__all__ = ["Capture", "CapturedTable", "captured_tables", "read_tables", "require_logged"]
 
 _QUERY = """
 SELECT n.nspname, c.relname, c.oid,
@@ -34,13 +34,21 @@ SELECT n.nspname, c.relname, c.oid,
        concat(c.relam, ':', (SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum) FROM pg_attribute a
                              WHERE a.attrelid = c.oid AND a.attnum > 0)),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
-                                         format_type(a.atttypid, NULL),
+                                         -- The type below domains, whose checks are not for us.
+                                         format_type(CASE WHEN a.atttypid < 16384 THEN a.atttypid ELSE (
+                                             WITH RECURSIVE below (type) AS (
+                                                 SELECT a.atttypid UNION ALL
+                                                 SELECT t.typbasetype FROM below
+                                                 JOIN pg_type t ON t.oid = below.type AND t.typtype = 'd')
+                                             SELECT below.type FROM below
+                                             JOIN pg_type t ON t.oid = below.type AND t.typtype <> 'd')
+                                         END, -1),
                                          a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]),
                                          a.attnum)
                         ORDER BY a.attnum)
         FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''),
-       -- Differs after ALTER PUBLICATION … SET, also when it was taken back.
+       -- Differs after ALTER PUBLICATION ... SET, also when it was taken back.
        (SELECT concat(p.oid, ' ', p.xmin, {schema_membership}) FROM pg_publication p
         WHERE p.pubname = %(publication)s),
        c.relnatts,
@@ -49,13 +57,18 @@ SELECT n.nspname, c.relname, c.oid,
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND (a.attisdropped OR a.atthasmissing)),
        -- Whether the role may read it, and it is published, or the role may publish it.
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+           AND NOT row_security_active(c.oid)
            AND coalesce((SELECT p.puballtables OR coalesce({schema_membership}, '') <> ''
                                 OR EXISTS (SELECT FROM pg_publication_rel r
                                            WHERE r.prrelid = c.oid AND r.prpubid = p.oid)
                                 OR pg_has_role(p.pubowner, 'USAGE') AND pg_has_role(c.relowner, 'USAGE')
                          FROM pg_publication p WHERE p.pubname = %(publication)s), false),
        c.relkind = 'p',
-       CASE WHEN c.relkind = 'p' THEN {partitions} END
+       CASE WHEN c.relkind = 'p' THEN {partitions} END,
+       -- Partitions of which the log has nothing: UNLOGGED, or foreign tables.
+       (SELECT string_agg(m.oid::regclass::text, ', ' ORDER BY m.oid) FROM pg_partition_tree(c.oid) t
+        JOIN pg_class m ON m.oid = t.relid
+        WHERE m.relpersistence <> 'p' OR m.relkind NOT IN ('r', 'p'))
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
@@ -89,7 +102,7 @@ class CapturedTable:
     """
     Attributes:
         columns: without generated ones, which the log does not have. `is_key`: part of the key.
-        type_names: PostgreSQL's name for the type of each column, such as `bigint`.
+        type_names: PostgreSQL's name for the type of each column, such as `bigint`; of that below a domain.
         bytes: roughly, as stored; 0 where sizes were not asked for.
         has_full_identity: the log has all columns of a row that is updated or deleted.
         membership: identifies its membership in the publication; 0: it is none of its tables by name.
@@ -105,6 +118,7 @@ class CapturedTable:
         taken: names in lower case of the columns that the lake's table takes; None: of all.
         ignored: names of the other columns that it has.
         shares_name: the `name` of another table is the same.
+        unlogged: names of partitions of which the log has no changes.
     """
 
     schema: str
@@ -126,6 +140,7 @@ class CapturedTable:
     taken: frozenset[str] | None = None
     ignored: frozenset[str] = frozenset()
     shares_name: bool = False
+    unlogged: str = ""
 
     @property
     def name(self) -> str:
@@ -159,7 +174,7 @@ class CapturedTable:
     @property
     def is_capturable(self) -> bool:
         """Whether a run could capture it as it is."""
-        return self.has_identity and self.has_rights
+        return self.has_identity and self.has_rights and not self.unlogged
 
     @property
     def fingerprint(self) -> str:
@@ -273,6 +288,7 @@ def read_tables(
         has_rights,
         is_partitioned,
         partitions,
+        unlogged,
     ) in rows:
         captured = CapturedTable(
             schema=schema,
@@ -296,6 +312,7 @@ def read_tables(
             partitions=tuple(Partition(*partition) for partition in partitions or ())
             if is_partitioned
             else None,
+            unlogged=unlogged or "",
         )
         tables[captured.name] = replace(captured, shares_name=captured.name in tables)
     return tables
@@ -308,7 +325,7 @@ def captured_tables(
 
     Raises:
         DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
-            `CAPTURED_TABLE_NAME_TAKEN`.
+            `CAPTURED_TABLE_NOT_LOGGED`; `CAPTURED_TABLE_NAME_TAKEN`.
     """
     for pattern in patterns:
         if not any(matches_any(name, [pattern]) for name in tables):
@@ -331,5 +348,22 @@ def captured_tables(
             "partitions must have too; or take equal rows as they are: "
             f"ALTER TABLE {without_key[0]} REPLICA IDENTITY FULL; or leave them out with exclude=[…]",
         )
+    for table in matching:
+        require_logged(table)
     require_own_names(capture, [table.name for table in matching if table.shares_name])
     return matching
+
+
+def require_logged(table: CapturedTable) -> None:
+    """
+    Raises:
+        DefinitionError: `CAPTURED_TABLE_NOT_LOGGED`.
+    """
+    if table.unlogged:
+        raise DefinitionError(
+            "CAPTURED_TABLE_NOT_LOGGED",
+            f"The table {table.name} has partitions whose changes no log has: {table.unlogged}",
+            hint="make them log with ALTER TABLE … SET LOGGED, or detach them, as foreign tables must be; or "
+            "leave the table out with exclude=[…]",
+            sqlstate="55000",
+        )

@@ -26,7 +26,7 @@ import psycopg
 
 from tautochrone.sources.postgresql.messages import Column
 
-__all__ = ["invalid_value_sql", "lake_type", "value_sql", "with_built_in_types"]
+__all__ = ["FIRST_USER_TYPE", "invalid_value_sql", "lake_type", "value_sql", "with_built_in_types"]
 
 _TYPES = {
     16: "BOOLEAN",
@@ -62,7 +62,7 @@ _ELEMENTS = {
 }
 """Built-in array types and the types of their elements; 25 is text."""
 _MAX_PRECISION = 38
-_FIRST_USER_TYPE = 16384
+FIRST_USER_TYPE = 16384
 _BOUNDS = r"^(\[[-0-9]+:[-0-9]+\])+="
 """Printed before an array whose indexes do not begin with 1."""
 _ELEMENT = r'"(?:[^"\\]|\\.)*+"|[^,"]+'
@@ -87,7 +87,7 @@ def with_built_in_types(connection: psycopg.Connection, columns: Sequence[Column
     elements of arrays of other types that users made."""
     resolved = tuple(columns)
     while True:
-        types = sorted({column.type_id for column in resolved if column.type_id >= _FIRST_USER_TYPE})
+        types = sorted({column.type_id for column in resolved if column.type_id >= FIRST_USER_TYPE})
         arguments = {"types": types, "text_array": _TEXT_ARRAY}
         rows = connection.execute(_BUILT_IN_TYPES, arguments).fetchall() if types else []
         below = {type_id: (base, modifier) for type_id, base, modifier in rows if base is not None}
