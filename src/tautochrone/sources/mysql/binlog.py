@@ -6,6 +6,7 @@ An event's `start` and `end` are its offsets in its file; those in a compressed 
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ __all__ = [
     "RowsBody",
     "TableMap",
     "dump",
+    "identity_of",
     "mariadb_gtid",
     "point_of",
     "rows_body",
@@ -100,10 +102,13 @@ def point_of(file: str, offset: int) -> int:
     return (int(file.rpartition(".")[2]) << OFFSET_BITS) | offset
 
 
-def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
+def dump(connection: Any, file: str, offset: int, *, with_files: bool = False) -> Iterator[Event]:  # noqa: C901
     """All events behind a place that the server has now. The connection is of no use afterwards.
 
     Server number 0 registers no replica, so the reader cannot be mistaken for another one.
+
+    Args:
+        with_files: also, before those of a file, the event that describes it: see `identity_of`.
 
     Raises:
         IngestError: `CHANGE_LOG_EVENT_DAMAGED`; `CHANGE_LOG_TRANSACTION_TOO_LARGE`.
@@ -132,7 +137,11 @@ def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
             if named != file or start > end:
                 file, end = named, start
             continue
-        if kind == Kind.FORMAT or flags & _ARTIFICIAL or (kind in Kind.IGNORED and not position):
+        if kind == Kind.FORMAT:
+            if with_files:
+                yield Event(kind, timestamp, server, file, end, end, data[19:], flags)
+            continue
+        if flags & _ARTIFICIAL or (kind in Kind.IGNORED and not position):
             continue
         # MariaDB since 11.4 gives positions to the first and last event of a transaction only.
         position = position or end + size
@@ -147,6 +156,16 @@ def dump(connection: Any, file: str, offset: int) -> Iterator[Event]:
             yield from _compressed_events(data[19:], file, end - size, end)
         else:
             yield Event(kind, timestamp, server, file, end - size, end, data[19:], flags)
+
+
+def identity_of(event: Event) -> str:
+    """Of a file, by the event that describes it: when it was begun, by which server of which version.
+
+    A server that starts begins a new file, whatever files it was started with. So two logs with a common
+    file are the same up to where it ends in either.
+    """
+    version = event.body[2:52].rstrip(b"\0")
+    return hashlib.sha256(b"%d %d %s" % (event.timestamp, event.server, version)).hexdigest()[:16]
 
 
 def _compressed_events(body: bytes, file: str, start: int, end: int) -> Iterator[Event]:

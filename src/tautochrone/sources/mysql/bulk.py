@@ -33,7 +33,7 @@ from tautochrone.sources.mysql.connection import (
 )
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.result_rows import columns_of_rows
-from tautochrone.sources.mysql.server import log_end
+from tautochrone.sources.mysql.server import instance_of, log_end
 from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
 from tautochrone.sources.mysql.types import copy_sql
 
@@ -108,14 +108,14 @@ class ChunkReader:
     """Reads the chunk with a number by a connection of its own: see `capture.copy_job`.
 
     Attributes:
-        log: of the server that the driver is connected to.
+        instance: the server that the driver is connected to, see `server.instance_of`.
         shift: what is added to points of the log.
     """
 
     capture: str
     address: Address
     chunks: tuple[tuple[CapturedTable, str], ...]
-    log: str
+    instance: str
     shift: int = 0
 
     def __call__(self, number: int) -> Iterator[ChunkRows]:
@@ -123,7 +123,7 @@ class ChunkReader:
         with explained(self.capture):
             connection = connect(self.address)
             try:
-                if flavor_of(connection).log_name(connection) != self.log:
+                if instance_of(connection) != self.instance:
                     raise IngestError(
                         "SOURCE_LOG_LOST",
                         f"The url of the capture {self.capture} leads to another server than before",

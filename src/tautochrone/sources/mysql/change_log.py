@@ -37,11 +37,12 @@ from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.mysql.binlog import dump, point_of
 from tautochrone.sources.mysql.bulk import CHUNK_BYTES, TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.connection import connect, explained, fetch
-from tautochrone.sources.mysql.continuity import log_lost, position_at_server, require_same_log
-from tautochrone.sources.mysql.flavors import flavor_of
+from tautochrone.sources.mysql.continuity import SameLog, log_lost
+from tautochrone.sources.mysql.flavors import file_identity, flavor_of, last_mark
 from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
 from tautochrone.sources.mysql.markers import (
     FILE,
+    FILE_ID,
     GTID,
     columns_of,
     entry_of,
@@ -51,7 +52,6 @@ from tautochrone.sources.mysql.markers import (
     history_entry,
     relations_of,
     server_of,
-    shift_of,
     since_when,
     without_history,
 )
@@ -63,6 +63,7 @@ from tautochrone.sources.mysql.server import (
     committed_end,
     examine,
     ignores_case,
+    instance_of,
     lag_behind,
     log_end,
 )
@@ -98,10 +99,7 @@ class MySQLChangeLog(NetsByKey):
         self._lake_columns: dict[str, frozenset[str]] = {}  # in lower case
         self._connection: Any = None
         self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
-        self._is_verified = False
-        self._shift = 0
-        """What is added to points of the server's log, see `markers.moved_position`."""
-        self._moved: Reason | None = None
+        self._same_log = SameLog(self._connect, capture.name, self.name)
         self._cascades: Mapping[str, Sequence[Cascade]] | None = None
         self._idle: tuple[int, int] | None = None
         """A position and how far the log was when there was nothing to take behind it."""
@@ -145,23 +143,26 @@ class MySQLChangeLog(NetsByKey):
         file, offset = committed_end(connection)
         flavor = flavor_of(connection)
         transactions = flavor.transactions_before(connection, file, offset)
-        if transactions is None:
+        file_id = file_identity(self._connect, file)
+        if transactions is None or file_id is None:
             raise log_lost(self.name, f"the binary log {file} is gone")
         tables = self._unchanged_tables(connection, exactly=True)
         self._tables = {table.name: table for table in tables}
-        self._shift = 0
         point = point_of(file, offset)
-        return LogPosition(
+        position = LogPosition(
             log=flavor.log_name(connection),
             point=point,
             marker={
                 FILE: file,
-                GTID: gtid_text(transactions),
+                FILE_ID: file_id,
+                GTID: gtid_text(transactions | last_mark(self._connect, file, offset)),
                 **history_entry(flavor.history_now(connection, transactions)),
                 **{table.name: self._entry(table, point) for table in tables},
             },
             bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
         )
+        self._same_log.begin(position)
+        return position
 
     def _unchanged_tables(self, connection: Any, *, exactly: bool = False) -> list[CapturedTable]:
         """The captured tables as they are now, with the columns and keys that the definition found.
@@ -193,7 +194,7 @@ class MySQLChangeLog(NetsByKey):
 
     def _resume(self, connection: Any, position: LogPosition, anew: Collection[str]) -> LogPosition:
         """New tables and those with other columns are copied, unless these are ignored behind the others."""
-        position = self._at_this_server(connection, position)
+        position = self._same_log.verified(connection, position)
         tables = self._unchanged_tables(connection)
         new = [table.name for table in tables if table.name not in position.marker]
         changed = []
@@ -245,7 +246,7 @@ class MySQLChangeLog(NetsByKey):
         tables: dict[str, CapturedTable] = {}
         for _ in range(_TRIES):
             before = [table.fingerprint for table in self._unchanged_tables(connection)]
-            since = point_of(*committed_end(connection)) + self._shift
+            since = point_of(*committed_end(connection)) + self._same_log.shift
             tables = {table.name: table for table in self._unchanged_tables(connection)}
             if [table.fingerprint for table in tables.values()] == before:
                 break
@@ -270,19 +271,17 @@ class MySQLChangeLog(NetsByKey):
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         batch = self._ask(lambda connection: self._read(connection, after, max_events))
-        moved, self._moved = self._moved, None
-        return replace(batch, moved=moved)
+        return replace(batch, moved=self._same_log.take_move())
 
     def _read(self, connection: Any, after: LogPosition, max_events: int) -> LogBatch:
-        after = after if self._is_verified else self._at_this_server(connection, after)
+        after = self._same_log.verified(connection, after)
         file, offset = log_end(connection)
-        end = point_of(file, offset) + self._shift
+        end = point_of(file, offset) + self._same_log.shift
         nothing = LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
         if (after.point, end) == self._idle:
             return nothing
-        if not self._is_verified or end < after.point:
-            require_same_log(connection, self._connect, self._capture.name, self.name, after, end)
-            self._is_verified = True
+        if end < after.point:
+            self._same_log.require(connection, after)
         if after.point == end:
             return nothing
         reader = self._read_log(connection, after, max_events)
@@ -308,6 +307,7 @@ class MySQLChangeLog(NetsByKey):
         marker = {
             **without_history(after.marker),
             FILE: reader.file,
+            FILE_ID: reader.file_ids[reader.file],
             GTID: gtid_text(reader.gtid),
             **history_entry(reader.history),
         }
@@ -347,11 +347,12 @@ class MySQLChangeLog(NetsByKey):
         reader = LogReader(
             tables={name: (table, since_when(after, name)) for name, table in self._tables.items()},
             file=after.marker[FILE],
+            file_ids={after.marker[FILE]: after.marker[FILE_ID]},
             point=after.point,
             flavor=flavor,
             gtid=flavor.transactions_of(after.marker[GTID]),
             history=history_at(after, flavor.history),
-            shift=self._shift,
+            shift=self._same_log.shift,
             ignores_case=ignores_case(connection),
             cascades=self._cascades_by_parent(connection),
             passes_over=self._passes_over(),
@@ -367,7 +368,7 @@ class MySQLChangeLog(NetsByKey):
                     sqlstate="08006",
                     retryable=True,
                 )
-            reader.read(dump(log, reader.file, after.point & _OFFSET), max_events)
+            reader.read(dump(log, reader.file, after.point & _OFFSET, with_files=True), max_events)
         finally:
             log._force_close()  # noqa: SLF001
         return reader
@@ -390,21 +391,16 @@ class MySQLChangeLog(NetsByKey):
             )
         return self._cascades
 
-    def _at_this_server(self, connection: Any, position: LogPosition) -> LogPosition:
-        here = position_at_server(connection, self._connect, self._capture.name, self.name, position)
-        if here is not position:
-            at = f"{here.marker[FILE]} {here.point & _OFFSET}"
-            reason = ReasonCode.SERVER_HAS_SAME_TRANSACTIONS
-            self._moved = Reason.of(reason, server=server_of(here), position=at)
-        self._shift = shift_of(here)
-        return here
-
     def _connect(self) -> Any:
         return connect(self._capture.address)
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
         table = self._tables[relation]
-        return self._ask(lambda connection: copy_chunk(connection, table, chunk, self._shift))
+        return self._ask(
+            lambda connection: copy_chunk(
+                self._same_log.checked(connection), table, chunk, self._same_log.shift
+            )
+        )
 
     def _chunks(self, connection: Any, table: CapturedTable) -> tuple[str, ...]:
         return chunks_of(connection, table, self._capture.copy_tasks)
@@ -423,14 +419,14 @@ class MySQLChangeLog(NetsByKey):
         """
         tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
         opened, server = self._ask(
-            lambda connection: (connection, flavor_of(connection).log_name(connection))
+            lambda connection: (self._same_log.checked(connection), instance_of(connection))
         )
         staged = copy_by_tasks(
             session,
             self._capture.name,
             len(tables),
             self._capture.copy_tasks,
-            ChunkReader(self._capture.name, self._capture.address, tables, server, self._shift),
+            ChunkReader(self._capture.name, self._capture.address, tables, server, self._same_log.shift),
             stage,
             lambda: self._ask(lambda connection: self._check_readable(connection, tables)),
             "mysql",
@@ -441,7 +437,7 @@ class MySQLChangeLog(NetsByKey):
         """A connection ends when the server crashes, so what was read while it was open is not lost."""
         if connection is not opened:
             raise connection_lost(self.name)
-        return point_of(*log_end(connection)) + self._shift
+        return point_of(*log_end(connection)) + self._same_log.shift
 
     def _check_readable(self, connection: Any, chunks: Sequence[tuple[CapturedTable, str]]) -> None:
         """Raises what is wrong with the database, its tables or rights."""
@@ -475,7 +471,8 @@ class MySQLChangeLog(NetsByKey):
 
     def close(self) -> None:
         # The next one may lead to another server.
-        self._is_verified, self._idle, self._cascades = False, None, None
+        self._same_log.forget()
+        self._idle = self._cascades = None
         if self._connection is not None:
             self._connection._force_close()  # noqa: SLF001
             self._connection = None

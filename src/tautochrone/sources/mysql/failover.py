@@ -11,7 +11,7 @@ from typing import Any
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.binlog import Event, Kind, dump
 from tautochrone.sources.mysql.connection import fetch
-from tautochrone.sources.mysql.flavors import Flavor
+from tautochrone.sources.mysql.flavors import Flavor, file_identity
 from tautochrone.sources.mysql.histories import History
 from tautochrone.sources.mysql.markers import history_at, moved_position
 
@@ -52,7 +52,12 @@ def position_at(
     if isinstance(log_offset, str):
         return log_offset
     server = flavor.log_name(connection)
-    return moved_position(position, server, log_offset.file, log_offset.offset, flavor.marks_of(lake))
+    file_id = file_identity(connect, log_offset.file)
+    if file_id is None:
+        return f"it removed the binary log {log_offset.file} a moment ago"
+    return moved_position(
+        position, server, log_offset.file, file_id, log_offset.offset, flavor.marks_of(lake)
+    )
 
 
 def _offset_of(

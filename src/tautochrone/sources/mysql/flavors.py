@@ -9,15 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.mysql.binlog import Event, dump, mariadb_gtid
+from tautochrone.sources.mysql.binlog import Event, Kind, dump, identity_of, mariadb_gtid
 from tautochrone.sources.mysql.connection import BINLOG_NOT_READABLE, fetch, fetch_one
 from tautochrone.sources.mysql.histories import History, MariaDBHistory, MySQLHistory
 
-__all__ = ["Flavor", "MariaDB", "MySQL", "flavor_of"]
+__all__ = ["LAST", "Flavor", "MariaDB", "MySQL", "file_identity", "flavor_of", "last_mark", "mark_of"]
 
 Transactions = dict[str, str]
 """Marks of transactions that the log has before a position, by what they are counted in."""
 
+LAST = "last"
+"""Counts the last transaction that was read, with a mark of `mark_of`."""
+_FIRST_OFFSET = 4
+_MAX_SCANNED_BYTES = 64 * 1024 * 1024
 _OWNED_GTIDS_TIMEOUT_S = 600.0
 _OWNED_GTIDS_PAUSE_S = 0.002
 
@@ -137,8 +141,8 @@ class MariaDB:
         return False
 
     def transactions_of(self, text: str) -> Transactions:
-        """The last GTID of each domain."""
-        return {gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid}
+        """The last GTID of each domain, and the last transaction of all."""
+        return {LAST if "@" in mark else mark.split("-")[0]: mark for mark in text.split(",") if mark}
 
     def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
         return mariadb_gtid(event.body, event.server)
@@ -146,7 +150,7 @@ class MariaDB:
     def difference(
         self,
         connection: Any,
-        connect: Callable[[], Any],  # noqa: ARG002
+        connect: Callable[[], Any],
         file: str,
         offset: int,
         marks: Mapping[str, str],
@@ -155,7 +159,9 @@ class MariaDB:
         now = self.transactions_before(connection, file, offset)
         if now is None:
             return f"the server removed the binary log {file}"
-        return "" if now == marks else _other_transactions(file, offset)
+        if now != {counter: mark for counter, mark in marks.items() if counter != LAST}:
+            return _other_transactions(file, offset)
+        return _other_last(connection, connect, file, offset, marks)
 
 
 class MySQL:
@@ -171,9 +177,6 @@ class MySQL:
     _MIN_VERSION: ClassVar = (8, 0)
     _EXECUTED: ClassVar = "executed"
     """Counts the set of all GTIDs at the first position, before which the reader saw no transaction."""
-    _LAST: ClassVar = "last"
-    """Counts the last transaction that was read: `file:offset:hash` of its first event, in which are its GTID
-    and the microsecond of its commit."""
 
     def problem(self, connection: Any) -> tuple[str, str]:
         if _version(connection) < self._MIN_VERSION:
@@ -247,12 +250,10 @@ class MySQL:
         return native == {"innodb_native_foreign_keys": "OFF"}
 
     def transactions_of(self, text: str) -> Transactions:
-        if not text:
-            return {}
-        return {self._LAST if "@" in text else self._EXECUTED: text}
+        return {LAST if "@" in mark else self._EXECUTED: mark for mark in text.split(",") if mark}
 
     def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
-        return self._LAST, f"{event.file}@{event.start}@{_hash_of(event.body)}", None
+        return LAST, mark_of(event), None
 
     def difference(
         self,
@@ -269,19 +270,9 @@ class MySQL:
             (is_subset,) = fetch_one(
                 connection, "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)", [executed.replace(";", ",")]
             )
-            return "" if is_subset == "1" else _other_transactions(file, offset)
-        last = marks.get(self._LAST)
-        if last is None:
-            return ""
-        last_file, start, hash_of_body = last.split("@")
-        if not _has_position(connection, last_file, 0):
-            # The file of the last transaction is gone, and what follows it is there.
-            return ""
-        return (
-            ""
-            if _first_hash(connect, last_file, int(start)) == hash_of_body
-            else _other_transactions(file, offset)
-        )
+            if is_subset != "1":
+                return _other_transactions(file, offset)
+        return _other_last(connection, connect, file, offset, marks)
 
 
 def flavor_of(connection: Any) -> Flavor:
@@ -330,22 +321,63 @@ def _has_position(connection: Any, file: str, offset: int) -> bool:
     return offset <= sizes.get(file, -1)
 
 
-def _hash_of(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()[:16]
+def mark_of(event: Event) -> str:
+    """Of a transaction, by its first event: where it is, and a hash of its GTID and time, which has
+    microseconds on MySQL."""
+    digest = hashlib.sha256(b"%d %d %s" % (event.timestamp, event.server, event.body)).hexdigest()[:16]
+    return f"{event.file}@{event.start}@{digest}"
 
 
-def _first_hash(connect: Callable[[], Any], file: str, start: int) -> str | None:
-    """Of the event that begins there, by a connection of its own; None: no event does."""
+def _other_last(
+    connection: Any, connect: Callable[[], Any], file: str, offset: int, marks: Mapping[str, str]
+) -> str:
+    """Whether the last transaction is another one there; empty: it is the same, or is not known."""
+    if LAST not in marks:
+        return ""
+    last_file, start, _hash = marks[LAST].split("@")
+    # Without the file of the last transaction, what follows it is there.
+    if not _has_position(connection, last_file, 0) or _mark_at(connect, last_file, int(start)) == marks[LAST]:
+        return ""
+    return _other_transactions(file, offset)
+
+
+def _mark_at(connect: Callable[[], Any], file: str, start: int) -> str | None:
+    event = _first_event(connect, file, start, with_files=False)
+    return None if event is None or event.start != start else mark_of(event)
+
+
+def file_identity(connect: Callable[[], Any], file: str) -> str | None:
+    """See `binlog.identity_of`; None: the server does not have the file."""
+    event = _first_event(connect, file, _FIRST_OFFSET, with_files=True)
+    return None if event is None else identity_of(event)
+
+
+def last_mark(connect: Callable[[], Any], file: str, offset: int) -> Transactions:
+    """Of the last transaction of a file before an offset; empty: it has none, or is too long to look."""
+    if offset > _MAX_SCANNED_BYTES:
+        return {}
+    log, last = connect(), None
+    try:
+        for event in dump(log, file, _FIRST_OFFSET):
+            if event.file != file or event.end > offset:
+                break
+            last = event if event.kind in Kind.GTID else last
+    finally:
+        log._force_close()  # noqa: SLF001
+    return {} if last is None else {LAST: mark_of(last)}
+
+
+def _first_event(connect: Callable[[], Any], file: str, start: int, *, with_files: bool) -> Event | None:
+    """By a connection of its own; None: there is none."""
     log = connect()
     try:
-        event = next(dump(log, file, start), None)
+        return next(dump(log, file, start, with_files=with_files), None)
     except Exception as error:  # the server has no event there
         if error.args and error.args[0] == BINLOG_NOT_READABLE:
             return None
         raise
     finally:
         log._force_close()  # noqa: SLF001
-    return None if event is None or event.start != start else _hash_of(event.body)
 
 
 def _other_transactions(file: str, offset: int) -> str:

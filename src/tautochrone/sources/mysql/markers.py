@@ -1,5 +1,5 @@
-"""What the marker of a position has: the log's file, marks of transactions, and for each captured table the
-fingerprint of its columns and the point behind which its rows count.
+"""What the marker of a position has: the log's file and its identity, marks of transactions, and for each
+captured table the fingerprint of its columns and the point behind which its rows count.
 
 After a failover it also has the server whose log is read now, and by how much its points are moved, so that
 they are behind those of the former server.
@@ -17,6 +17,7 @@ from tautochrone.sources.mysql.tables import CapturedTable
 
 __all__ = [
     "FILE",
+    "FILE_ID",
     "GTID",
     "columns_of",
     "entry_of",
@@ -32,9 +33,9 @@ __all__ = [
     "without_history",
 ]
 
-FILE, GTID = "file", "gtid"
+FILE, GTID, FILE_ID = "file", "gtid", "file_id"
 _HISTORY, _SERVER, _SHIFT = "history", "server", "shift"
-_OF_SERVER = frozenset({FILE, GTID, _HISTORY, _SERVER, _SHIFT})
+_OF_SERVER = frozenset({FILE, GTID, FILE_ID, _HISTORY, _SERVER, _SHIFT})
 _MAX_HISTORY = 4096
 """Characters. A longer list of GTIDs is not kept with every position."""
 _LACKS = "lacks."
@@ -93,9 +94,11 @@ def without_history(marker: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in marker.items() if name != _HISTORY}
 
 
-def moved_position(position: LogPosition, server: str, file: str, offset: int, marks: str) -> LogPosition:
+def moved_position(
+    position: LogPosition, server: str, file: str, file_id: str, offset: int, marks: str
+) -> LogPosition:
     """The same position in the log of another server, behind all points of the former one."""
     here = point_of(file, offset)
     shift = (((position.point >> OFFSET_BITS) + 1) << OFFSET_BITS) - (here - offset)
-    entries = {FILE: file, GTID: marks, _SERVER: server, _SHIFT: str(shift)}
+    entries = {FILE: file, FILE_ID: file_id, GTID: marks, _SERVER: server, _SHIFT: str(shift)}
     return replace(position, point=here + shift, marker={**position.marker, **entries})

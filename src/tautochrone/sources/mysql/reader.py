@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
-from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, rows_body
-from tautochrone.sources.mysql.flavors import Flavor
+from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, identity_of, rows_body
+from tautochrone.sources.mysql.continuity import log_lost, other_file
+from tautochrone.sources.mysql.flavors import LAST, Flavor, mark_of
 from tautochrone.sources.mysql.foreign_keys import Cascade
 from tautochrone.sources.mysql.histories import History
 from tautochrone.sources.mysql.rows import (
@@ -78,6 +79,7 @@ class LogReader:
         changed: tables that the transaction behind `point` changes in a way that the log does not show: by a
             statement, or by foreign keys (`by_cascade`). There it stopped.
         ignored: tables of which columns behind the captured ones changed, and where.
+        file_ids: identities of the files of which events were read.
         is_at_end: it took all events.
         has_new_tables: a statement may have made or renamed tables.
         committed_s: when the newest transaction with rows was committed, by the database's clock.
@@ -94,6 +96,7 @@ class LogReader:
     history: History | None = None
     shift: int = 0
     ignored: dict[str, str] = field(default_factory=dict)
+    file_ids: dict[str, str] = field(default_factory=dict)
     reached: int = 0
     committed_s: int | None = None
     has_new_tables: bool = False
@@ -147,7 +150,7 @@ class LogReader:
             self._decoded.append(rows)
         self._events, self._bytes = {}, 0
 
-    def _take(self, event: Event) -> bool:
+    def _take(self, event: Event) -> bool:  # noqa: C901
         """Answers whether it ended a transaction.
 
         Raises:
@@ -157,7 +160,9 @@ class LogReader:
         kind = event.kind
         if kind in Kind.FIRST and self._begun_s is None:
             self._begun_s = event.timestamp
-        if kind in Kind.ROWS:
+        if kind == Kind.FORMAT:
+            self._begin_file(event)
+        elif kind in Kind.ROWS:
             self._take_rows(event)
         elif kind == Kind.TABLE_MAP:
             layout = TableMap.read(event.body)
@@ -182,6 +187,15 @@ class LogReader:
         elif kind not in Kind.IGNORED:
             self._take_other(event)
         return False
+
+    def _begin_file(self, event: Event) -> None:
+        """
+        Raises:
+            IngestError: `SOURCE_LOG_LOST`: the log was reset since it was looked at.
+        """
+        file_id = identity_of(event)
+        if self.file_ids.setdefault(event.file, file_id) != file_id:
+            raise log_lost("The capture", other_file(event.file))
 
     def _take_other(self, event: Event) -> None:
         """
@@ -300,8 +314,9 @@ class LogReader:
                 events.points.append(point)
                 events.timestamps.append(event.timestamp)
                 self._bytes += len(images)
-        if self._mark is not None:
-            self.gtid = self.gtid | dict([self._mark]) if self.flavor.counts_domains else dict([self._mark])
+        if self._mark is not None and self._begun is not None:
+            before = self.gtid if self.flavor.counts_domains else {}
+            self.gtid = {**before, **dict([self._mark]), LAST: mark_of(self._begun)}
         if self.history is not None and self._begun is not None:
             self.history.time_s = self._begun_s
             if not self.history.take(self._begun):

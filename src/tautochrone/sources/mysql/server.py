@@ -20,6 +20,7 @@ __all__ = [
     "committed_end",
     "examine",
     "ignores_case",
+    "instance_of",
     "lag_behind",
     "log_end",
     "log_sizes",
@@ -66,6 +67,15 @@ def ignores_case(connection: Any) -> bool:
     """Whether upper and lower case of tables' names are the same."""
     (setting,) = fetch_one(connection, "SELECT @@lower_case_table_names")
     return bool(setting != "0")
+
+
+def instance_of(connection: Any) -> str:
+    """The same for all connections to one server: its log's name, and by what it differs from other servers
+    with that name."""
+    flavor = flavor_of(connection)
+    names = "'hostname', 'port', 'socket', 'datadir', 'server_id', 'server_uuid', 'server_uid'"
+    rows = fetch(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    return " ".join([flavor.log_name(connection), *(f"{name}={value}" for name, value in sorted(rows))])
 
 
 def log_end(connection: Any) -> tuple[str, int]:
