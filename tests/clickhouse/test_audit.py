@@ -15,7 +15,14 @@ from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import ReasonCode
-from tautochrone.model.sink import CheckpointHistory, Intent, Sink, TransactionId
+from tautochrone.model.sink import (
+    Intent,
+    Sink,
+    TransactionId,
+)
+from tautochrone.model.sink_abilities import (
+    CheckpointHistory,
+)
 from tautochrone.runtime.delivery.audit import SinkVerdict, verify_sink
 from tautochrone.sinks import open_sink
 from tautochrone.testing.sqlite_sink import ListRows

@@ -22,11 +22,13 @@ from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import (
     Chunk,
     Intent,
-    ReportsComparison,
     Sink,
-    SinkMaintenance,
     TransactionId,
     TransactionState,
+)
+from tautochrone.model.sink_abilities import (
+    ReportsComparison,
+    SinkMaintenance,
 )
 from tautochrone.sinks import examine_sink, open_sink
 from tautochrone.testing.sqlite_sink import ListRows

@@ -17,7 +17,14 @@ from tests.clickhouse.benches import EmbeddedBench
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, RowAudit, Sink, TransactionId
+from tautochrone.model.sink import (
+    Intent,
+    Sink,
+    TransactionId,
+)
+from tautochrone.model.sink_abilities import (
+    RowAudit,
+)
 from tautochrone.testing.sqlite_sink import ListRows
 
 TABLE = TableName("lake", ("shop",), "everything")

@@ -14,6 +14,7 @@ from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, TransactionId
 from tautochrone.sinks import open_sink
+from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 from .conftest import ROOT
@@ -47,7 +48,7 @@ def test_the_chart_sums_departures_by_hour(tmp_path: Path) -> None:
             transaction = TransactionId(
                 incarnation="store", sink="dashboard", checkpoint=CheckpointNumber(number), fence=fence
             )
-            sink.begin(Intent(transaction=transaction, versions={table: Version(str(number))}))
+            begin(sink, Intent(transaction=transaction, versions={table: Version(str(number))}))
             sink.prepare(transaction, sink.write(transaction, table, change))
             sink.commit(transaction, fence)
     drawn = chart(folder)

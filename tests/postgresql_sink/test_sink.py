@@ -25,6 +25,7 @@ from tautochrone.sinks.postgresql.options import postgresql_options
 from tautochrone.sinks.postgresql.sink import PostgresqlSink
 from tautochrone.testing.postgresql import fresh_database
 from tautochrone.testing.sink_conformance import SinkConformance, transaction
+from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 from tautochrone.testing.sqlite_sink import ListRows
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -77,6 +78,14 @@ def bench(url: str) -> Iterator[PostgresqlBench]:
 
 
 class TestPostgresql(SinkConformance):
+    @pytest.fixture
+    def bench(self, url: str) -> Iterator[PostgresqlBench]:
+        bench = PostgresqlBench(url)
+        yield bench
+        bench.close()
+
+
+class TestPostgresqlContents(SinkContentsConformance):
     @pytest.fixture
     def bench(self, url: str) -> Iterator[PostgresqlBench]:
         bench = PostgresqlBench(url)

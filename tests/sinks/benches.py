@@ -10,7 +10,7 @@ from pyspark.sql import types as spark
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.sink import Intent, Operation, Sink, TransactionId
-from tautochrone.testing.sink_conformance import COLUMNS
+from tautochrone.testing.sink_conformance import COLUMNS, begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 __all__ = ["ORDERS", "LosesAnswers", "LostAnswerError", "SparkBench", "deliver", "stage"]
@@ -104,7 +104,7 @@ def stage(
     columns: Sequence[str] = COLUMNS,
 ) -> None:
     """A checkpoint with changed rows of `ORDERS`, up to the prepare."""
-    sink.begin(Intent(transaction=opened, versions={ORDERS: Version(f"o{opened.checkpoint}")}))
+    begin(sink, Intent(transaction=opened, versions={ORDERS: Version(f"o{opened.checkpoint}")}))
     change = RowChange(
         added=ListRows(list(columns), added) if added else None,
         removed=ListRows(list(columns), removed) if removed else None,

@@ -18,7 +18,7 @@ from tautochrone.model.reason_codes import ReasonCode
 from tautochrone.model.sink import Intent, Published, TransactionId
 from tautochrone.runtime.delivery.audit import SinkVerdict, verify_sink
 from tautochrone.sinks import register_sink
-from tautochrone.testing.sink_conformance import COLUMNS, ORDERS, Columns
+from tautochrone.testing.sink_conformance import COLUMNS, ORDERS, Columns, begin
 from tautochrone.testing.sqlite_sink import ListRows, SqliteSink
 
 ROWS = {"o1": [(1, "one")], "o2": [(1, "one"), (2, "two")]}
@@ -57,7 +57,7 @@ class Comparison:
         sink = SqliteSink("mirror", self.path)
         sink.fence(Fence(1))
         sink.ensure(ORDERS, Columns(*COLUMNS), (), Fence(1))
-        sink.begin(Intent(transaction=transaction(2), versions={ORDERS: Version("o2")}, replaced=(ORDERS,)))
+        begin(sink, Intent(transaction=transaction(2), versions={ORDERS: Version("o2")}, replaced=(ORDERS,)))
         sink.prepare(transaction(2), sink.replace(transaction(2), ORDERS, self.rows("o2")))
         sink.commit(transaction(2), Fence(1))
         register_sink("toy-audited", lambda name, options: kind(name, options["path"]))

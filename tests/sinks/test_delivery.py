@@ -152,6 +152,7 @@ class World:
             effects=effects,
             emit=lambda event, **fields: self.events.append((event, fields)),
             base=None,
+            lake_id="lake-1",
             graph=SimpleNamespace(schemas={name: Columns("id", "word") for name in self.tables}),
             tables=self.tables,
             lake_table=lambda name: self.tables[name],

@@ -13,6 +13,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.sink import TRANSITIONS, Operation, Sink, TransactionState
 from tautochrone.sinks import has_adapter, open_sink
 from tautochrone.testing.sink_conformance import COLUMNS, Columns, SinkConformance
+from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 from tautochrone.testing.sqlite_sink import FORMAT, ListRows, Mishap, MishapError, SqliteSink
 
 BREAKS = {
@@ -56,6 +57,12 @@ class Bench:
 
 
 class TestSqliteSink(SinkConformance):
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        return Bench(tmp_path)
+
+
+class TestSqliteSinkContents(SinkContentsConformance):
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Bench:
         return Bench(tmp_path)

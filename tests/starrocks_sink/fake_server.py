@@ -64,10 +64,13 @@ class FakeDatabase:
         self._sqlite = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self.version = "4.0.1 fake"
         self._sqlite.create_function("current_version", 0, lambda: self.version)
+        self._sqlite.create_function("CONV", 3, lambda text, base, _: str(int(text, base)))
+        self._tables_created = 0
         for statement in (
             "ATTACH ':memory:' AS information_schema",
             "CREATE TABLE information_schema.schemata (schema_name)",
-            "CREATE TABLE information_schema.columns (table_schema, table_name, column_name)",
+            "CREATE TABLE information_schema.columns (table_schema, table_name, column_name, column_type)",
+            "CREATE TABLE information_schema.tables_config (table_schema, table_name, table_id)",
         ):
             self._sqlite.execute(statement)
 
@@ -103,9 +106,20 @@ class FakeDatabase:
         for (table,) in tables.fetchall():
             columns = self._sqlite.execute(f"PRAGMA `{self.name}`.table_info(`{table}`)").fetchall()
             self._sqlite.executemany(
-                "INSERT INTO information_schema.columns VALUES (?, ?, ?)",
-                [(self.name, table, column[1]) for column in columns],
+                "INSERT INTO information_schema.columns VALUES (?, ?, ?, ?)",
+                [(self.name, table, column[1], column[2]) for column in columns],
             )
+            known = "SELECT 1 FROM information_schema.tables_config WHERE table_name = ?"
+            if self._sqlite.execute(known, (table,)).fetchone() is None:
+                self._tables_created += 1
+                self._sqlite.execute(
+                    "INSERT INTO information_schema.tables_config VALUES (?, ?, ?)",
+                    (self.name, table, self._tables_created),
+                )
+        self._sqlite.execute(
+            "DELETE FROM information_schema.tables_config WHERE table_name NOT IN "
+            "(SELECT table_name FROM information_schema.columns)"
+        )
 
     # -- transactions -----------------------------------------------------------------------------
 

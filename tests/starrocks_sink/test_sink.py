@@ -27,7 +27,8 @@ from tautochrone.sinks.starrocks.client import TransactionClient
 from tautochrone.sinks.starrocks.database import Database
 from tautochrone.sinks.starrocks.options import starrocks_options
 from tautochrone.sinks.starrocks.tables import MirroredTable
-from tautochrone.testing.sink_conformance import SinkConformance, transaction
+from tautochrone.testing.sink_conformance import SinkConformance, begin, transaction
+from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 
 
 @pytest.fixture
@@ -46,6 +47,14 @@ def sink(bench: StarrocksBench) -> Any:
 
 
 class TestStarrocks(SinkConformance):
+    @pytest.fixture
+    def bench(self) -> Iterator[StarrocksBench]:
+        bench = StarrocksBench()
+        yield bench
+        bench.close()
+
+
+class TestStarrocksContents(SinkContentsConformance):
     @pytest.fixture
     def bench(self) -> Iterator[StarrocksBench]:
         bench = StarrocksBench()
@@ -105,7 +114,7 @@ def test_a_lost_answer_is_settled_by_the_label(
 @pytest.mark.parametrize("fault", ["lost", "unsent", "timed out", "filtered"])
 def test_rows_are_loaded_again_with_another_label(bench: StarrocksBench, sink: Any, fault: str) -> None:
     opened = transaction(1)
-    sink.begin(Intent(transaction=opened, versions={}))
+    begin(sink, Intent(transaction=opened, versions={}))
     chunks = sink.replace(opened, ORDERS, bench.frame([(1, "one"), (1, "one")]))
     bench.database.faults.append(("load", fault))
     with pytest.raises(SinkError):
@@ -252,7 +261,7 @@ def test_keys_are_updated_in_place(bench: StarrocksBench) -> None:
         sink.abort(opened, Fence(1))
     assert Counter(bench.read(ORDERS)) == Counter(expected)
     replacing = transaction(4)
-    sink.begin(Intent(transaction=replacing, versions={}, replaced=(ORDERS,)))
+    begin(sink, Intent(transaction=replacing, versions={}, replaced=(ORDERS,)))
     sink.prepare(replacing, sink.replace(replacing, ORDERS, bench.frame([(9, "a")])))
     sink.commit(replacing, Fence(1))
     assert bench.read(ORDERS) == [(9, "a")]
@@ -281,7 +290,7 @@ def test_copies_of_a_row_come_and_go_one_by_one(
     bench.database.execute(f"DELETE FROM `{bench.database.name}`.`orders`")
     with pytest.raises(SinkError) as missing:
         deliver(sink, transaction(5), [], [null_row])
-    assert missing.value.error_class == "SINK_ROW_MISSING"
+    assert missing.value.error_class == "SINK_BASE_CHANGED"
 
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=dt.UTC)
@@ -346,7 +355,7 @@ def test_tables_of_others_and_changed_columns_are_refused(bench: StarrocksBench)
     assert refused(bench.schema("more", "__OP"), ["id"]) == "SINK_COLUMN_NAME_RESERVED"
     assert refused(bench.schema("more"), ["word"]) == "SINK_OPTION_INVALID"
     bench.database.execute(f"DROP TABLE {name}")
-    assert refused(bench.schema("more"), ["id"]) == "SINK_ROW_MISSING"
+    sink.ensure(ORDERS, bench.schema("more"), ["id"], Fence(1))
 
 
 def test_a_server_without_transactions_over_tables_is_refused(bench: StarrocksBench) -> None:

@@ -322,6 +322,11 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TRANSACTION_UNFINISHED: "its transaction had no known end",
     ReasonCode.SINK_HAS_NO_ROWS: "the sink has nothing of it yet",
     ReasonCode.CHANGES_UNKNOWN: "{text}",
+    ReasonCode.SINK_TABLE_MISSING: "somebody dropped or renamed it in the sink",
+    ReasonCode.SINK_TABLE_UNRECORDED: "the sink does not say which rows it shall have",
+    ReasonCode.SINK_TABLE_ALTERED: "somebody altered it in the sink, so its rows cannot be compared",
+    ReasonCode.SINK_ROWS_DIFFER: "somebody changed it in the sink: it has {rows} rows, and not the same as "
+    "the {recorded} that were delivered",
     ReasonCode.SINK_HISTORY_OLD: "older checkpoints than {oldest} are no longer kept by the sink",
     ReasonCode.SINK_CHECKPOINT_NOT_SHOWN: "the sink does not show checkpoint {checkpoint}: it keeps the "
     "newest rows only, was given several checkpoints at once, or gave this one up; compared is checkpoint "

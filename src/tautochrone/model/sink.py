@@ -13,16 +13,24 @@ of its tables, and never shows half of one:
 Every operation may be repeated in every state: `TRANSITIONS` says what each answers. An owner is told apart
 by its fence; a sink refuses every fence below the highest one that it has seen. What became of a transaction
 whose answer was lost is asked of the sink by `recover`, never guessed.
+
+A commit is a compare-and-set on what the sink shows. A delta is right on top of one content only, so:
+
+- `claim` binds a sink's database to one sink of one lake, by an identity that is written in it.
+- `changed_tables` compares what each table holds with what the pointer stands for. A table that differs is
+  sent whole. What a table must hold (which object it is, how many rows, a sum over their hashes) is recorded
+  with the pointer, so that an older copy of the pointer brings its own record back.
+- `Intent.base` is the pointer from which the deltas start. `begin` and `commit` refuse another one.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
@@ -32,24 +40,18 @@ from tautochrone.model.reason import Reason
 __all__ = [
     "TRANSITIONS",
     "Capabilities",
-    "CheckpointHistory",
     "Chunk",
     "Digest",
-    "FoldedTable",
     "Guarantee",
     "Intent",
     "Operation",
     "Published",
     "Recovered",
-    "ReportsComparison",
-    "ReportsWaits",
-    "RowAudit",
-    "RowDifference",
     "Sink",
-    "SinkMaintenance",
     "TransactionId",
     "TransactionState",
     "next_state",
+    "require_base",
 ]
 
 
@@ -181,12 +183,14 @@ class Intent:
 
     Attributes:
         versions: of the delivered tables at the checkpoint; the sink keeps them beside its pointer.
+        base: the transaction that the sink shows, from which the deltas start; None when it shows nothing.
         replaced: tables of which all rows are sent, instead of those that changed.
         chunks: what was sent, once it is prepared; None before.
     """
 
     transaction: TransactionId
     versions: Mapping[TableName, Version]
+    base: TransactionId | None = None
     replaced: tuple[TableName, ...] = ()
     chunks: tuple[Chunk, ...] | None = None
 
@@ -198,6 +202,7 @@ class Intent:
         return {
             "transaction": self.transaction.as_json(),
             "versions": {str(table): version for table, version in self.versions.items()},
+            "base": None if self.base is None else self.base.as_json(),
             "replaced": [str(table) for table in self.replaced],
             "chunks": None if self.chunks is None else [chunk.as_json() for chunk in self.chunks],
         }
@@ -209,6 +214,7 @@ class Intent:
         return cls(
             transaction=TransactionId.from_json(value["transaction"]),
             versions={TableName.parse(name): Version(text) for name, text in value["versions"].items()},
+            base=None if value["base"] is None else TransactionId.from_json(value["base"]),
             replaced=tuple(map(TableName.parse, value["replaced"])),
             chunks=None if chunks is None else tuple(Chunk.from_json(chunk) for chunk in chunks),
         )
@@ -246,31 +252,6 @@ class Recovered:
 
     transaction: TransactionId
     state: TransactionState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowDifference:
-    """A row of which the sink and the lake have different numbers of copies; `row` is for people to read."""
-
-    row: str
-    in_sink: int
-    in_lake: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedTable:
-    """A table of a sink of which older history was given up.
-
-    Attributes:
-        rows_before: of the parts of the table that were rewritten, in the sink's storage.
-        rows_after: of the same parts.
-        oldest: the oldest checkpoint that can still be read, as the sink numbers it.
-    """
-
-    table: TableName
-    rows_before: int
-    rows_after: int
-    oldest: int
 
 
 class Operation(StrEnum):
@@ -327,6 +308,27 @@ def next_state(operation: Operation, state: TransactionState, transaction: Trans
     return following
 
 
+def require_base(intent: Intent, shown: Published | None) -> None:
+    """Refuse a transaction whose deltas start from something else than what the sink shows.
+
+    Raises:
+        SinkError: `SINK_BASE_CHANGED`. Trying again begins with what the sink shows then.
+    """
+    transaction = None if shown is None else shown.transaction
+    if transaction != intent.base:
+        sink = intent.transaction.sink
+        raise SinkError(
+            "SINK_BASE_CHANGED",
+            f"Sink {sink} shows {transaction or 'nothing'}, and the changes of {intent.transaction} start "
+            f"from {intent.base or 'nothing'}",
+            hint="Somebody restored, emptied or wrote the sink meanwhile. The next try starts from what it "
+            "shows then.",
+            parameters={"sink": sink},
+            retryable=True,
+            sqlstate="40001",
+        )
+
+
 class Sink(Protocol):
     """One sink, opened by its adapter. Used by one thread at a time.
 
@@ -340,6 +342,29 @@ class Sink(Protocol):
 
     def published(self) -> Published | None:
         """What its readers see now; None while nothing was ever committed."""
+
+    def claim(self, lake: str) -> None:
+        """Write into the sink's database whose it is, if it is nobody's. Called before anything is written.
+        Repeatable.
+
+        Args:
+            lake: the identity of the lake, which a copy of it does not have; with the sink's name it says
+                whose mirror this is.
+
+        Raises:
+            SinkError: `SINK_DATABASE_TAKEN`, it belongs to another sink, or to a sink of another lake.
+        """
+
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
+        """Which of these tables do not hold what the pointer stands for, and why: they were dropped, renamed,
+        created again, emptied, restored or changed by somebody else. They must be sent whole, or refused.
+
+        Asked before `ensure`, of tables in `published().versions`. What the sink can tell without reading
+        rows (which object it is, whether it is empty) is compared always; if that differs, the rows decide.
+
+        Args:
+            max_rows: rows are compared in tables with so many of them at most; None: in all tables.
+        """
 
     def highest_fence(self) -> Fence:
         """The highest fence that the sink has seen; 0 for a new one."""
@@ -357,14 +382,26 @@ class Sink(Protocol):
         Args:
             schema: a pyspark StructType.
             key: the columns that identify a row; empty when none are known.
+
+        Raises:
+            SinkError: `SINK_SCHEMA_UNSUPPORTED`, the sink cannot hold such a table: a name, a type, a number
+                of columns. Nothing was written.
         """
 
     def begin(self, intent: Intent) -> TransactionState:
-        """Open the transaction. On an open one it answers `INITIALIZED` again."""
+        """Open the transaction. On an open one it answers `INITIALIZED` again.
+
+        Raises:
+            SinkError: `SINK_BASE_CHANGED`, the sink does not show `Intent.base`.
+        """
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
         """Stage a consolidated delta: no row is in both of its signs. Writing a table again replaces what
-        the transaction staged for it, so a lost answer doubles nothing."""
+        the transaction staged for it, so a lost answer doubles nothing.
+
+        Raises:
+            SinkError: `SINK_VALUE_UNSUPPORTED`, the sink cannot hold a value, with its table, column and key.
+        """
 
     def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
         """Stage all rows of a table, which the commit puts in the place of what is there."""
@@ -380,6 +417,10 @@ class Sink(Protocol):
         """Show the transaction to readers, the pointer last. Repeatable.
 
         `fence` is that of the caller, who may be a newer owner than the one that prepared it.
+
+        Raises:
+            SinkError: `SINK_BASE_CHANGED`, the sink does not show `Intent.base` any more, or a table that
+                gets a delta is not the one that `changed_tables` compared. The transaction must be aborted.
         """
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
@@ -404,52 +445,3 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Give connections back. Repeatable."""
-
-
-@runtime_checkable
-class RowAudit(Protocol):
-    """What a sink may offer beside `Sink.audit`."""
-
-    def differences(
-        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
-    ) -> Sequence[RowDifference]:
-        """The rows that differ from those of the lake, `limit` at most."""
-
-
-@runtime_checkable
-class CheckpointHistory(Protocol):
-    """What a sink may offer that can show older checkpoints than its readers see, beside `Sink.audit`."""
-
-    def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
-        """The newest transaction of this number, with its versions; None: the sink knows none (any more)."""
-
-    def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
-        """Parts of `Sink.audit` that the sink cannot tell for this checkpoint, and why."""
-
-
-@runtime_checkable
-class ReportsComparison(Protocol):
-    """What a sink may offer that does not always compare staged rows in the same way."""
-
-    def compared_by(self) -> Mapping[TableName, Reason]:
-        """By table how `prepare` compared the rows of the last transaction, or will, and why."""
-
-
-@runtime_checkable
-class ReportsWaits(Protocol):
-    """What a sink may offer that waits for its servers while an operation runs."""
-
-    def on_wait(self, report: Callable[[Reason], None]) -> None:
-        """Call `report` from now on when a wait begins, and again every few seconds while it lasts."""
-
-
-@runtime_checkable
-class SinkMaintenance(Protocol):
-    """What a sink may offer that keeps history."""
-
-    def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
-        """After a commit: give up history that nobody needs any more, if it is time for that. Repeatable.
-
-        Raises:
-            SinkError: it did not work; what is published is as it was.
-        """

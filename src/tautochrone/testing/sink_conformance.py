@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
@@ -29,8 +30,9 @@ from tautochrone.model.sink import (
     TransactionState,
 )
 
-__all__ = ["CELLS", "Columns", "SinkBench", "SinkConformance"]
+__all__ = ["CELLS", "Columns", "SinkBench", "SinkConformance", "begin"]
 
+LAKE = "lake-1"
 ORDERS = TableName("lake", ("shop",), "orders")
 LINES = TableName("lake", ("shop",), "lines")
 COLUMNS = ("id", "word")
@@ -91,6 +93,14 @@ def new_intent(checkpoint: int, fence: int = 1, attempt: int = 1, **fields: Any)
     return Intent(transaction=transaction(checkpoint, fence, attempt), versions=versions, **fields)
 
 
+def begin(sink: Sink, intent: Intent) -> Intent:
+    """Begin a transaction whose deltas start from what the sink shows; answers its intent."""
+    published = sink.published()
+    based = replace(intent, base=None if published is None else published.transaction)
+    sink.begin(based)
+    return based
+
+
 class SinkConformance:
     """Behaviours of `model.sink.Sink`. Fixture: `bench`."""
 
@@ -100,6 +110,7 @@ class SinkConformance:
     @pytest.fixture
     def sink(self, bench: SinkBench) -> Sink:
         sink = bench.open()
+        sink.claim(LAKE)
         sink.fence(Fence(1))
         for table in (ORDERS, LINES):
             sink.ensure(table, bench.schema(), (), Fence(1))
@@ -123,7 +134,7 @@ class SinkConformance:
     def deliver(
         self, bench: SinkBench, sink: Sink, intent: Intent, *rows: Row, removed: Sequence[Row] = ()
     ) -> None:
-        sink.begin(intent)
+        begin(sink, intent)
         sink.prepare(intent.transaction, self.send(bench, sink, intent, *rows, removed=removed))
         sink.commit(intent.transaction, intent.transaction.fence)
 
@@ -132,7 +143,7 @@ class SinkConformance:
         intent = new_intent(1)
         if state is TransactionState.UNKNOWN:
             return intent
-        sink.begin(intent)
+        begin(sink, intent)
         self._sent = self.send(bench, sink, intent, (1, "one"))
         if state in (TransactionState.INITIALIZED, TransactionState.ABORTING, TransactionState.ABORTED):
             self._end(bench, state, Operation.ABORT, lambda: sink.abort(intent.transaction, Fence(1)))
@@ -181,7 +192,7 @@ class SinkConformance:
     def test_nothing_is_seen_before_the_commit(self, bench: SinkBench, sink: Sink) -> None:
         self.deliver(bench, sink, new_intent(1), (1, "one"))
         intent = new_intent(2)
-        sink.begin(intent)
+        begin(sink, intent)
         chunks = self.send(bench, sink, intent, (2, "two"))
         self.same_rows(bench, sink, (1, "one"))
         sink.prepare(intent.transaction, chunks)
@@ -200,7 +211,7 @@ class SinkConformance:
     def test_a_checkpoint_without_changes_moves_the_pointer(self, bench: SinkBench, sink: Sink) -> None:
         self.deliver(bench, sink, new_intent(1), (1, "one"))
         intent = new_intent(2)
-        sink.begin(intent)
+        begin(sink, intent)
         sink.prepare(intent.transaction, [])
         sink.commit(intent.transaction, Fence(1))
         published = sink.published()
@@ -213,7 +224,7 @@ class SinkConformance:
             pytest.skip("takes deltas only")
         self.deliver(bench, sink, new_intent(1), (1, "one"), (2, "two"))
         intent = new_intent(2, replaced=(ORDERS, LINES))
-        sink.begin(intent)
+        begin(sink, intent)
         chunks = [*sink.replace(intent.transaction, ORDERS, bench.frame([(7, "seven"), (7, "seven")]))]
         if sink.capabilities.several_tables:
             chunks += sink.replace(intent.transaction, LINES, bench.frame([]))
@@ -281,7 +292,7 @@ class SinkConformance:
 
     def test_writing_again_doubles_nothing(self, bench: SinkBench, sink: Sink) -> None:
         intent = new_intent(1)
-        sink.begin(intent)
+        begin(sink, intent)
         self.send(bench, sink, intent, (1, "one"))
         chunks = self.send(bench, sink, intent, (1, "one"))
         sink.prepare(intent.transaction, chunks)
@@ -290,7 +301,7 @@ class SinkConformance:
 
     def test_a_row_lost_on_the_way_is_found_by_prepare(self, bench: SinkBench, sink: Sink) -> None:
         intent = new_intent(1)
-        sink.begin(intent)
+        begin(sink, intent)
         bench.lose_row()
         chunks = self.send(bench, sink, intent, (1, "one"), (2, "two"))
         with pytest.raises(SinkContentError):
@@ -302,7 +313,7 @@ class SinkConformance:
 
     def test_a_chunk_that_never_arrived_is_found_by_prepare(self, sink: Sink) -> None:
         intent = new_intent(1)
-        sink.begin(intent)
+        begin(sink, intent)
         chunk = Chunk(table=ORDERS, number=0, digest=Digest(1, "1"))
         with pytest.raises(SinkContentError):
             sink.prepare(intent.transaction, [chunk])
@@ -364,7 +375,7 @@ class SinkConformance:
     def leave_transaction(self, bench: SinkBench, sink: Sink) -> None:
         """A transaction of checkpoint 2 that no intent names."""
         intent = new_intent(2)
-        sink.begin(intent)
+        begin(sink, intent)
         sink.prepare(intent.transaction, self.send(bench, sink, intent, (2, "two")))
 
     # -- owners -----------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ format `toy-sqlite`, with the option `path`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +21,7 @@ from typing import Any, ClassVar
 from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -33,8 +33,18 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
     next_state,
+    require_base,
 )
 from tautochrone.sinks import register_sink
+from tautochrone.sinks.common.contents import (
+    Content,
+    Pointer,
+    TableRecord,
+    change_of,
+    database_taken,
+    table_changed,
+)
+from tautochrone.testing.sqlite_rows import encoded, plain_name, quoted, row_digest, sql_name, sql_text
 
 __all__ = ["FORMAT", "ListRows", "Mishap", "MishapError", "SqliteSink", "open_toy_sink"]
 
@@ -43,13 +53,13 @@ _ADDED, _REMOVED, _WHOLE = "added", "removed", "whole"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS taut_pointer (id INTEGER PRIMARY KEY CHECK (id = 1), fence INTEGER NOT NULL,
-    published TEXT);
+    sink TEXT, lake TEXT, published TEXT);
 CREATE TABLE IF NOT EXISTS taut_transactions (id TEXT PRIMARY KEY, fence INTEGER NOT NULL,
     state TEXT NOT NULL, intent TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS taut_staged (tx TEXT NOT NULL, name TEXT NOT NULL, chunk INTEGER NOT NULL,
     sign TEXT NOT NULL, row TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS taut_staged_by_transaction ON taut_staged (tx, name);
-INSERT OR IGNORE INTO taut_pointer VALUES (1, 0, NULL);
+INSERT OR IGNORE INTO taut_pointer (id, fence) VALUES (1, 0);
 """
 
 
@@ -111,17 +121,62 @@ class SqliteSink:
         return self._capabilities
 
     def published(self) -> Published | None:
-        (text,) = self._connection.execute("SELECT published FROM taut_pointer").fetchone()
-        if text is None:
+        return self._pointer().published
+
+    def _pointer(self) -> Pointer:
+        try:
+            row = self._connection.execute("SELECT published FROM taut_pointer").fetchone()
+        except sqlite3.OperationalError as error:
+            raise SinkError(
+                "SINK_OBJECT_MISSING",
+                f"Sink {self.name}: somebody dropped a table of the sink: {error}",
+                hint="The next try creates it.",
+                retryable=True,
+            ) from error
+        return Pointer.parse(None if row is None else row[0])
+
+    def claim(self, lake: str) -> None:
+        with self._write(self.highest_fence()) as connection:
+            owner = connection.execute(
+                "SELECT sink, lake FROM taut_pointer WHERE sink IS NOT NULL"
+            ).fetchone()
+            if owner is not None and owner != (self.name, lake):
+                raise database_taken(self.name, lake, f"the file {self.path}", [owner])
+            connection.execute("UPDATE taut_pointer SET sink = ?, lake = ?", (self.name, lake))
+
+    def changed_tables(
+        self,
+        tables: Sequence[TableName],
+        max_rows: int | None,  # noqa: ARG002
+    ) -> Mapping[TableName, Reason]:
+        changes = {table: self._change(table) for table in tables}
+        return {table: change for table, change in changes.items() if change is not None}
+
+    def _change(self, table: TableName) -> Reason | None:
+        record = self._pointer().records.get(table)
+        content = self._content(table)
+        identity = None if content is None else ""
+        return change_of(record, identity, None, lambda: content == Content(), lambda: content)
+
+    def _content(self, table: TableName) -> Content | None:
+        """The rows of a table; None: there is no such table. All of them are read, whatever their number."""
+        columns = self._columns(table)
+        if not columns:
             return None
-        intent = Intent.from_json(json.loads(text))
-        return Published(transaction=intent.transaction, versions=intent.versions)
+        total = Content()
+        for row in self._connection.execute(f"SELECT * FROM {sql_name(table)}"):
+            # A column that came to the table is NULL in older rows.
+            named = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+            total += Content(1, int(row_digest([json.dumps(named, sort_keys=True)]).hash, 16))
+        return total
 
     def highest_fence(self) -> Fence:
-        return Fence(self._connection.execute("SELECT fence FROM taut_pointer").fetchone()[0])
+        row = self._connection.execute("SELECT fence FROM taut_pointer").fetchone()
+        return Fence(0 if row is None else row[0])
 
     def fence(self, fence: Fence) -> None:
         with self._write(fence) as connection:
+            connection.execute("INSERT OR IGNORE INTO taut_pointer (id, fence) VALUES (1, 0)")
             connection.execute("UPDATE taut_pointer SET fence = ?", (int(fence),))
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
@@ -130,16 +185,17 @@ class SqliteSink:
         with self._write(fence) as connection:
             existing_columns = self._columns(table)
             if not existing_columns:
-                listed = ", ".join(map(_quoted, columns))
-                connection.execute(f"CREATE TABLE {_sql_name(table)} ({listed})")
+                listed = ", ".join(map(quoted, columns))
+                connection.execute(f"CREATE TABLE {sql_name(table)} ({listed})")
             for column in columns if existing_columns else ():
                 if column not in existing_columns:
-                    connection.execute(f"ALTER TABLE {_sql_name(table)} ADD COLUMN {_quoted(column)}")
+                    connection.execute(f"ALTER TABLE {sql_name(table)} ADD COLUMN {quoted(column)}")
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         with self._write(transaction.fence) as connection:
             state = next_state(Operation.BEGIN, self._state(transaction), transaction)
+            require_base(intent, self.published())
             row = (str(transaction), int(transaction.fence), state, json.dumps(intent.as_json()))
             connection.execute("INSERT OR REPLACE INTO taut_transactions VALUES (?, ?, ?, ?)", row)
         self._answer()
@@ -164,6 +220,8 @@ class SqliteSink:
         with self._write(fence):
             state = self._state(transaction)
             next_state(Operation.COMMIT, state, transaction)
+            if state is TransactionState.PREPARED:
+                self._require_content(self._intent(transaction))
             if state is not TransactionState.COMMITTED:
                 self._set_state(transaction, TransactionState.COMMITTING)
         if state is not TransactionState.COMMITTED:
@@ -225,7 +283,7 @@ class SqliteSink:
         ]
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:  # noqa: ARG002
-        return {"": _digest(_encoded(rows.columns, row) for row in rows.toLocalIterator())}
+        return {"": row_digest(encoded(rows.columns, row) for row in rows.toLocalIterator())}
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
         published = self.published()
@@ -233,8 +291,10 @@ class SqliteSink:
             visible = "nothing" if published is None else f"checkpoint {published.checkpoint}"
             raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {self.name} shows {visible}, not {checkpoint}")
         columns = self._columns(table)
-        rows = self._connection.execute(f"SELECT * FROM {_sql_name(table)}") if columns else []
-        return {"": _digest(json.dumps(dict(zip(columns, row, strict=True)), sort_keys=True) for row in rows)}
+        rows = self._connection.execute(f"SELECT * FROM {sql_name(table)}") if columns else []
+        return {
+            "": row_digest(json.dumps(dict(zip(columns, row, strict=True)), sort_keys=True) for row in rows)
+        }
 
     def close(self) -> None:
         self._connection.close()
@@ -243,7 +303,7 @@ class SqliteSink:
         """What a reader sees of a table, in no order; for tests."""
         if not self._columns(table):
             return []
-        return list(self._connection.execute(f"SELECT * FROM {_sql_name(table)}"))
+        return list(self._connection.execute(f"SELECT * FROM {sql_name(table)}"))
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -290,7 +350,7 @@ class SqliteSink:
                 "DELETE FROM taut_staged WHERE tx = ? AND name = ?", (str(transaction), str(table))
             )
             staged = [
-                (sign, _encoded(frame.columns, row))
+                (sign, encoded(frame.columns, row))
                 for sign, frame in frames.items()
                 if frame is not None
                 for row in frame.toLocalIterator()
@@ -301,7 +361,9 @@ class SqliteSink:
             for start in range(0, len(staged), self._chunk_rows):
                 part = staged[start : start + self._chunk_rows]
                 number = len(chunks)
-                chunks.append(Chunk(table=table, number=number, digest=_digest(f"{s}{r}" for s, r in part)))
+                chunks.append(
+                    Chunk(table=table, number=number, digest=row_digest(f"{s}{r}" for s, r in part))
+                )
                 if self._happens(Mishap.ROW_LOST):
                     part = part[:-1]
                 connection.executemany(
@@ -324,7 +386,7 @@ class SqliteSink:
         for name, number, sign, row in rows:
             arrived.setdefault((name, number), []).append(f"{sign}{row}")
         sent = {(str(chunk.table), chunk.number): chunk.digest for chunk in chunks}
-        stored = {key: _digest(texts) for key, texts in arrived.items()}
+        stored = {key: row_digest(texts) for key, texts in arrived.items()}
         for key in sorted(sent.keys() | stored.keys()):
             if sent.get(key) != stored.get(key):
                 raise SinkContentError(
@@ -339,9 +401,24 @@ class SqliteSink:
             return False
         try:
             self._compare(intent.transaction, intent.chunks)
-        except SinkContentError:
+            self._require_content(intent)
+        except SinkError:
             return False
         return True
+
+    def _intent(self, transaction: TransactionId) -> Intent:
+        query = "SELECT intent FROM taut_transactions WHERE id = ?"
+        return Intent.from_json(
+            json.loads(self._connection.execute(query, (str(transaction),)).fetchone()[0])
+        )
+
+    def _require_content(self, intent: Intent) -> None:
+        """The sink shows what the deltas start from."""
+        require_base(intent, self.published())
+        known = self._pointer().records
+        for table in intent.versions:
+            if table not in intent.replaced and table in known and self._change(table) is not None:
+                raise table_changed(self.name, table)
 
     def _apply(self, transaction: TransactionId) -> None:
         connection, name = self._connection, str(transaction)
@@ -351,16 +428,16 @@ class SqliteSink:
         emptied: set[str] = set()
         # "removed" sorts behind "added": a delta is consolidated, so the order does not matter.
         for table, sign, text in staged.fetchall():
-            target = _sql_name(TableName.parse(table))
+            target = sql_name(TableName.parse(table))
             if sign == _WHOLE and table not in emptied:
                 connection.execute(f"DELETE FROM {target}")
                 emptied.add(table)
             row = json.loads(text)
             if row is None:
                 continue
-            columns = ", ".join(map(_quoted, row))
+            columns = ", ".join(map(quoted, row))
             if sign == _REMOVED:
-                same = " AND ".join(f"{_quoted(column)} IS ?" for column in row)
+                same = " AND ".join(f"{quoted(column)} IS ?" for column in row)
                 row_query = f"SELECT rowid FROM {target} WHERE {same} LIMIT 1"
                 done = connection.execute(
                     f"DELETE FROM {target} WHERE rowid IN ({row_query})", tuple(row.values())
@@ -372,14 +449,16 @@ class SqliteSink:
             else:
                 marks = ", ".join("?" * len(row))
                 connection.execute(f"INSERT INTO {target} ({columns}) VALUES ({marks})", tuple(row.values()))
-        (intent,) = connection.execute(
-            "SELECT intent FROM taut_transactions WHERE id = ?", (name,)
-        ).fetchone()
         connection.execute("DELETE FROM taut_staged WHERE tx = ?", (name,))
-        connection.execute("UPDATE taut_pointer SET published = ?", (intent,))
+        intent = self._intent(transaction)
+        contents = {table: self._content(table) for table in intent.versions}
+        records = {
+            table: TableRecord("", content) for table, content in contents.items() if content is not None
+        }
+        connection.execute("UPDATE taut_pointer SET published = ?", (Pointer(intent, records).text(),))
 
     def _columns(self, table: TableName) -> list[str]:
-        rows = self._connection.execute(f"SELECT name FROM pragma_table_info({_text(_plain_name(table))})")
+        rows = self._connection.execute(f"SELECT name FROM pragma_table_info({sql_text(plain_name(table))})")
         return [name for (name,) in rows]
 
     def _happens(self, mishap: Mishap) -> bool:
@@ -405,44 +484,6 @@ def open_toy_sink(name: str, options: Mapping[str, str]) -> SqliteSink:
     append_only = options.get("append_only", "false") == "true"
     capabilities = Capabilities(retractions=not append_only, replaces=not append_only)
     return SqliteSink(name, options["path"], capabilities=capabilities)
-
-
-def _plain_name(table: TableName) -> str:
-    return "__".join((*table.namespace, table.table))
-
-
-def _sql_name(table: TableName) -> str:
-    return _quoted(_plain_name(table))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _encoded(columns: Sequence[str], row: Iterable[Any]) -> str:
-    values = [_plain(value) for value in row]
-    return json.dumps(dict(zip(columns, values, strict=True)), sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    """A value as SQLite keeps it."""
-    if value is None or (isinstance(value, int | float | str) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, bool):
-        return int(value)
-    return json.dumps(value) if isinstance(value, list | dict) else str(value)
-
-
-def _digest(rows: Iterable[str]) -> Digest:
-    count = total = 0
-    for row in rows:
-        count += 1
-        total += int.from_bytes(hashlib.sha256(row.encode()).digest()[:8], "big")
-    return Digest(count, f"{total % 2**64:016x}")
 
 
 register_sink(FORMAT, open_toy_sink)

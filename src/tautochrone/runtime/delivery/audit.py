@@ -13,7 +13,16 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.sink import CheckpointHistory, Digest, Published, RowAudit, RowDifference, Sink
+from tautochrone.model.sink import (
+    Digest,
+    Published,
+    Sink,
+)
+from tautochrone.model.sink_abilities import (
+    CheckpointHistory,
+    RowAudit,
+    RowDifference,
+)
 from tautochrone.sinks import open_sink
 
 __all__ = ["SinkVerdict", "verify_sink"]

@@ -2,19 +2,24 @@
 
     0. claim it: a fence above all earlier ones    1. check that it mirrors this store
     2. recover: resolve what is under way          3. resolve the newest published checkpoint, and pin it
-    4. deltas from what the sink shows             5. write the intent into the store
-    6. begin, write, prepare                       7. write into the store that it is prepared
-    8. commit                                      9. write into the store that it is delivered
+    4. read the pointer; which tables changed      5. deltas from what the sink shows
+    6. write the intent into the store             7. begin, write, prepare
+    8. write into the store that it is prepared    9. commit
+                                                  10. write into the store that it is delivered
 
 After a failure anywhere the next try begins at 2: whether a commit arrived is asked of the sink, never
 guessed. The sink's pointer says from where the next delta starts, the store only remembers it.
+
+Each delivery reads the pointer again, because somebody may have restored the sink meanwhile, and asks the
+sink which tables do not hold what the pointer stands for: those are sent whole. The first delivery of a
+process does so without news too. How many rows are compared for that, `_FIRST_ROWS` and `_LATER_ROWS` say.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tautochrone.errors import CheckpointUnavailableError, SinkContentError, SinkError, SinkFencedError
@@ -27,11 +32,14 @@ from tautochrone.model.sink import (
     Chunk,
     Intent,
     Published,
+    Sink,
+    TransactionId,
+    TransactionState,
+)
+from tautochrone.model.sink_abilities import (
     ReportsComparison,
     ReportsWaits,
-    Sink,
     SinkMaintenance,
-    TransactionId,
 )
 from tautochrone.runtime.delivery.check import key_missing
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
@@ -43,6 +51,14 @@ from tautochrone.sinks import open_sink
 __all__ = ["Delivery"]
 
 _PIN_MS = 3_600_000
+_FIRST_ROWS = 10_000_000
+"""Tables with so many rows at most are compared by the first delivery of a process."""
+_LATER_ROWS = 100_000
+"""The same for its later ones. Of larger tables the sink compares what it can tell without reading rows."""
+_OBJECTS_MISSING = "SINK_OBJECT_MISSING"
+"""Only opening the sink again creates its own tables, its schema or its database."""
+_UNEXPECTED_ROWS = frozenset({"SINK_ROW_MISSING", "SINK_KEY_NOT_UNIQUE"})
+"""The sink has other rows than a delta expects, or the project is wrong: comparing all rows tells."""
 
 
 @dataclass(slots=True)
@@ -55,6 +71,9 @@ class Delivery:
     _sink: Sink | None = None
     _published: Published | None = None
     _is_recovered: bool = False
+    _is_compared: bool = False
+    _is_expected: bool = True
+    _compares_all: bool = False
     _attempt: int = 0
     _ensured: dict[TableName, object] = field(default_factory=dict)
 
@@ -72,31 +91,50 @@ class Delivery:
             SinkError: what is against it; `SinkFencedError` when a newer owner delivers.
             FencedError: a newer owner runs the job.
         """
-        sink = self._claimed()
+        try:
+            return self._deliver_newest(self._claimed())
+        except SinkError as error:
+            if error.error_class == _OBJECTS_MISSING:
+                self.close()
+            if error.error_class not in _UNEXPECTED_ROWS or self._compares_all:
+                raise
+        self.failed()
+        self._compares_all = True
+        try:
+            return self._deliver_newest(self._claimed())
+        finally:
+            self._compares_all = False
+
+    def _deliver_newest(self, sink: Sink) -> bool:
         if not self._is_recovered:
             self._recover(sink)
-        if self._has_newest_number():
+        if self._is_compared and self._has_newest_number():
             return False
         resolution = self._resolve()
         if resolution is None:
             return False
         try:
-            if not self._is_news(resolution):
+            if self._is_older(resolution):
                 return False
-            self._deliver(sink, resolution)
+            changed = self._changed_tables(sink)
+            if not changed and not self._is_news(resolution):
+                return False
+            self._deliver(sink, resolution, changed)
             return True
         finally:
             self.job.store.pins.release(resolution.pin)
 
     def close(self) -> None:
         """Give the sink's connections back. Repeatable."""
+        self.failed()
+        self._ensured.clear()
         if self._sink is not None:
             self._sink.close()
             self._sink = None
 
     def failed(self) -> None:
         """The next try begins with the recovery."""
-        self._is_recovered = False
+        self._is_recovered = self._is_compared = False
 
     # -- becoming the owner -----------------------------------------------------------------------
 
@@ -109,9 +147,8 @@ class Delivery:
         sink = open_sink(declaration.name, declaration.format, declaration.options)
         try:
             self._require_fit(sink)
-            tables = {name: self._table(name) for name in declaration.tables if self._exists(name)}
-            status = self._journal.status()
-            require_own(declaration.name, sink.published(), status, self.job.incarnation, tables)
+            sink.claim(self.job.lake_id or "")
+            self._require_own(sink.published())
             if sink.highest_fence() >= self._journal.fence:
                 self._journal.claim(declaration, sink.highest_fence())
             self._journal.raise_fence(sink)
@@ -122,6 +159,11 @@ class Delivery:
             sink.on_wait(self._report_wait)
         self._sink = sink
         return sink
+
+    def _require_own(self, published: Published | None) -> None:
+        declaration, status = self.declaration, self._journal.status()
+        tables = {name: self._table(name) for name in declaration.tables if self._exists(name)}
+        require_own(declaration.name, published, status, self.job.incarnation, tables)
 
     def _report_wait(self, reason: Reason) -> None:
         self.job.emit("sink_waiting", sink=self.declaration.name, reason=reason)
@@ -144,6 +186,7 @@ class Delivery:
         intent = None if status is None else status.intent
         outcomes = self._journal.recover(sink, [] if intent is None else [intent])
         published = sink.published()
+        self._require_own(published)
         delivered = None if status is None else status.delivered
         is_recorded = (
             published is not None
@@ -163,6 +206,8 @@ class Delivery:
                 state=str(outcome.state),
                 reason=Reason.of(ReasonCode.TRANSACTION_UNFINISHED),
             )
+        is_committed = any(outcome.state is TransactionState.COMMITTED for outcome in outcomes)
+        self._is_expected = is_recorded or is_committed or (published is None and delivered is None)
         self._published = published
         self._is_recovered = True
 
@@ -194,19 +239,49 @@ class Delivery:
             return None
         return resolution
 
-    def _is_news(self, resolution: Resolution) -> bool:
+    def _is_of_this_store(self) -> bool:
         published = self._published
-        assert resolution.checkpoint is not None
-        if published is None or published.transaction.incarnation != self.job.incarnation:
-            return True
-        # After a revision readers see an older checkpoint for a while; the sink waits for the next one.
-        return resolution.checkpoint > published.checkpoint
+        return published is not None and published.transaction.incarnation == self.job.incarnation
 
-    def _deliver(self, sink: Sink, resolution: Resolution) -> None:
+    def _is_news(self, resolution: Resolution) -> bool:
+        assert resolution.checkpoint is not None
+        published = self._published
+        return (
+            published is None or not self._is_of_this_store() or resolution.checkpoint > published.checkpoint
+        )
+
+    def _is_older(self, resolution: Resolution) -> bool:
+        """After a revision readers see an older checkpoint for a while; the sink waits for the next one."""
+        assert resolution.checkpoint is not None
+        published = self._published
+        return (
+            published is not None
+            and self._is_of_this_store()
+            and resolution.checkpoint < published.checkpoint
+        )
+
+    def _changed_tables(self, sink: Sink) -> Mapping[TableName, Reason]:
+        """Which tables do not hold what the pointer stands for. The pointer is read again before."""
+        if sink.published() != self._published:
+            self._recover(sink)
+            # Who restores a sink has the tables that it had: they may lack columns.
+            self._ensured.clear()
+            self._journal.raise_fence(sink)
+        max_rows = _LATER_ROWS if self._is_compared else _FIRST_ROWS
+        shown = () if self._published is None else self._published.versions
+        tables = [name for name in self.declaration.tables if name in shown]
+        is_trusted = self._is_expected and not self._compares_all
+        changed = sink.changed_tables(tables, max_rows if is_trusted else None)
+        for table in changed:
+            self._ensured.pop(table, None)
+        self._is_compared = True
+        return changed
+
+    def _deliver(self, sink: Sink, resolution: Resolution, changed: Mapping[TableName, Reason]) -> None:
         started = time.monotonic()
         assert resolution.checkpoint is not None
         self._attempt += 1
-        deltas = [self._delta(sink, name, resolution) for name in self.declaration.tables]
+        deltas = [self._delta(sink, name, resolution, changed.get(name)) for name in self.declaration.tables]
         for delta in deltas:
             self._ensure(sink, delta.table)
         intent = Intent(
@@ -218,22 +293,17 @@ class Delivery:
                 attempt=self._attempt,
             ),
             versions={name: resolution.versions[name] for name in self.declaration.tables},
+            base=None if self._published is None else self._published.transaction,
             replaced=tuple(delta.table for delta in deltas if delta.rows is not None),
         )
         self._journal.intend(intent)
         chunks = self._prepared(sink, intent, deltas)
-        self._journal.intend(
-            Intent(
-                transaction=intent.transaction,
-                versions=intent.versions,
-                replaced=intent.replaced,
-                chunks=tuple(chunks),
-            )
-        )
+        self._journal.intend(replace(intent, chunks=tuple(chunks)))
         self._journal.commit(sink, intent.transaction)
         published = Published(transaction=intent.transaction, versions=intent.versions)
         self._journal.delivered(published)
         before, self._published = self._published, published
+        self._is_expected = True
         replaced = {delta.table: delta.reason for delta in deltas if delta.rows is not None}
         self.job.emit(
             "sink_delivered",
@@ -290,7 +360,7 @@ class Delivery:
             )
 
     def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[Chunk]:
-        """Step 6: all of it, or the transaction is aborted."""
+        """Step 7: all of it, or the transaction is aborted."""
         journal, transaction = self._journal, intent.transaction
         journal.begin(sink, intent)
         chunks: list[Chunk] = []
@@ -315,10 +385,13 @@ class Delivery:
             return []
         return self._journal.write(partial(sink.write, transaction, delta.table, delta.change))
 
-    def _delta(self, sink: Sink, name: TableName, resolution: Resolution) -> TableDelta:
+    def _delta(
+        self, sink: Sink, name: TableName, resolution: Resolution, changed: Reason | None
+    ) -> TableDelta:
+        """What goes to the sink of one table: the delta, or all rows if what the sink has was `changed`."""
         delivered = None if self._published is None else self._published.versions.get(name)
-        table = self._table(name)
-        delta = delta_of(table, self.job.base, delivered, resolution.versions[name])
+        table, version = self._table(name), resolution.versions[name]
+        delta = delta_of(table, self.job.base, delivered, version)
         only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
         if only_inserts and delivered is not None and not delta.is_insert_only:
             reason = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
@@ -330,7 +403,20 @@ class Delivery:
                 parameters={"sink": self.declaration.name, "table": str(name)},
                 sqlstate="0A000",
             )
-        return self._as_inserts(sink, delta)
+        if changed is None:
+            return self._as_inserts(sink, delta)
+        if not sink.capabilities.replaces:
+            raise SinkError(
+                "SINK_CONTENT_CHANGED",
+                f"Sink {self.declaration.name} takes only new rows, and has not those of {name} that were "
+                f"delivered: {changed}",
+                hint="Empty the sink (drop what the adapter created in it) and run `taut sinks --forget "
+                f"{self.declaration.name}`: the next run delivers all rows.",
+                location=self.declaration.location or None,
+                parameters={"sink": self.declaration.name, "table": str(name)},
+                sqlstate="55000",
+            )
+        return TableDelta(table=name, rows=table.read(self.job.base, version), reason=changed)
 
     def _as_inserts(self, sink: Sink, delta: TableDelta) -> TableDelta:
         """All rows of a table, for a sink that cannot replace: as new ones, if it has none yet."""

@@ -25,8 +25,10 @@ NOT_RETRYABLE = frozenset(
         "SINK_COLUMN_MISSING",
         "SINK_COLUMNS_CHANGED",
         "SINK_COLUMN_NAME_RESERVED",
+        "SINK_CONTENT_CHANGED",
         "SINK_DATABASE_MISSING",
         "SINK_DATABASE_REPLICATED",
+        "SINK_DATABASE_TAKEN",
         "SINK_FOLDER_UNUSABLE",
         "SINK_FORMAT_UNKNOWN",
         "SINK_LOGIN_REFUSED",
@@ -38,6 +40,7 @@ NOT_RETRYABLE = frozenset(
         "SINK_PACKAGE_MISSING",
         "SINK_RIGHTS_MISSING",
         "SINK_ROW_MISSING",
+        "SINK_SCHEMA_UNSUPPORTED",
         "SINK_SERVERS_CHANGED",
         "SINK_SERVERS_DIFFER",
         "SINK_SERVERS_SAME",
@@ -47,6 +50,7 @@ NOT_RETRYABLE = frozenset(
         "SINK_TOPIC_CHANGED",
         "SINK_TOPIC_RETENTION",
         "SINK_TYPE_UNSUPPORTED",
+        "SINK_VALUE_UNSUPPORTED",
     }
 )
 """Error classes that no further try can change."""

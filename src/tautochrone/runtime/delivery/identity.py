@@ -44,9 +44,11 @@ def require_own(
     transaction = published.transaction
     delivered = None if status is None else status.delivered
     if transaction.sink == name:
-        if delivered is not None and (delivered.incarnation, delivered.checkpoint) == (
-            transaction.incarnation,
-            transaction.checkpoint,
+        # A lower number of the same store is an older copy of the sink: deltas start from what it shows.
+        if (
+            delivered is not None
+            and delivered.incarnation == transaction.incarnation
+            and delivered.checkpoint >= transaction.checkpoint
         ):
             return
         if status is not None and status.intent is not None and status.intent.transaction == transaction:

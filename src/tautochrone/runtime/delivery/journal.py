@@ -11,13 +11,15 @@ from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import (
     Chunk,
-    FoldedTable,
     Intent,
     Published,
     Recovered,
     Sink,
-    SinkMaintenance,
     TransactionId,
+)
+from tautochrone.model.sink_abilities import (
+    FoldedTable,
+    SinkMaintenance,
 )
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.journal import Journal

@@ -28,14 +28,16 @@ from tautochrone.model.sink import (
     Capabilities,
     Chunk,
     Digest,
-    FoldedTable,
     Intent,
     Operation,
     Published,
     Recovered,
-    RowDifference,
     TransactionId,
     TransactionState,
+)
+from tautochrone.model.sink_abilities import (
+    FoldedTable,
+    RowDifference,
 )
 from tautochrone.sinks.clickhouse.audit import row_differences
 from tautochrone.sinks.clickhouse.rows import batches
@@ -62,6 +64,12 @@ class ShardedClickHouseSink:
 
     def published(self) -> Published | None:
         return self._first.published()
+
+    def claim(self, lake: str) -> None:
+        """See `model.sink.Sink`. Not written yet."""
+
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:  # noqa: ARG002
+        return {}
 
     def highest_fence(self) -> Fence:
         return max(server.highest_fence() for server in self._servers)

@@ -27,15 +27,17 @@ from tautochrone.model.sink import (
     Capabilities,
     Chunk,
     Digest,
-    FoldedTable,
     Intent,
     Operation,
     Published,
     Recovered,
-    RowDifference,
     TransactionId,
     TransactionState,
     next_state,
+)
+from tautochrone.model.sink_abilities import (
+    FoldedTable,
+    RowDifference,
 )
 from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
 from tautochrone.sinks.clickhouse.begun import Begun, BegunTransactions
@@ -86,6 +88,12 @@ class ClickHouseSink(TransactionSteps):
     def published(self) -> Published | None:
         newest = self._ledger.newest()
         return None if newest is None else newest[1]
+
+    def claim(self, lake: str) -> None:
+        """See `model.sink.Sink`. Not written yet."""
+
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:  # noqa: ARG002
+        return {}
 
     def highest_fence(self) -> Fence:
         return self._ledger.highest_fence()

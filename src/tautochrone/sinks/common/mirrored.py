@@ -26,7 +26,6 @@ __all__ = [
     "require_same_key",
     "row_hash",
     "sql_type",
-    "table_dropped",
     "table_missing",
     "unsupported_number",
 ]
@@ -164,17 +163,6 @@ def name_taken(sink: str, table: TableName, name: str, kind: str, container: str
         hint=f"Give the sink another {kind} (option {kind}), or rename the dataset.",
         parameters={"sink": sink, "table": str(table)},
         sqlstate="42P07",
-    )
-
-
-def table_dropped(sink: str, table: TableName, container: str) -> SinkError:
-    """The refusal to create a table again whose rows are gone."""
-    return SinkError(
-        "SINK_ROW_MISSING",
-        f"Sink {sink}: somebody dropped the table of {table}",
-        hint=f"Drop {container}, run `taut sinks --forget {sink}`, and the next run delivers all rows.",
-        parameters={"sink": sink, "table": str(table)},
-        sqlstate="42P01",
     )
 
 

@@ -7,22 +7,26 @@
 4. A new owner raises the fence in the same row: it waits for a commit that is under way, and each later one
    of the older owner is refused. A commit of which the answer was lost arrived if the pointer is there.
 
+The row of the pointer also has what each table must hold (see `contents`). `commit` compares the base of the
+transaction with it, and the identity of each table, under the lock.
+
 Temporary tables end with their connection. A transaction that loses it is aborted, unless the pointer says
 that it was committed.
 """
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from tautochrone.errors import SinkContentError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -31,10 +35,23 @@ from tautochrone.model.sink import (
     Operation,
     Published,
     Recovered,
-    RowDifference,
     TransactionId,
     TransactionState,
     next_state,
+    require_base,
+)
+from tautochrone.model.sink_abilities import (
+    RowDifference,
+)
+from tautochrone.sinks.common.contents import (
+    Content,
+    Identities,
+    Pointer,
+    TableRecord,
+    change_of,
+    database_taken,
+    pointer_missing,
+    table_changed,
 )
 from tautochrone.sinks.common.mirrored import table_missing
 from tautochrone.sinks.common.steps import (
@@ -78,6 +95,14 @@ class MirroredRows(Protocol):
         """A row in JSON values as the database takes it; the last one is its hash in hexadecimal digits."""
 
 
+@dataclass(slots=True)
+class _Staging:
+    """Temporary tables of a transaction, and what they add to the content of a table."""
+
+    name: str
+    content: Content = field(default_factory=Content)
+
+
 _Mirrored = TypeVar("_Mirrored", bound=MirroredRows)
 
 
@@ -89,11 +114,13 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
         self._connection = database
         self._chunk_rows = chunk_rows
         self._container = container
+        self._lake = ""
         self._mirrored: dict[TableName, _Mirrored] = {}
         self._states: dict[TransactionId, TransactionState] = {}
         self._generations: dict[TransactionId, int] = {}
         self._intents: dict[TransactionId, Intent] = {}
-        self._staged: dict[TransactionId, dict[TableName, str]] = {}
+        self._staged: dict[TransactionId, dict[TableName, _Staging]] = {}
+        self._identities = Identities()
 
     # -- the database's own part ------------------------------------------------------------------
 
@@ -104,6 +131,28 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
     @abstractmethod
     def _load(self, cursor: Any, table: TableName) -> _Mirrored | None:
         """A table that the sink has, or None."""
+
+    @abstractmethod
+    def _lock_owners(self, cursor: Any) -> None:
+        """Until the end of the transaction nobody else claims the database."""
+
+    @abstractmethod
+    def _lock_table(self, cursor: Any, mirrored: _Mirrored) -> None:
+        """Until the end of the transaction nobody else writes, drops or alters the table, as far as the
+        database can do that."""
+
+    @abstractmethod
+    def _identity(self, cursor: Any, table: TableName) -> str | None:
+        """Which object of the database stands for a table, with its columns and indexes; None if there is
+        none."""
+
+    @abstractmethod
+    def _content(self, cursor: Any, mirrored: _Mirrored) -> Content | None:
+        """The rows of a table; None if an altered table has no hashes."""
+
+    @abstractmethod
+    def _is_empty(self, cursor: Any, mirrored: _Mirrored) -> bool:
+        """Whether a table has no rows."""
 
     @abstractmethod
     def _create_staging(self, name: str, mirrored: _Mirrored) -> None:
@@ -139,7 +188,47 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
 
     def published(self) -> Published | None:
         with self._connection.transaction() as cursor:
-            return self._read(cursor)[1]
+            return self._read(cursor)[1].published
+
+    def claim(self, lake: str) -> None:
+        self._lake = lake
+        with self._connection.transaction() as cursor:
+            self._lock_owners(cursor)
+            cursor.execute(self._statement("SELECT name, lake FROM {sinks}"))
+            owners = [(str(name), str(owner)) for name, owner in cursor.fetchall()]
+            others = [owner for owner in owners if owner != (self.name, lake)]
+            if others:
+                raise database_taken(self.name, lake, self._container, others)
+            if not owners:
+                statement = self._statement("INSERT INTO {sinks} (name, lake, fence) VALUES (%s, %s, 0)")
+                cursor.execute(statement, (self.name, lake))
+
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
+        changed: dict[TableName, Reason] = {}
+        for table in tables:
+            with self._connection.transaction() as cursor:
+                reason = self._change(cursor, table, max_rows)
+            if reason is not None:
+                changed[table] = reason
+                self._mirrored.pop(table, None)
+        return changed
+
+    def _change(self, cursor: Any, table: TableName, max_rows: int | None) -> Reason | None:
+        record = self._read(cursor)[1].records.get(table)
+        identity = self._identity(cursor, table)
+        mirrored = None if identity is None else self._load(cursor, table)
+        if mirrored is None:
+            identity = None
+        reason = change_of(
+            record,
+            identity,
+            max_rows,
+            lambda: mirrored is not None and self._is_empty(cursor, mirrored),
+            lambda: None if mirrored is None else self._content(cursor, mirrored),
+        )
+        if reason is None:
+            self._identities.compared(table, record, identity)
+        return reason
 
     def highest_fence(self) -> Fence:
         with self._connection.transaction() as cursor:
@@ -148,22 +237,25 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
     def fence(self, fence: Fence) -> None:
         with self._connection.transaction() as cursor:
             self._lock(cursor, fence)
+            cursor.execute(self._statement("SELECT 1 FROM {sinks} WHERE name = %s"), (self.name,))
+            if cursor.fetchone() is None:
+                # Somebody deleted it.
+                statement = self._statement("INSERT INTO {sinks} (name, lake, fence) VALUES (%s, %s, %s)")
+                cursor.execute(statement, (self.name, self._lake, int(fence)))
             statement = self._statement("UPDATE {sinks} SET fence = %s WHERE name = %s")
             cursor.execute(statement, (int(fence), self.name))
 
-    def _read(self, cursor: Any, suffix: str = "") -> tuple[Fence, Published | None]:
+    def _read(self, cursor: Any, suffix: str = "") -> tuple[Fence, Pointer]:
         statement = self._statement("SELECT fence, published FROM {sinks} WHERE name = %s " + suffix)
         cursor.execute(statement, (self.name,))
         fence, text = cursor.fetchone() or (0, None)
-        if text is None:
-            return Fence(fence), None
-        intent = Intent.from_json(json.loads(text))
-        return Fence(fence), Published(transaction=intent.transaction, versions=intent.versions)
+        return Fence(fence), Pointer.parse(text)
 
-    def _lock(self, cursor: Any, fence: Fence) -> None:
+    def _lock(self, cursor: Any, fence: Fence) -> Pointer:
         """Refuse a lower fence; until the end of the transaction nobody can raise it."""
-        highest, _ = self._read(cursor, "FOR UPDATE")
+        highest, pointer = self._read(cursor, "FOR UPDATE")
         require_fence(self.name, fence, highest)
+        return pointer
 
     def _require(self, fence: Fence) -> None:
         with self._connection.transaction() as cursor:
@@ -184,6 +276,7 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        require_base(intent, self.published())
         self._states = {key: old for key, old in self._states.items() if old in _OPEN}
         self._states[transaction] = state
         self._generations[transaction] = self._connection.generation
@@ -204,7 +297,7 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             arrived = {
                 (table, int(number)): Digest(int(rows), str(int(total)))
                 for table, staging in self._staged[transaction].items()
-                for number, rows, total in self._staged_digests(cursor, staging)
+                for number, rows, total in self._staged_digests(cursor, staging.name)
             }
         same_content(self.name, chunks, arrived)
         self._states[transaction] = state
@@ -217,16 +310,55 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             return
         intent = self._intents[transaction]
         with self._connection.transaction() as cursor:
-            self._lock(cursor, fence)
-            for table, staging in self._staged[transaction].items():
-                mirrored = self._table(cursor, table)
-                self._apply(cursor, table, mirrored, staging, is_replaced=table in intent.replaced)
+            pointer = self._lock(cursor, fence)
+            require_base(intent, pointer.published)
+            records = self._apply_all(cursor, intent, pointer.records)
             cursor.execute(
                 self._statement("UPDATE {sinks} SET published = %s, published_at = now() WHERE name = %s"),
-                (json.dumps(intent.as_json()), self.name),
+                (Pointer(intent, records).text(), self.name),
             )
+            if cursor.rowcount != 1:
+                raise pointer_missing(self.name)
         self._states[transaction] = _S.COMMITTED
         self._drop(transaction)
+
+    def _apply_all(
+        self, cursor: Any, intent: Intent, records: Mapping[TableName, TableRecord]
+    ) -> dict[TableName, TableRecord]:
+        """Change all tables; answers what they must hold from now on."""
+        staged = self._staged[intent.transaction]
+        tables = dict.fromkeys((*intent.versions, *staged))
+        new_records: dict[TableName, TableRecord] = {}
+        for table in tables:
+            mirrored = self._table(cursor, table)
+            is_replaced = table in intent.replaced
+            staging = staged.get(table)
+            if staging is not None:
+                self._lock_table(cursor, mirrored)
+            content = Content()
+            if not is_replaced:
+                content = self._required_content(cursor, table, mirrored, records.get(table))
+            if staging is not None:
+                self._apply(cursor, table, mirrored, staging.name, is_replaced=is_replaced)
+                content += staging.content
+            identity = self._identity(cursor, table)
+            if identity is None:
+                raise table_changed(self.name, table)
+            new_records[table] = TableRecord(identity, content)
+        return new_records
+
+    def _required_content(
+        self, cursor: Any, table: TableName, mirrored: _Mirrored, record: TableRecord | None
+    ) -> Content:
+        """What a table holds that gets a delta: what it was compared with, and nothing if it is new."""
+        if record is None:
+            if not self._is_empty(cursor, mirrored):
+                raise table_changed(self.name, table)
+            return Content()
+        is_same = self._identities.is_same(table, record, self._identity(cursor, table))
+        if not is_same or (record.content.rows > 0) is self._is_empty(cursor, mirrored):
+            raise table_changed(self.name, table)
+        return record.content
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         self._states[transaction] = self._next(Operation.ABORT, transaction, fence)
@@ -278,8 +410,9 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
         self._next(Operation.WRITE, transaction, transaction.fence)
         mirrored = self._encoder(table)
         staged = self._staged[transaction]
-        staging = staged.get(table) or f"{transaction}_{len(staged)}"
-        self._create_staging(staging, mirrored)
+        before = staged.get(table)
+        staging = _Staging(f"{transaction}_{len(staged)}" if before is None else before.name)
+        self._create_staging(staging.name, mirrored)
         staged[table] = staging
         chunks: list[Chunk] = []
         for rows, sign in signed_rows:
@@ -287,7 +420,8 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             for batch in self._batches(mirrored, rows, known_rows):
                 number = len(chunks)
                 total = sum(sign * int(values[-1][:8], 16) for values in batch)
-                self._send(staging, mirrored, batch, sign, number)
+                self._send(staging.name, mirrored, batch, sign, number)
+                staging.content += Content(sign * len(batch), total)
                 digest = Digest(len(batch), str(total))
                 chunks.append(Chunk(table=table, number=number, digest=digest))
         return chunks
@@ -307,8 +441,8 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             raise SinkContentError(
                 "SINK_ROW_MISSING",
                 f"Sink {self.name}: {table} lacks {rows - present} of {rows} rows to remove",
-                hint=f"Somebody else changed the table. Drop {self._container} of the sink and run "
-                f"`taut sinks --forget {self.name}`: the next run delivers all rows.",
+                hint="Somebody else changed the table. Drop it: the next run creates it, and delivers all "
+                "of its rows.",
                 parameters={"sink": self.name, "table": str(table)},
             )
 
@@ -318,8 +452,8 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
         staged = self._staged.pop(transaction, {})
         if staged and generation == self._connection.generation:
             with self._connection.transaction() as cursor:
-                for name in staged.values():
-                    self._drop_staging(cursor, name)
+                for staging in staged.values():
+                    self._drop_staging(cursor, staging.name)
 
     # -- texts of rows ----------------------------------------------------------------------------
 
@@ -330,7 +464,7 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
     def _sink_texts(self, table: TableName, checkpoint: CheckpointNumber) -> Iterator[str]:
         """The rows of a table, read from its columns, at the checkpoint that the same snapshot shows."""
         with self._connection.transaction("REPEATABLE READ") as cursor:
-            _, published = self._read(cursor)
+            published = self._read(cursor)[1].published
             require_visible(self.name, None if published is None else published.checkpoint, checkpoint)
             mirrored = self._load(cursor, table)
             if mirrored is not None:

@@ -33,9 +33,11 @@ from tautochrone.model.sink import (
     Operation,
     Published,
     Recovered,
-    RowDifference,
     TransactionId,
     TransactionState,
+)
+from tautochrone.model.sink_abilities import (
+    RowDifference,
 )
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
@@ -107,6 +109,12 @@ class KafkaSink(TransactionSteps):
     def published(self) -> Published | None:
         self._control.refresh()
         return None if self._control.pointer is None else self._control.pointer.published()
+
+    def claim(self, lake: str) -> None:
+        """See `model.sink.Sink`. Not written yet."""
+
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:  # noqa: ARG002
+        return {}
 
     def highest_fence(self) -> Fence:
         self._control.refresh()

@@ -11,6 +11,7 @@ from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
+from tautochrone.sinks.common.contents import Content
 from tautochrone.sinks.common.mirrored import HASH, KEY
 from tautochrone.sinks.common.relational import RelationalSink
 from tautochrone.sinks.mariadb.database import Database, quoted
@@ -26,12 +27,10 @@ class MariadbSink(RelationalSink[MirroredTable]):
     def __init__(self, name: str, options: MariadbOptions) -> None:
         self._options = options
         self._database = Database(name, options)
-        super().__init__(name, self._database, options.chunk_rows, "the database")
+        super().__init__(name, self._database, options.chunk_rows, f"the database {options.database}")
         self._tables = Tables(name, options)
         with self._database.autocommit() as cursor:
             self._create_own_tables(cursor)
-            statement = self._statement("INSERT IGNORE INTO {sinks} VALUES (%s, 0, NULL, NULL)")
-            cursor.execute(statement, (name,))
 
     def _create_own_tables(self, cursor: Any) -> None:
         database = self._options.database
@@ -48,7 +47,8 @@ class MariadbSink(RelationalSink[MirroredTable]):
             cursor.execute(
                 self._statement(
                     "CREATE TABLE IF NOT EXISTS {sinks} (name VARCHAR(190) CHARACTER SET utf8mb4 "
-                    "COLLATE utf8mb4_bin PRIMARY KEY, fence BIGINT NOT NULL, published LONGTEXT, "
+                    "COLLATE utf8mb4_bin PRIMARY KEY, lake TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin "
+                    "NOT NULL, fence BIGINT NOT NULL, published LONGTEXT, "
                     "published_at DATETIME(6)) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
                 )
             )
@@ -56,10 +56,12 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
         with self._database.transaction() as cursor:
-            self._lock(cursor, fence)
+            record = self._lock(cursor, fence).records.get(table)
+            before = self._identity(cursor, table)
             mirrored = self._tables.register(cursor, table, schema, key)
         with self._database.autocommit() as cursor:
             self._tables.create(cursor, table, mirrored)
+            self._identities.altered(table, record, before, self._identity(cursor, table))
         self._mirrored[table] = mirrored
 
     def _statement(self, template: str) -> str:
@@ -67,6 +69,31 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     def _load(self, cursor: Any, table: TableName) -> MirroredTable | None:
         return self._tables.load(cursor, table)
+
+    def _lock_owners(self, cursor: Any) -> None:
+        cursor.execute(self._statement("SELECT name FROM {sinks} FOR UPDATE"))
+
+    def _lock_table(self, cursor: Any, mirrored: MirroredTable) -> None:
+        # LOCK TABLES would commit. The first row that is read keeps others from dropping the table.
+        cursor.execute(f"SELECT 1 FROM {mirrored.name} LIMIT 1")
+        cursor.fetchall()
+
+    def _identity(self, cursor: Any, table: TableName) -> str | None:
+        return self._tables.identity(cursor, table)
+
+    def _content(self, cursor: Any, mirrored: MirroredTable) -> Content | None:
+        if not self._tables.has_hashes(cursor, mirrored.table):
+            return None
+        cursor.execute(
+            f"SELECT COUNT(*), SUM(CAST(CONV(LEFT(HEX({quoted(HASH)}), 8), 16, 10) AS UNSIGNED)) "
+            f"FROM {mirrored.name}"
+        )
+        rows, total = cursor.fetchone()
+        return Content(int(rows), int(total or 0))
+
+    def _is_empty(self, cursor: Any, mirrored: MirroredTable) -> bool:
+        cursor.execute(f"SELECT 1 FROM {mirrored.name} LIMIT 1")
+        return cursor.fetchone() is None
 
     # -- staging ----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ written first, and what lacks is created then, again if the process died in betw
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,6 @@ from tautochrone.sinks.common.mirrored import (
     require_same_key,
     row_hash,
     sql_type,
-    table_dropped,
     unsupported_number,
 )
 from tautochrone.sinks.json_rows import JsonRows
@@ -153,7 +153,7 @@ class Tables:
         cursor.execute(
             f"CREATE TABLE IF NOT EXISTS {self._registry} (name VARCHAR(64) CHARACTER SET utf8mb4 "
             "COLLATE utf8mb4_bin PRIMARY KEY, sink TEXT NOT NULL, mirrors TEXT NOT NULL, "
-            "key_columns LONGTEXT NOT NULL, schema_json LONGTEXT NOT NULL, is_created BOOLEAN NOT NULL) "
+            "key_columns LONGTEXT NOT NULL, schema_json LONGTEXT NOT NULL) "
             "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
         )
 
@@ -162,7 +162,7 @@ class Tables:
 
         Raises:
             SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
-                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`, `SINK_ROW_MISSING`.
+                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`.
         """
         mirrored = self._mirrored(table, schema, key)
         refuse_reserved_columns(self._sink, table, schema)
@@ -173,14 +173,12 @@ class Tables:
             if columns:
                 raise self._name_taken(table, name)
         else:
-            stored_schema, stored_key, is_created = stored
+            stored_schema, stored_key = stored
             container = f"the database {self._options.database}"
             refuse_changed_columns(self._sink, table, stored_schema, schema, container)
             require_same_key(self._sink, table, stored_key, mirrored.rows.key, container)
-            if is_created and not columns:
-                raise table_dropped(self._sink, table, container)
         cursor.execute(
-            f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s, FALSE) "
+            f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s) "
             "ON DUPLICATE KEY UPDATE schema_json = %s",
             (
                 name,
@@ -213,7 +211,6 @@ class Tables:
         for column in mirrored.schema.names if columns else ():
             if column.lower() not in columns:
                 self._add_column(cursor, mirrored, column)
-        cursor.execute(f"UPDATE {self._registry} SET is_created = TRUE WHERE name = %s", (name,))
 
     def _add_column(self, cursor: Any, mirrored: MirroredTable, column: str) -> None:
         try:
@@ -227,6 +224,33 @@ class Tables:
         """A table that the sink has, or None."""
         stored = self._stored(cursor, table)
         return None if stored is None else self._mirrored(table, stored[0], stored[1])
+
+    def identity(self, cursor: Any, table: TableName) -> str | None:
+        """When a table was created, its columns and its indexes; None if there is no table. MariaDB tells
+        the number of a table only to administrators."""
+        where = "WHERE table_schema = %s AND table_name = %s"
+        of_table = (self._options.database, self._plain_name(table))
+        cursor.execute(f"SELECT create_time, engine FROM information_schema.tables {where}", of_table)
+        created = cursor.fetchone()
+        if created is None:
+            return None
+        cursor.execute(
+            "SELECT column_name, column_type, collation_name, is_nullable, extra "
+            f"FROM information_schema.columns {where} ORDER BY ordinal_position",
+            of_table,
+        )
+        columns = cursor.fetchall()
+        cursor.execute(
+            "SELECT index_name, seq_in_index, column_name, sub_part, non_unique "
+            f"FROM information_schema.statistics {where} ORDER BY index_name, seq_in_index",
+            of_table,
+        )
+        text = repr((columns, cursor.fetchall()))
+        return f"{created[0]} {created[1]} {hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}"
+
+    def has_hashes(self, cursor: Any, table: TableName) -> bool:
+        """Whether the column of hashes is there."""
+        return HASH in self._existing_columns(cursor, self._plain_name(table))
 
     def _indexed(self, field: Any) -> str | None:
         kind = _sql_type(field.dataType)
@@ -258,20 +282,19 @@ class Tables:
         )
         return {str(column).lower() for (column,) in cursor.fetchall()}
 
-    def _stored(self, cursor: Any, table: TableName) -> tuple[Any, list[str], bool] | None:
+    def _stored(self, cursor: Any, table: TableName) -> tuple[Any, list[str]] | None:
         name = self._plain_name(table)
         cursor.execute(
-            f"SELECT sink, mirrors, key_columns, schema_json, is_created FROM {self._registry} "
-            "WHERE name = %s",
+            f"SELECT sink, mirrors, key_columns, schema_json FROM {self._registry} WHERE name = %s",
             (name,),
         )
         row = cursor.fetchone()
         if row is None:
             return None
-        sink, mirrors, key, schema, is_created = row
+        sink, mirrors, key, schema = row
         if (sink, mirrors) != (self._sink, str(table)):
             raise self._name_taken(table, name)
-        return spark.StructType.fromJson(json.loads(schema)), json.loads(key), bool(is_created)
+        return spark.StructType.fromJson(json.loads(schema)), json.loads(key)
 
     def _name_taken(self, table: TableName, name: str) -> SinkError:
         return name_taken(self._sink, table, name, "database", self._options.database)

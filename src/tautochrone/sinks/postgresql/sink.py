@@ -8,6 +8,7 @@ from typing import Any
 from psycopg import sql
 
 from tautochrone.model.names import Fence, TableName
+from tautochrone.sinks.common.contents import Content
 from tautochrone.sinks.common.mirrored import HASH
 from tautochrone.sinks.common.relational import RelationalSink
 from tautochrone.sinks.postgresql.database import Database
@@ -22,7 +23,7 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
 
     def __init__(self, name: str, options: PostgresqlOptions) -> None:
         self._database = Database(name, options)
-        super().__init__(name, self._database, options.chunk_rows, "the schema")
+        super().__init__(name, self._database, options.chunk_rows, f"the schema {options.schema}")
         self._tables = Tables(name, options)
         self._sinks = sql.Identifier(options.schema, "taut_sinks")
         with self._database.transaction() as cursor:
@@ -33,25 +34,47 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
                 )
             cursor.execute(
                 self._statement(
-                    "CREATE TABLE IF NOT EXISTS {sinks} (name text PRIMARY KEY, fence bigint NOT NULL, "
-                    "published text, published_at timestamptz)"
+                    "CREATE TABLE IF NOT EXISTS {sinks} (name text PRIMARY KEY, lake text NOT NULL, "
+                    "fence bigint NOT NULL, published text, published_at timestamptz)"
                 )
-            )
-            cursor.execute(
-                self._statement("INSERT INTO {sinks} VALUES (%s, 0, NULL, NULL) ON CONFLICT DO NOTHING"),
-                (name,),
             )
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
         with self._database.transaction() as cursor:
-            self._lock(cursor, fence)
+            record = self._lock(cursor, fence).records.get(table)
+            before = self._identity(cursor, table)
             self._mirrored[table] = self._tables.ensure(cursor, table, schema, key)
+            self._identities.altered(table, record, before, self._identity(cursor, table))
 
     def _statement(self, template: str) -> sql.Composed:
         return sql.SQL(template).format(sinks=self._sinks)
 
     def _load(self, cursor: Any, table: TableName) -> MirroredTable | None:
         return self._tables.load(cursor, table)
+
+    def _lock_owners(self, cursor: Any) -> None:
+        cursor.execute(self._statement("LOCK TABLE {sinks} IN SHARE ROW EXCLUSIVE MODE"))
+
+    def _lock_table(self, cursor: Any, mirrored: MirroredTable) -> None:
+        cursor.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(mirrored.name))
+
+    def _identity(self, cursor: Any, table: TableName) -> str | None:
+        return self._tables.identity(cursor, table)
+
+    def _content(self, cursor: Any, mirrored: MirroredTable) -> Content | None:
+        if not self._tables.has_hashes(cursor, mirrored):
+            return None
+        cursor.execute(
+            sql.SQL(
+                "SELECT count(*), coalesce(sum(('x' || left({}::text, 8))::bit(32)::bigint), 0) FROM {}"
+            ).format(sql.Identifier(HASH), mirrored.name)
+        )
+        rows, total = cursor.fetchone()
+        return Content(int(rows), int(total))
+
+    def _is_empty(self, cursor: Any, mirrored: MirroredTable) -> bool:
+        cursor.execute(sql.SQL("SELECT NOT EXISTS (SELECT 1 FROM {})").format(mirrored.name))
+        return bool(cursor.fetchone()[0])
 
     # -- staging ----------------------------------------------------------------------------------
 

@@ -129,6 +129,32 @@ class Tables:
         schema = self._stored_schema(cursor, table)
         return None if schema is None else self._mirrored(table, schema, ())
 
+    def identity(self, cursor: Any, table: TableName) -> str | None:
+        """The numbers of a table and of its file, its columns and its indexes; None if there is no table. A
+        TRUNCATE, and whatever else writes a table anew, gives it another file."""
+        cursor.execute(
+            "SELECT c.oid::bigint, pg_relation_filenode(c.oid)::bigint, "
+            "(SELECT md5(string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnotnull, "
+            "col_description(a.attrelid, a.attnum)), ',' ORDER BY a.attnum)) FROM pg_attribute a "
+            "WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), "
+            "(SELECT md5(string_agg(concat_ws(' ', i.indexrelid, i.indkey, i.indisvalid), ',' "
+            "ORDER BY i.indexrelid)) FROM pg_index i WHERE i.indrelid = c.oid) "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
+            (self._options.schema, self._plain_name(table)),
+        )
+        row = cursor.fetchone()
+        return None if row is None else " ".join(map(str, row))
+
+    def has_hashes(self, cursor: Any, mirrored: MirroredTable) -> bool:
+        """Whether the column of hashes is there, as the sink created it."""
+        cursor.execute(
+            "SELECT 1 FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND attnum > 0 "
+            "AND NOT attisdropped AND atttypid = 'uuid'::regtype",
+            (mirrored.name.as_string(None), HASH),
+        )
+        return cursor.fetchone() is not None
+
     def _mirrored(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
         rows = JsonRows(self._sink, table, schema, key)
         return MirroredTable(sql.Identifier(self._options.schema, self._plain_name(table)), schema, rows)

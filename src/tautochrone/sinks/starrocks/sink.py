@@ -29,6 +29,7 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -37,9 +38,21 @@ from tautochrone.model.sink import (
     Operation,
     Published,
     Recovered,
-    RowDifference,
     TransactionId,
     TransactionState,
+    require_base,
+)
+from tautochrone.model.sink_abilities import (
+    RowDifference,
+)
+from tautochrone.sinks.common.contents import (
+    Content,
+    Identities,
+    Pointer,
+    TableRecord,
+    change_of,
+    database_taken,
+    table_changed,
 )
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
@@ -96,6 +109,8 @@ class StarrocksSink(TransactionSteps):
         self._states: dict[TransactionId, TransactionState] = {}
         self._staged: dict[TransactionId, _Staged] = {}
         self._labels = 0
+        self._lake = ""
+        self._identities = Identities()
         self._refuse_old_server()
         self._create_own_tables()
 
@@ -116,7 +131,9 @@ class StarrocksSink(TransactionSteps):
         if not database.query(statement, (options.database,)):
             database.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(options.database)}")
         self._tables.create_registry()
-        columns = f"`name` VARCHAR(190) NOT NULL, `published` {_TEXT}, `published_at` DATETIME"
+        columns = (
+            f"`name` VARCHAR(190) NOT NULL, `lake` {_TEXT}, `published` {_TEXT}, `published_at` DATETIME"
+        )
         create_primary_key_table(database, options, "taut_sinks", columns, ["name"])
         columns = f"`sink` VARCHAR(190) NOT NULL, `fence` BIGINT NOT NULL, `labels` {_TEXT}"
         create_primary_key_table(database, options, "taut_fences", columns, ["sink", "fence"])
@@ -128,11 +145,48 @@ class StarrocksSink(TransactionSteps):
     # -- owners and the pointer -------------------------------------------------------------------
 
     def published(self) -> Published | None:
+        return self._read_pointer().published
+
+    def _read_pointer(self) -> Pointer:
         rows = self._database.query(f"SELECT `published` FROM {self._sinks} WHERE `name` = %s", (self.name,))
-        if not rows or rows[0][0] is None:
-            return None
-        intent = Intent.from_json(json.loads(rows[0][0]))
-        return Published(transaction=intent.transaction, versions=intent.versions)
+        return Pointer.parse(rows[0][0] if rows else None)
+
+    def claim(self, lake: str) -> None:
+        self._lake = lake
+        owners = self._owners()
+        if not owners:
+            statement = f"INSERT INTO {self._sinks} (`name`, `lake`) VALUES (%s, %s)"
+            self._database.execute(statement, (self.name, lake))
+            # Another sink may have written its row meanwhile. Then both are refused, the next run is not.
+            owners = self._owners()
+            if len(owners) > 1:
+                statement = f"DELETE FROM {self._sinks} WHERE `name` = %s"
+                self._database.execute(statement, (self.name,))
+        others = [owner for owner in owners if owner != (self.name, lake)]
+        if others:
+            raise database_taken(self.name, lake, f"the database {self._options.database}", others)
+
+    def _owners(self) -> list[tuple[str, str]]:
+        rows = self._database.query(f"SELECT `name`, `lake` FROM {self._sinks}")
+        return [(str(name), str(lake)) for name, lake in rows]
+
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
+        records = self._read_pointer().records
+        changes = {table: self._change(table, records.get(table), max_rows) for table in tables}
+        return {table: change for table, change in changes.items() if change is not None}
+
+    def _change(self, table: TableName, record: TableRecord | None, max_rows: int | None) -> Reason | None:
+        identity = self._tables.identity(table)
+        change = change_of(
+            record,
+            identity,
+            max_rows,
+            lambda: self._tables.is_empty(table),
+            lambda: self._tables.content(table),
+        )
+        if change is None:
+            self._identities.compared(table, record, identity)
+        return change
 
     def highest_fence(self) -> Fence:
         statement = f"SELECT MAX(`fence`) FROM {self._fences} WHERE `sink` = %s"
@@ -172,7 +226,9 @@ class StarrocksSink(TransactionSteps):
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
         self._require(fence)
+        record, before = self._read_pointer().records.get(table), self._tables.identity(table)
         self._mirrored[table] = self._tables.ensure(table, schema, key)
+        self._identities.altered(table, record, before, self._tables.identity(table))
 
     def _table(self, table: TableName) -> MirroredTable:
         if table not in self._mirrored:
@@ -184,6 +240,7 @@ class StarrocksSink(TransactionSteps):
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        require_base(intent, self.published())
         self._states = {key: old for key, old in self._states.items() if old in _OPEN}
         self._states[transaction] = state
         self._staged.setdefault(transaction, _Staged(intent))
@@ -208,6 +265,7 @@ class StarrocksSink(TransactionSteps):
             for number, rows in enumerate(spool.chunks())
         }
         same_content(self.name, chunks, arrived)
+        records = self._new_records(staged)
         changes = [
             (self._table(table), operations(self._database, self._table(table), spool))
             for table, spool in staged.spools.items()
@@ -217,7 +275,7 @@ class StarrocksSink(TransactionSteps):
             for mirrored, rows in changes:
                 for body in load_bodies(rows, self._options.chunk_rows):
                     self._client.load(label, mirrored.plain_name, body)
-            self._client.load(label, "taut_sinks", self._pointer(staged.intent))
+            self._client.load(label, "taut_sinks", self._pointer(Pointer(staged.intent, records)))
             self._client.prepare(label)
         except BaseException:
             # The next try has a label of its own, so it does not depend on this rollback.
@@ -228,7 +286,10 @@ class StarrocksSink(TransactionSteps):
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
         self._next(Operation.COMMIT, transaction, fence)
-        if self._state(transaction) is not _S.COMMITTED:
+        state = self._state(transaction)
+        if state is not _S.COMMITTED:
+            if state is _S.PREPARED:
+                self._new_records(self._staged[transaction])
             self._states[transaction] = _S.COMMITTING
             self._commit(transaction, fence)
         self._states[transaction] = _S.COMMITTED
@@ -266,10 +327,38 @@ class StarrocksSink(TransactionSteps):
         self._client.begin(label, "taut_sinks")
         return label
 
-    def _pointer(self, intent: Intent) -> bytes:
+    def _new_records(self, staged: _Staged) -> dict[TableName, TableRecord]:
+        """What the tables must hold after this transaction.
+
+        Raises:
+            SinkError: `SINK_BASE_CHANGED`.
+        """
+        pointer, intent = self._read_pointer(), staged.intent
+        require_base(intent, pointer.published)
+        new_records: dict[TableName, TableRecord] = {}
+        for table in dict.fromkeys((*intent.versions, *staged.spools)):
+            identity, record = self._tables.identity(table), pointer.records.get(table)
+            if identity is None:
+                raise table_changed(self.name, table)
+            content = Content()
+            if table not in intent.replaced:
+                content = Content() if record is None else record.content
+                is_same = record is None or self._identities.is_same(table, record, identity)
+                if not is_same or self._tables.is_empty(table) is (content.rows > 0):
+                    raise table_changed(self.name, table)
+            spool = staged.spools.get(table)
+            if spool is not None:
+                for rows in spool.chunks():
+                    for row in rows:
+                        content += Content(row.sign, row.sign * int(row.hash[:8], 16))
+            new_records[table] = TableRecord(identity, content)
+        return new_records
+
+    def _pointer(self, pointer: Pointer) -> bytes:
         row = {
             "name": self.name,
-            "published": to_text(intent.as_json()),
+            "lake": self._lake,
+            "published": pointer.text(),
             "published_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
             OPERATION: 0,
         }

@@ -6,6 +6,7 @@ and what lacks is created then, again if the process died in between.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -17,6 +18,7 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.contents import Content
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
@@ -31,7 +33,6 @@ from tautochrone.sinks.common.mirrored import (
     require_same_key,
     row_hash,
     sql_type,
-    table_dropped,
     table_missing,
     unsupported_number,
 )
@@ -166,7 +167,7 @@ class Tables:
 
         Raises:
             SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
-                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`, `SINK_ROW_MISSING`.
+                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`.
         """
         mirrored = self._mirrored(table, schema, key)
         self._refuse_reserved_columns(table, schema)
@@ -176,12 +177,10 @@ class Tables:
             if columns:
                 raise self._name_taken(table, mirrored.plain_name)
         else:
-            stored_schema, stored_key, is_created = stored
+            stored_schema, stored_key, _ = stored
             container = f"the database {self._options.database}"
             refuse_changed_columns(self._sink, table, stored_schema, schema, container)
             require_same_key(self._sink, table, stored_key, mirrored.rows.key, container)
-            if is_created and not columns:
-                raise table_dropped(self._sink, table, container)
         is_complete = all(name.lower() in columns for name in schema.names) and bool(columns)
         if stored is None or not is_complete or stored[0] != schema or not stored[2]:
             self._register(table, mirrored, is_created=stored is not None and stored[2])
@@ -199,6 +198,38 @@ class Tables:
         if stored is None:
             raise table_missing(self._sink, table)
         return self._mirrored(table, stored[0], stored[1])
+
+    def identity(self, table: TableName) -> str | None:
+        """StarRocks's number of a table, and its columns; None if there is no table."""
+        where = "WHERE table_schema = %s AND table_name = %s"
+        of_table = (self._options.database, self._plain_name(table))
+        columns = self._database.query(
+            f"SELECT column_name, column_type FROM information_schema.columns {where} ORDER BY column_name",
+            of_table,
+        )
+        if not columns:
+            return None
+        numbers = self._database.query(
+            f"SELECT table_id FROM information_schema.tables_config {where}", of_table
+        )
+        text = repr([tuple(map(str, column)) for column in columns])
+        digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+        return f"{numbers[0][0] if numbers else ''} {digest}"
+
+    def content(self, table: TableName) -> Content | None:
+        """The rows of a table; None if it has no hashes."""
+        name = self._plain_name(table)
+        if not {HASH, KEY} <= self._existing_columns(name):
+            return None
+        ((rows, total),) = self._database.query(
+            f"SELECT COUNT(*), SUM(CAST(CONV(SUBSTR({quoted(HASH)}, 1, 8), 16, 10) AS BIGINT)) "
+            f"FROM {quoted(self._options.database, name)}"
+        )
+        return Content(int(rows), int(total or 0))
+
+    def is_empty(self, table: TableName) -> bool:
+        name = quoted(self._options.database, self._plain_name(table))
+        return not self._database.query(f"SELECT 1 FROM {name} LIMIT 1")
 
     def _register(self, table: TableName, mirrored: MirroredTable, *, is_created: bool) -> None:
         # An INSERT into a Primary Key table replaces the row with this key.
