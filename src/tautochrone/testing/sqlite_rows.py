@@ -9,12 +9,13 @@ from typing import Any
 
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest
+from tautochrone.sinks.common.names import NameRules, mirror_name
 
 __all__ = ["encoded", "plain_name", "quoted", "row_digest", "sql_name", "sql_text"]
 
 
 def plain_name(table: TableName) -> str:
-    return "__".join((*table.namespace, table.table))
+    return mirror_name(table, NameRules(longest=1000, folds_case=True))
 
 
 def sql_name(table: TableName) -> str:

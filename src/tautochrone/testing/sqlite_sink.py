@@ -1,6 +1,6 @@
 """A sink over one SQLite file: the port's smallest complete adapter, and the one that the tests deliver to.
 
-Tables are SQLite tables of the same name (dots become `__`), read by any SQLite client. Beside them are
+Tables are SQLite tables (see `sinks.common.names`), read by any SQLite client. Beside them are
 `taut_pointer` (what is published), `taut_transactions` and `taut_staged`. Importing this module registers the
 format `toy-sqlite`, with the option `path`.
 

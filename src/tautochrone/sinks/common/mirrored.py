@@ -19,7 +19,6 @@ __all__ = [
     "database_time",
     "from_json",
     "key_hash",
-    "mirror_name",
     "name_taken",
     "refuse_changed_columns",
     "refuse_reserved_columns",
@@ -85,12 +84,6 @@ def from_json(value: Any, spark_type: Any) -> Any:
         return {field.name: from_json(value[field.name], field.dataType) for field in spark_type.fields}
     is_float = isinstance(spark_type, (spark.FloatType, spark.DoubleType))
     return float(value) if is_float and isinstance(value, int) else value
-
-
-def mirror_name(table: TableName) -> str:
-    """The name of a table in a sink: `database__table`, without the database `default`."""
-    namespace = () if table.namespace == ("default",) else table.namespace
-    return "__".join((*namespace, table.table))
 
 
 def refuse_reserved_columns(sink: str, table: TableName, schema: Any) -> None:

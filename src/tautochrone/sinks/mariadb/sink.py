@@ -30,6 +30,8 @@ class MariadbSink(RelationalSink[MirroredTable]):
         super().__init__(name, self._database, options.chunk_rows, f"the database {options.database}")
         self._tables = Tables(name, options)
         with self._database.autocommit() as cursor:
+            cursor.execute("SELECT @@lower_case_table_names")
+            self._tables.folds_case = int(cursor.fetchone()[0]) != 0
             self._create_own_tables(cursor)
 
     def _create_own_tables(self, cursor: Any) -> None:

@@ -26,7 +26,6 @@ from tautochrone.sinks.common.mirrored import (
     database_time,
     from_json,
     key_hash,
-    mirror_name,
     name_taken,
     refuse_changed_columns,
     refuse_reserved_columns,
@@ -35,6 +34,7 @@ from tautochrone.sinks.common.mirrored import (
     sql_type,
     unsupported_number,
 )
+from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.mariadb.database import quoted
 from tautochrone.sinks.mariadb.options import MariadbOptions
@@ -42,6 +42,9 @@ from tautochrone.sinks.mariadb.options import MariadbOptions
 __all__ = ["MirroredTable", "Tables"]
 
 _MAX_NAME = 64
+_MAX_NAME_BEYOND_ASCII = 48
+"""A table is a file: other characters take up to five bytes of its name, which has 255 at most."""
+_REFUSED = r"[\x00-\x1f/\\.#]|[^\x00-\uffff]|\s$"
 _INDEXED_CHARACTERS = 190
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _TYPES: dict[type, str] = {
@@ -148,6 +151,8 @@ class Tables:
         self._sink = sink
         self._options = options
         self._registry = quoted(options.database, "taut_tables")
+        self.folds_case = False
+        """Whether the server takes names of tables that differ in case only for the same."""
 
     def create_registry(self, cursor: Any) -> None:
         cursor.execute(
@@ -265,15 +270,9 @@ class Tables:
         return MirroredTable(self._sink, table, name, schema, rows)
 
     def _plain_name(self, table: TableName) -> str:
-        name = mirror_name(table)
-        if len(name) > _MAX_NAME:
-            raise SinkError(
-                "SINK_OPTION_INVALID",
-                f"Sink {self._sink}: the name {name} has more than {_MAX_NAME} characters",
-                hint="Rename the dataset.",
-                sqlstate="42622",
-            )
-        return name
+        is_ascii = table.table.isascii() and all(map(str.isascii, table.namespace))
+        longest = _MAX_NAME if is_ascii else _MAX_NAME_BEYOND_ASCII
+        return mirror_name(table, NameRules(longest=longest, refused=_REFUSED, folds_case=self.folds_case))
 
     def _existing_columns(self, cursor: Any, name: str) -> set[str]:
         cursor.execute(

@@ -11,25 +11,26 @@ from typing import Any
 from psycopg import sql
 from pyspark.sql import types as spark
 
-from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     from_json,
-    mirror_name,
     name_taken,
     refuse_changed_columns,
     refuse_reserved_columns,
     row_hash,
     sql_type,
 )
+from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
 __all__ = ["MirroredTable", "Tables"]
 
 _MAX_NAME_BYTES = 63
+"""PostgreSQL cuts longer names: two could become the same one."""
+_NAMES = NameRules(longest=_MAX_NAME_BYTES, in_bytes=True)
 _TYPES: dict[type, str] = {
     spark.BooleanType: "boolean",
     spark.ByteType: "smallint",
@@ -99,7 +100,6 @@ class Tables:
     def __init__(self, sink: str, options: PostgresqlOptions) -> None:
         self._sink = sink
         self._options = options
-        self._comment = f"mirrored by tautochrone, sink {sink}"
 
     def ensure(self, cursor: Any, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
         """Create the table, or add the columns that it lacks.
@@ -112,7 +112,7 @@ class Tables:
         refuse_reserved_columns(self._sink, table, schema)
         existing = self._stored_schema(cursor, table)
         if existing is None:
-            self._create(cursor, mirrored)
+            self._create(cursor, table, mirrored)
         else:
             refuse_changed_columns(self._sink, table, existing, schema, f"the schema {self._options.schema}")
         stored = () if existing is None else existing.names
@@ -160,22 +160,16 @@ class Tables:
         return MirroredTable(sql.Identifier(self._options.schema, self._plain_name(table)), schema, rows)
 
     def _plain_name(self, table: TableName) -> str:
-        name = mirror_name(table)
-        if len(name.encode()) > _MAX_NAME_BYTES:
-            # PostgreSQL cuts longer names: two tables could get the same one.
-            raise SinkError(
-                "SINK_OPTION_INVALID",
-                f"Sink {self._sink}: the name {name} has more than {_MAX_NAME_BYTES} bytes",
-                hint="Rename the dataset.",
-                sqlstate="42622",
-            )
-        return name
+        return mirror_name(table, _NAMES)
 
-    def _create(self, cursor: Any, mirrored: MirroredTable) -> None:
+    def _comment(self, table: TableName) -> str:
+        return f"mirrored by tautochrone, sink {self._sink}, from {table}"
+
+    def _create(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
         statement = sql.SQL("CREATE TABLE {} ({} uuid NOT NULL)")
         cursor.execute(statement.format(mirrored.name, sql.Identifier(HASH)))
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
-        cursor.execute(comment.format(mirrored.name, sql.Literal(self._comment)))
+        cursor.execute(comment.format(mirrored.name, sql.Literal(self._comment(table))))
 
     def _create_index(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> None:
         if columns:
@@ -201,7 +195,7 @@ class Tables:
         if described is None:
             return None
         oid, comment = described
-        if comment != self._comment:
+        if comment != self._comment(table):
             raise name_taken(self._sink, table, plain, "schema", self._options.schema)
         cursor.execute(
             "SELECT attname, col_description(attrelid, attnum) FROM pg_attribute "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from tautochrone.sinks.common.mirrored import (
     database_time,
     from_json,
     key_hash,
-    mirror_name,
     name_taken,
     refuse_changed_columns,
     refuse_reserved_columns,
@@ -36,6 +34,7 @@ from tautochrone.sinks.common.mirrored import (
     table_missing,
     unsupported_number,
 )
+from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
 from tautochrone.sinks.starrocks.options import StarrocksOptions
@@ -45,7 +44,7 @@ __all__ = ["OPERATION", "MirroredTable", "Tables", "create_primary_key_table"]
 
 OPERATION = "__op"
 """StarRocks's name for what a loaded row does."""
-_MAX_NAME = 64
+_NAMES = NameRules(longest=64, refused=r"^[0-9]|[^A-Za-z0-9_]")
 _TEXT = "VARCHAR(1048576)"
 _TYPES: dict[type, str] = {
     spark.BooleanType: "BOOLEAN",
@@ -279,16 +278,7 @@ class Tables:
         return MirroredTable(self._sink, table, plain_name, name, schema, rows)
 
     def _plain_name(self, table: TableName) -> str:
-        name = mirror_name(table)
-        if len(name) > _MAX_NAME or not re.fullmatch(r"[A-Za-z0-9_]+", name):
-            raise SinkError(
-                "SINK_OPTION_INVALID",
-                f"Sink {self._sink}: the name {name} is no name of at most {_MAX_NAME} letters, digits and "
-                "underscores",
-                hint="Rename the dataset.",
-                sqlstate="42622",
-            )
-        return name
+        return mirror_name(table, _NAMES)
 
     def _refuse_reserved_columns(self, table: TableName, schema: Any) -> None:
         refuse_reserved_columns(self._sink, table, schema)
