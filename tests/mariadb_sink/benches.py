@@ -10,7 +10,7 @@ from tests.sinks.benches import LosesAnswers, SparkBench
 
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.common.mirrored import mirror_name
+from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.mariadb.database import quoted
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
@@ -52,7 +52,7 @@ class MariadbBench(SparkBench):
         return sink
 
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
-        name = quoted(self.database, mirror_name(table))
+        name = quoted(self.database, mirror_name(table, NameRules(longest=64)))
         return self.query(f"SELECT {', '.join(map(quoted, self.columns))} FROM {name}")
 
     def query(self, statement: str) -> Sequence[tuple[Any, ...]]:

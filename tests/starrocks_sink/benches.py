@@ -13,7 +13,7 @@ from tests.starrocks_sink.fake_server import FakeDatabase, server
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Operation, Sink
-from tautochrone.sinks.common.mirrored import mirror_name
+from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.starrocks.client import TransactionClient
 from tautochrone.sinks.starrocks.database import quoted
 from tautochrone.sinks.starrocks.options import starrocks_options
@@ -52,7 +52,7 @@ class StarrocksBench(SparkBench):
         return sink
 
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
-        name = quoted(self.database.name, mirror_name(table))
+        name = quoted(self.database.name, mirror_name(table, NameRules(longest=64)))
         return self.database.query(f"SELECT {', '.join(map(quoted, self.columns))} FROM {name}")
 
     def break_during(self, operation: Operation) -> type[Exception] | None:
