@@ -1,7 +1,7 @@
 """The first copy of a table: ranges of its key, each read in a snapshot of its own.
 
-A chunk is a range of the first key column (see `capture.chunks`); a bound is a text, of binary keys their
-hexadecimal digits.
+A chunk is a range of the first key column (see `capture.chunks`); a bound is a text, of texts and binaries
+the hexadecimal digits of their bytes.
 
 The position of a snapshot is a lower bound of what a snapshot sees: every transaction that the log has before
 it is visible. Events behind it count, and they are whole rows, so to apply one that was visible already
@@ -23,9 +23,8 @@ from tautochrone.sources.capture.copied_rows import ChunkRows, log_batches
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.mysql.binlog import point_of
+from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
 from tautochrone.sources.mysql.connection import (
-    Address,
-    connect,
     explained,
     fetch,
     fetch_one,
@@ -35,7 +34,14 @@ from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.result_rows import columns_of_rows
 from tautochrone.sources.mysql.server import instance_of, log_end
 from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
-from tautochrone.sources.mysql.types import copy_sql
+from tautochrone.sources.mysql.texts import (
+    UndecodableValueError,
+    charset_of,
+    decoded,
+    not_decodable,
+    shown_bytes,
+)
+from tautochrone.sources.mysql.types import TEXTS, copy_sql
 
 __all__ = ["CHUNK_BYTES", "TEXT_FORMAT", "ChunkReader", "chunks_of", "copy_chunk"]
 
@@ -73,11 +79,11 @@ def _walked_bounds(connection: Any, table: CapturedTable, key: Column, rows: int
     """Every so many rows a key, along the index."""
     bounds: list[str] = []
     name = quoted_name(key.name)
+    bound_sql = f"HEX({name})" if key.data_type in TEXTS else copy_sql(key)
     while True:
         condition = f"WHERE {_compared(key, '>', bounds[-1])}" if bounds else ""
         query = (
-            f"SELECT {copy_sql(key)} FROM {table.identifier} {condition} "
-            f"ORDER BY {name} LIMIT 1 OFFSET {rows}"
+            f"SELECT {bound_sql} FROM {table.identifier} {condition} ORDER BY {name} LIMIT 1 OFFSET {rows}"
         )
         next_key = fetch(connection, query)
         if not next_key:
@@ -89,16 +95,23 @@ def _compared(key: Column, comparison: str, bound: str) -> str:
     value = text_literal(bound)
     if key.data_type in ("binary", "varbinary"):
         value = f"UNHEX({value})"
+    elif key.data_type in TEXTS:
+        value = f"_{charset_of(key)} X{value}"
     return f"{quoted_name(key.name)} {comparison} {value}"
 
 
-def copy_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int = 0) -> tuple[pa.Table, int]:
+def copy_chunk(
+    connection: Any, charsets: Charsets, table: CapturedTable, chunk: str, shift: int = 0
+) -> tuple[pa.Table, int]:
     """The rows of a chunk, and the end of the log after they were read.
 
     Args:
         shift: what is added to points of the log.
+
+    Raises:
+        IngestError: `CAPTURED_TEXT_NOT_DECODABLE`.
     """
-    parts = _read_chunk(connection, table, chunk, shift)
+    parts = _read_chunk(connection, charsets, table, chunk, shift)
     rows = pa.Table.from_batches(log_batches(parts), ARROW_SCHEMA)
     return rows, point_of(*log_end(connection)) + shift
 
@@ -108,12 +121,13 @@ class ChunkReader:
     """Reads the chunk with a number by a connection of its own: see `capture.copy_job`.
 
     Attributes:
+        charsets: of the server, with a way to connect to it.
         instance: the server that the driver is connected to, see `server.instance_of`.
         shift: what is added to points of the log.
     """
 
     capture: str
-    address: Address
+    charsets: Charsets
     chunks: tuple[tuple[CapturedTable, str], ...]
     instance: str
     shift: int = 0
@@ -121,7 +135,7 @@ class ChunkReader:
     def __call__(self, number: int) -> Iterator[ChunkRows]:
         table, chunk = self.chunks[number]
         with explained(self.capture):
-            connection = connect(self.address)
+            connection = self.charsets.connect()
             try:
                 if instance_of(connection) != self.instance:
                     raise IngestError(
@@ -129,12 +143,14 @@ class ChunkReader:
                         f"The url of the capture {self.capture} leads to another server than before",
                         hint="the copy goes on when it leads back, or copy the database again",
                     )
-                yield from _read_chunk(connection, table, chunk, self.shift)
+                yield from _read_chunk(connection, self.charsets, table, chunk, self.shift)
             finally:
                 connection._force_close()  # noqa: SLF001
 
 
-def _read_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int) -> Iterator[ChunkRows]:
+def _read_chunk(
+    connection: Any, charsets: Charsets, table: CapturedTable, chunk: str, shift: int
+) -> Iterator[ChunkRows]:
     """The rows of a chunk. After an error the connection is of no use."""
     parsed = parse_chunk(chunk)
     key = next(column for column in table.logged if column.name == table.keys[0])
@@ -146,9 +162,39 @@ def _read_chunk(connection: Any, table: CapturedTable, chunk: str, shift: int) -
     names = [column.name for column in table.columns]
     for texts in columns_of_rows(connection, query):
         snapshots = pa.repeat(seen, len(texts[0]))
-        columns = dict(zip(names, texts, strict=True))
+        columns = _decoded(charsets, table, dict(zip(names, texts, strict=True)))
         yield ChunkRows(table.name, columns, snapshots, bound, parsed.planned, TEXT_FORMAT)
     connection.query("ROLLBACK")
+
+
+def _decoded(
+    charsets: Charsets, table: CapturedTable, columns: Mapping[str, pa.Array]
+) -> dict[str, pa.Array]:
+    """
+    Args:
+        columns: as `copy_sql` has them.
+    """
+    texts = dict(columns)
+    for column in table.columns:
+        if column.data_type in TEXTS:
+            charset, as_key = charsets[charset_of(column)], column.name in table.keys
+            try:
+                texts[column.name] = decoded(columns[column.name], charset, as_key=as_key)
+            except UndecodableValueError as error:
+                key = [_key_value(charsets, table, columns, name, error.row) for name in table.keys]
+                raise not_decodable(table, column, key, error) from error
+    return texts
+
+
+def _key_value(
+    charsets: Charsets, table: CapturedTable, columns: Mapping[str, pa.Array], name: str, row: int
+) -> str:
+    data: bytes = columns[name].slice(row, 1).cast(pa.binary())[0].as_py()
+    column = next(column for column in table.columns if column.name == name)
+    try:
+        return charsets.decode(charset_of(column), data)
+    except UndecodableError:
+        return shown_bytes(data)
 
 
 def _conditions(key: Column, bounds: Mapping[str, str]) -> Iterator[str]:

@@ -36,6 +36,7 @@ from tautochrone.sources.capture.net_rows import NetsByKey
 from tautochrone.sources.capture.new_tables import NewTables
 from tautochrone.sources.mysql.binlog import dump, point_of
 from tautochrone.sources.mysql.bulk import CHUNK_BYTES, TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
+from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.connection import connect, explained, fetch
 from tautochrone.sources.mysql.continuity import SameLog, log_lost
 from tautochrone.sources.mysql.flavors import file_identity, flavor_of, last_mark
@@ -98,6 +99,8 @@ class MySQLChangeLog(NetsByKey):
         """As the log has them behind the position, perhaps without the last columns that they have now."""
         self._lake_columns: dict[str, frozenset[str]] = {}  # in lower case
         self._connection: Any = None
+        self._connect = partial(connect, capture.address)
+        self._charsets = Charsets(self._connect)
         self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
         self._same_log = SameLog(self._connect, capture.name, self.name)
         self._cascades: Mapping[str, Sequence[Cascade]] | None = None
@@ -345,6 +348,7 @@ class MySQLChangeLog(NetsByKey):
         """By a connection of its own, which the server closes after it."""
         flavor = flavor_of(connection)
         reader = LogReader(
+            charsets=self._charsets,
             tables={name: (table, since_when(after, name)) for name, table in self._tables.items()},
             file=after.marker[FILE],
             file_ids={after.marker[FILE]: after.marker[FILE_ID]},
@@ -357,7 +361,7 @@ class MySQLChangeLog(NetsByKey):
             cascades=self._cascades_by_parent(connection),
             passes_over=self._passes_over(),
         )
-        log = connect(self._capture.address)
+        log = self._connect()
         try:
             # The address may lead to another server since `connection` was opened.
             if flavor.log_name(log) != server_of(after):
@@ -391,16 +395,12 @@ class MySQLChangeLog(NetsByKey):
             )
         return self._cascades
 
-    def _connect(self) -> Any:
-        return connect(self._capture.address)
-
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
-        table = self._tables[relation]
-        return self._ask(
-            lambda connection: copy_chunk(
-                self._same_log.checked(connection), table, chunk, self._same_log.shift
-            )
-        )
+        return self._ask(lambda it: self._read_chunk(it, self._tables[relation], chunk))
+
+    def _read_chunk(self, connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
+        shift = self._same_log.shift
+        return copy_chunk(self._same_log.checked(connection), self._charsets, table, chunk, shift)
 
     def _chunks(self, connection: Any, table: CapturedTable) -> tuple[str, ...]:
         return chunks_of(connection, table, self._capture.copy_tasks)
@@ -426,7 +426,7 @@ class MySQLChangeLog(NetsByKey):
             self._capture.name,
             len(tables),
             self._capture.copy_tasks,
-            ChunkReader(self._capture.name, self._capture.address, tables, server, self._same_log.shift),
+            ChunkReader(self._capture.name, self._charsets, tables, server, self._same_log.shift),
             stage,
             lambda: self._ask(lambda connection: self._check_readable(connection, tables)),
             "mysql",
@@ -482,7 +482,7 @@ class MySQLChangeLog(NetsByKey):
         try:
             with explained(self._capture.name):
                 if self._connection is None:
-                    self._connection = connect(self._capture.address)
+                    self._connection = self._connect()
                 return question(self._connection)
         except Exception:
             self.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, identity_of, rows_body
+from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.continuity import log_lost, other_file
 from tautochrone.sources.mysql.flavors import LAST, Flavor, mark_of
 from tautochrone.sources.mysql.foreign_keys import Cascade
@@ -85,6 +87,7 @@ class LogReader:
         committed_s: when the newest transaction with rows was committed, by the database's clock.
     """
 
+    charsets: Charsets
     flavor: Flavor
     tables: Mapping[str, tuple[CapturedTable, int]]
     file: str
@@ -227,7 +230,7 @@ class LogReader:
                 f"binlog_row_image",
                 hint=f"SET GLOBAL binlog_row_image = 'FULL', no session may change it; {_AGAIN}",
             )
-        differ = _differ if is_new else _may_differ
+        differ = partial(_differ, self.charsets) if is_new else _may_differ
         relations = {
             name
             for cascade in cascades
@@ -308,7 +311,9 @@ class LogReader:
                     self.rows += 1
                     continue
                 operation = next(name for kinds, name in _OPERATIONS if kind in kinds)
-                events = self._events.setdefault((layout, operation), RowEvents(table, layout, operation))
+                events = self._events.setdefault(
+                    (layout, operation), RowEvents(self.charsets, table, layout, operation)
+                )
                 events.images.append(images)
                 events.numbers.append(number)
                 events.points.append(point)
@@ -335,10 +340,12 @@ def _check_layout(table: CapturedTable, layout: TableMap) -> None:
         raise table_changed(table.name, "was changed")
 
 
-def _differ(table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]) -> bool:
+def _differ(
+    charsets: Charsets, table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]
+) -> bool:
     """Whether an update changes a value in these columns."""
     # An update of a key becomes a delete and an insert.
-    events = RowEvents(replace(table, keys=columns), layout, "update", [images], [0], [0], [0])
+    events = RowEvents(charsets, replace(table, keys=columns), layout, "update", [images], [0], [0], [0])
     return "delete" in log_rows(events)["operation"].to_pylist()
 
 

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import TableMap
-from tautochrone.sources.mysql.tables import CapturedTable
+from tautochrone.sources.mysql.charsets import Charsets
+from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.sources.mysql.texts import UndecodableValueError, not_decodable, shown_bytes
 from tautochrone.sources.mysql.values import PADDING, Cells, decimal_bytes, text_of
 
 __all__ = ["LAST_SEQUENCE", "LOGGED_TYPES", "RowEvents", "changed_types", "log_rows", "truncate_row"]
@@ -39,6 +41,7 @@ class RowEvents:
         points, timestamps: of each event's transaction.
     """
 
+    charsets: Charsets
     table: CapturedTable
     layout: TableMap
     operation: str
@@ -65,7 +68,11 @@ class _Images:
 
 
 def log_rows(events: RowEvents) -> pa.Table:
-    """Rows of the log table, with `sequence` in the order of the log; not sorted."""
+    """Rows of the log table, with `sequence` in the order of the log; not sorted.
+
+    Raises:
+        IngestError: `CAPTURED_TEXT_NOT_DECODABLE`.
+    """
     lengths = np.fromiter(map(len, events.images), np.int64, len(events.images))
     ends: Integers = np.cumsum(lengths)
     positions: Integers = ends - lengths
@@ -146,6 +153,7 @@ def truncate_row(relation: str, point: int, timestamp: int | None, sequence: int
 class _Writer:
     def __init__(self, events: RowEvents, buffer: Bytes, event: Integers, sequence: Integers) -> None:
         self._table, self._layout, self._buffer = events.table, events.layout, buffer
+        self._charsets = events.charsets
         self._points = np.array(events.points)[event]
         self._timestamps = np.array(events.timestamps)[event] * 1_000_000
         self._sequence = sequence
@@ -169,6 +177,18 @@ class _Writer:
         )
 
     def _texts(self, images: _Images, number: int) -> pa.Array:
+        """
+        Raises:
+            IngestError: `CAPTURED_TEXT_NOT_DECODABLE`.
+        """
+        column = self._table.logged[number]
+        try:
+            return self._texts_of(column, images, number)
+        except UndecodableValueError as error:
+            key = self._key(images.at(np.array([error.row])))
+            raise not_decodable(self._table, column, key, error) from error
+
+    def _texts_of(self, column: Column, images: _Images, number: int) -> pa.Array:
         cells = Cells(
             self._buffer,
             self._layout.metadata[number],
@@ -176,7 +196,18 @@ class _Writer:
             images.lengths[:, number],
             images.is_null[:, number],
         )
-        return text_of(self._table.logged[number], cells)
+        return text_of(column, cells, self._charsets, as_key=column.name in self._table.keys)
+
+    def _key(self, row: _Images) -> list[str | None]:
+        columns = {column.name: (number, column) for number, column in enumerate(self._table.logged)}
+        values: list[str | None] = []
+        for name in self._table.keys:
+            number, column = columns[name]
+            try:
+                values.append(self._texts_of(column, row, number)[0].as_py())
+            except UndecodableValueError as error:
+                values.append(shown_bytes(error.data))
+        return values
 
     def _maps(self, images: _Images) -> pa.Array:
         """name → text of each column that the lake's table has."""

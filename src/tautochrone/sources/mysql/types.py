@@ -23,7 +23,7 @@ from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
 __all__ = [
     "BINARIES",
     "BINLOG_TYPES",
-    "CHARSETS",
+    "TEXTS",
     "copy_sql",
     "invalid_value_sql",
     "lake_type",
@@ -46,7 +46,8 @@ _GEOMETRIES = (
 )
 BINARIES = frozenset((*_BINARY_STRINGS, *_BLOBS, *_GEOMETRIES))
 _BLOB_TEXTS = ("tinytext", "text", "mediumtext", "longtext")
-_TEXTS = ("char", "varchar", *_BLOB_TEXTS, "enum", "set")
+TEXTS = frozenset(("char", "varchar", *_BLOB_TEXTS, "enum", "set"))
+"""Types that have a character set."""
 _SIGNED = {
     "tinyint": ("TINYINT", "SMALLINT"),
     "smallint": ("SMALLINT", "INT"),
@@ -90,39 +91,8 @@ BINLOG_TYPES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_GEOMETRIES, (252, 255)),
 }
 """By `DATA_TYPE`: the number of the type in the log's table maps."""
-CHARSETS = {
-    "utf8mb4": None,
-    "utf8mb3": None,
-    "utf8": None,
-    "ascii": None,
-    "latin1": "cp1252",
-    "latin2": "iso8859-2",
-    "latin5": "iso8859-9",
-    "latin7": "iso8859-13",
-    "greek": "iso8859-7",
-    "hebrew": "iso8859-8",
-    "cp1250": "cp1250",
-    "cp1251": "cp1251",
-    "cp1256": "cp1256",
-    "cp1257": "cp1257",
-    "cp850": "cp850",
-    "cp852": "cp852",
-    "cp866": "cp866",
-    "koi8r": "koi8-r",
-    "koi8u": "koi8-u",
-    "ucs2": "utf-16-be",
-    "utf16": "utf-16-be",
-    "utf16le": "utf-16-le",
-    "utf32": "utf-32-be",
-    "gbk": "gbk",
-    "gb2312": "gb2312",
-    "big5": "big5",
-    "sjis": "shift_jis",
-    "cp932": "cp932",
-    "ujis": "euc_jp",
-    "euckr": "euc_kr",
-}
-"""Python's codec of a character set; None: its bytes are UTF-8."""
+_FILE_NAMES = "filename"
+"""A character set that MariaDB does not show, whose characters it writes as `@0041`."""
 
 
 def lake_type(column: Column) -> str:
@@ -151,7 +121,7 @@ def require_known_types(table: CapturedTable, capture: str) -> None:
         problem = ""
         if column.data_type not in BINLOG_TYPES or "/*" in column.column_type:
             problem = f"type {column.column_type}"
-        elif column.data_type in _TEXTS and column.charset not in CHARSETS:
+        elif column.data_type in TEXTS and column.charset == _FILE_NAMES:
             problem = f"character set {column.charset}"
         if problem:
             raise DefinitionError(
@@ -163,8 +133,11 @@ def require_known_types(table: CapturedTable, capture: str) -> None:
 
 
 def copy_sql(column: Column) -> str:
-    """SQL in the database that prints a value as the log's decoder does."""
+    """SQL in the database that prints a value as the log's decoder does; texts in their own bytes, which are
+    decoded as those of the log are."""
     name = quoted_name(column.name)
+    if column.data_type in TEXTS:
+        return f"CAST({name} AS BINARY)"
     if column.data_type in BINARIES:
         return f"HEX({name})"
     if column.data_type in ("bit", "year"):

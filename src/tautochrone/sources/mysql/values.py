@@ -6,7 +6,6 @@ bit, decimals in groups of nine digits.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, text_column
+from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import Column
-from tautochrone.sources.mysql.types import BINARIES, CHARSETS
+from tautochrone.sources.mysql.texts import charset_of, decoded
+from tautochrone.sources.mysql.types import BINARIES
 
 __all__ = ["PADDING", "Cells", "decimal_bytes", "text_of"]
 
@@ -64,13 +65,17 @@ class Cells:
         return bytes_of_values
 
 
-def text_of(column: Column, cells: Cells) -> pa.Array:
-    """A column of strings, as the server prints the values; binaries in hexadecimal digits."""
+def text_of(column: Column, cells: Cells, charsets: Charsets, *, as_key: bool = False) -> pa.Array:
+    """A column of strings, as the server prints the values; binaries in hexadecimal digits.
+
+    Raises:
+        UndecodableValueError
+    """
     kind = column.data_type
     if kind in BINARIES:
         return _hexadecimal(cells, column.octets if kind == "binary" else 0)
     if kind in _TEXTS:
-        return _characters(column, cells)
+        return decoded(_bytes(cells), charsets[charset_of(column)], as_key=as_key)
     if kind in _INTEGERS:
         return _nulled(_integers(cells, _INTEGERS[kind], column.is_unsigned), cells)
     if kind in ("enum", "set"):
@@ -231,46 +236,9 @@ def _unescaped(escaped: re.Match[str]) -> str:
     return "'" if character is None else _CONTROLS.get(character, character)
 
 
-def _characters(column: Column, cells: Cells) -> pa.Array:
+def _bytes(cells: Cells) -> pa.Array:
     lengths = np.where(cells.is_null, 0, cells.lengths)
-    charset = column.charset or "utf8mb4"
-    codec = CHARSETS[charset]
-    if codec is None:
-        return text_column(cells.buffer, cells.starts, lengths, cells.is_null)
-    pieces = zip(cells.starts.tolist(), lengths.tolist(), cells.is_null.tolist(), strict=True)
-    texts = [
-        None if null else decoded(bytes(cells.buffer[start : start + length]), charset)
-        for start, length, null in pieces
-    ]
-    return pa.array(texts, pa.string())
-
-
-def decoded(data: bytes, charset: str) -> str:
-    """A text, as the server converts it to UTF-8.
-
-    Bytes that are no character are question marks. The server's latin1 has a character for all: where cp1252
-    has none, the control character of that number.
-
-    >>> decoded(b"\\x80\\x81", "latin1"), decoded(b"\\x98a", "cp1251")
-    ('€\\x81', '?a')
-    """
-    errors = _CONTROL_CHARACTERS if charset == "latin1" else _QUESTION_MARKS
-    return data.decode(CHARSETS[charset] or "utf-8", errors)
-
-
-def _control_characters(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return error.object[error.start : error.end].decode("latin-1"), error.end
-
-
-def _question_marks(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return "?" * (error.end - error.start), error.end
-
-
-_CONTROL_CHARACTERS, _QUESTION_MARKS = "tautochrone.control_characters", "tautochrone.question_marks"
-codecs.register_error(_CONTROL_CHARACTERS, _control_characters)
-codecs.register_error(_QUESTION_MARKS, _question_marks)
+    return text_column(cells.buffer, cells.starts, lengths, cells.is_null)
 
 
 def _hexadecimal(cells: Cells, octets: int) -> pa.Array:
