@@ -271,9 +271,9 @@ class LakeTable(ReadableTable, Protocol):
     def files_taken(self, fork: Fork, since_ms: int) -> Reason | None:
         """Why files that were staged since a time may be the table's own; None: it got no rows since."""
 
-    def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
-        """Files that were staged at `at_ms` or later, in the order of their names; or why they cannot be had.
-        The caller knows that the fork does not have them."""
+    def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int | None) -> Staged | Reason:
+        """Files that were staged at `at_ms` (None: now) or later, in the order of their names; or why they
+        cannot be had. The caller knows that the fork does not have them."""
 
     def columns_of(self, fork: Fork, staged: Staged, names: Sequence[str]) -> Sequence[Any] | Reason:
         """Columns of the table in each of the staged files, as Arrow tables, read without a Spark job; or why

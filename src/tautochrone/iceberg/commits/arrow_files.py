@@ -8,7 +8,6 @@ machine's, encrypted ones, and those with partitions or settings of their own fo
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tautochrone.iceberg.commits.clock import staged_at_ms
 from tautochrone.iceberg.java.api import Iceberg, first_line
 from tautochrone.iceberg.java.arrow_types import arrow_type
 from tautochrone.iceberg.java.durable import local_folder
@@ -90,7 +90,7 @@ def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
 
 def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Staged:
     """Write `fitting_rows` as one data file that belongs to no snapshot yet; none without rows."""
-    at_ms = time.time_ns() // 1_000_000
+    at_ms = staged_at_ms(table)
     if not rows.num_rows:
         return Staged(table=name, files=(), rows=0, at_ms=at_ms)
     location = new_location(table)

@@ -18,8 +18,10 @@ from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError
+from tautochrone.iceberg.commits.clock import is_of_the_future, of_now
 from tautochrone.iceberg.commits.hadoop_commit import commit_by_link, is_hadoop_table
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, translate
@@ -119,14 +121,19 @@ def compare_and_set(
 
     Raises:
         CommitOutcomeUnknownError: still unknown after many attempts.
+        LakeError: `LAKE_CLOCK_BEHIND`, where the catalog's server builds the metadata.
     """
     last: Exception | None = None
     for attempt in range(_ATTEMPTS):
         loaded = load(iceberg, name)
         if (attempt or ask_first) and done(loaded):
             return loaded
-        updated = build(loaded)
         try:
+            if is_of_the_future(loaded.metadata):
+                earlier = of_now(iceberg, loaded.metadata)
+                effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, earlier))
+                loaded = load(iceberg, name)
+            updated = _built(name, build, loaded)
             effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, updated))
         except (MetadataMovedError, CommitOutcomeUnknownError) as error:
             last = error
@@ -137,6 +144,13 @@ def compare_and_set(
         f"{name}: {_ATTEMPTS} attempts to commit met a moving table or a silent catalog",
         hint="the next run reads the table and goes on from there",
     ) from last
+
+
+def _built(name: TableName, build: Callable[[Loaded], Any], loaded: Loaded) -> Any:
+    try:
+        return build(loaded)
+    except (Py4JError, PySparkException) as error:
+        raise translate(error, name) from error
 
 
 def _commit(iceberg: Iceberg, name: TableName, loaded: Loaded, updated: Any) -> None:

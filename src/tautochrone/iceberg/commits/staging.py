@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from tautochrone.iceberg.commits.clock import staged_at_ms
 from tautochrone.iceberg.java.api import Iceberg, java_error_class
 from tautochrone.iceberg.java.functions import items
 from tautochrone.model.lake import Rows, Staged
@@ -23,7 +23,7 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
     key instead of a table, and a coordinator on the driver collects the written files. It works in any
     session, whatever its catalogs are, and never accesses the catalog.
     """
-    group, at_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
+    group, at_ms = str(uuid.uuid4()), staged_at_ms(table)
     iceberg.activate(rows.sparkSession)
     cache = iceberg.table_cache()
     coordinator = iceberg.api.spark.FileRewriteCoordinator.get()
@@ -69,7 +69,7 @@ def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, dat
     Types, partitions, statistics and table properties are treated as in any other write. It saves the Spark
     job, which takes most of the time of a small write.
     """
-    at_ms = time.time_ns() // 1_000_000
+    at_ms = staged_at_ms(table)
     if data.isEmpty():
         return _staged(name, [], at_ms)
     group = str(uuid.uuid4())

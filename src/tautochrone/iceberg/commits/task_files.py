@@ -11,7 +11,6 @@ Files of the others belong to no version: they are removed with other orphans.
 from __future__ import annotations
 
 import glob
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from tautochrone.iceberg.commits.arrow_files import (
     new_location,
     spec_without_partitions,
 )
+from tautochrone.iceberg.commits.clock import now_ms, staged_at_ms
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.iceberg.java.functions import items
@@ -127,7 +127,7 @@ def stage_task_files(
     name: TableName, iceberg: Iceberg, table: Any, writer: WritesInTasks, files: Rows
 ) -> Staged:
     """The files that `writer` writes when the DataFrame `files` is computed, which happens here."""
-    at_ms = time.time_ns() // 1_000_000
+    at_ms = staged_at_ms(table)
     try:
         return _staged(name, iceberg, table, [row.location for row in files.collect()], at_ms)
     except BaseException:
@@ -139,13 +139,14 @@ def files_taken(table: Any, since_ms: int) -> Reason | None:
     """See `LakeTable.files_taken`."""
     for snapshot in items(table.snapshots()):
         files = int(snapshot.summary().getOrDefault(_TOTAL_FILES, "0"))
-        if files and int(snapshot.timestampMillis()) >= since_ms:
+        # Where the clock went back since then, times do not tell.
+        if files and (int(snapshot.timestampMillis()) >= since_ms or since_ms > now_ms()):
             return Reason.of(ReasonCode.FILES_TAKEN, version=str(snapshot.snapshotId()))
     return None
 
 
 def files_by_name(
-    name: TableName, iceberg: Iceberg, table: Any, file_names: Sequence[str], at_ms: int
+    name: TableName, iceberg: Iceberg, table: Any, file_names: Sequence[str], at_ms: int | None
 ) -> Staged | Reason:
     """See `LakeTable.files_by_name`."""
     if spec_without_partitions(table) is None:
@@ -158,7 +159,7 @@ def files_by_name(
             return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=location.rpartition("/")[0])
         if not path.exists():
             return Reason.of(ReasonCode.FILE_NOT_READ, file=location, text="there is no such file")
-    return _staged(name, iceberg, table, locations, at_ms)
+    return _staged(name, iceberg, table, locations, staged_at_ms(table) if at_ms is None else at_ms)
 
 
 def _staged(name: TableName, iceberg: Iceberg, table: Any, locations: Sequence[str], at_ms: int) -> Staged:

@@ -5,6 +5,7 @@ Knows Java objects; knows nothing of checkpoints or commit metadata.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,9 @@ from tautochrone.spark.jvm.errors import problem_of
 __all__ = ["Iceberg", "MetadataMovedError", "first_line", "java_error_class", "translate"]
 
 _PATHS = ("write.data.path", "write.metadata.path")
+_OF_THE_FUTURE = re.compile(
+    r"Invalid update timestamp[^\n]*|Expected sorted (snapshot|previous metadata) log entries"
+)
 _PREFIX = "org.apache.iceberg.exceptions."
 _MISSING = {_PREFIX + "NoSuchTableException", _PREFIX + "NoSuchNamespaceException"}
 # The catalog did not refuse the commit, so it may have succeeded. (Iceberg reports SQLite's lock time-out
@@ -64,6 +68,15 @@ def first_line(error: Exception) -> str:
 
 def translate(error: Py4JError | PySparkException, table: TableName) -> TautochroneError:
     """Convert an error of the Java API, or of a Spark job that it started, to a TautochroneError."""
+    if refused := _OF_THE_FUTURE.search(str(error)):
+        return LakeError(
+            "LAKE_CLOCK_BEHIND",
+            f"{table} has commits that are newer than a clock says, this host's or the catalog's: "
+            f"{refused.group()}",
+            hint="set the clocks right; where they are, it is over when they have caught up with the time in "
+            "the message (epoch milliseconds)",
+            retryable=True,
+        )
     if isinstance(error, PySparkException):
         return LakeError("LAKE_OPERATION_FAILED", f"{table}: {problem_of(error).message}")
     if not isinstance(error, Py4JJavaError):

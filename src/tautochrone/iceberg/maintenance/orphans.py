@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tautochrone.errors import ConflictError, LakeError
+from tautochrone.iceberg.commits.clock import SEAL_KEY
 from tautochrone.iceberg.commits.compare_and_set import Loaded
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.functions import items
@@ -25,7 +26,6 @@ from tautochrone.model.names import TableName
 
 __all__ = ["SEAL_KEY", "OldFile", "check_seal", "old_files", "path_of", "require_own_folder", "unreferred"]
 
-SEAL_KEY = "tautochrone.orphans-before"
 _ELSEWHERE = (
     "write.data.path",
     "write.metadata.path",

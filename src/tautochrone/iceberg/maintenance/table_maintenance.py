@@ -4,7 +4,6 @@ except that a log loses old files."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +14,7 @@ from pyspark.errors import PySparkException
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
 from tautochrone.iceberg.changes.history import in_history
 from tautochrone.iceberg.changes.tasks import planned
+from tautochrone.iceberg.commits.clock import staged_at_ms
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
     NO_VERSION,
@@ -101,7 +101,7 @@ class IcebergMaintenance(IcebergReading):
         max_files: int,
         exclusive: AbstractContextManager[object],
     ) -> Compacted:
-        at_ms = time.time_ns() // 1_000_000
+        at_ms = staged_at_ms(fork.handle.table)
         groups = self._rewritten(fork, min_files, max_files)
         if not groups:
             return Compacted(table=self._name)
@@ -184,7 +184,8 @@ class IcebergMaintenance(IcebergReading):
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, fence)
-            newest = max(before_ms, int(loaded.metadata.properties().get(SEAL_KEY) or 0))
+            # Each seal is a later one, also where the clock went back.
+            newest = max(before_ms, int(loaded.metadata.properties().get(SEAL_KEY) or 0) + 1)
             builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
             replaced_locations[:] = [loaded.metadata.metadataFileLocation()]
             return builder.setProperties(self._iceberg.map({SEAL_KEY: str(newest)})).build()

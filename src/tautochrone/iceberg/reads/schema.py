@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError
+from tautochrone.iceberg.commits.clock import is_of_the_future, of_now
 from tautochrone.iceberg.commits.compare_and_set import Loaded
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.model.lake import TableDefinition
@@ -77,7 +78,10 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
 def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape) -> Any:
     """A Java transaction that replaces the table's schema and rows. Never commit it, because it retries
     without checks; commit its metadata by compare-and-set instead."""
-    metadata = loaded.metadata.buildReplacement(
+    metadata = loaded.metadata
+    if is_of_the_future(metadata):
+        metadata = of_now(iceberg, metadata)
+    metadata = metadata.buildReplacement(
         shape.schema,
         shape.spec,
         shape.order,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.tasks import planned
+from tautochrone.iceberg.commits.clock import staged_at_ms
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.functions import Functions, items
 from tautochrone.model.names import TableName, Version
@@ -76,7 +76,7 @@ def write_removal(
     new_files = new_files or {}
     old_paths = deletes.keys() - new_files.keys()
     task_of_path = _task_of_path(functions, table, version, old_paths, known_tasks or {})
-    removal = Removal(time.time_ns() // 1_000_000)
+    removal = Removal(staged_at_ms(table))
     previous = iceberg.jvm.java.util.HashMap()
     output = iceberg.api.io.OutputFileFactory.builderFor(table, 0, 0)
     output = output.format(iceberg.api.FileFormat.PUFFIN).operationId(str(uuid.uuid4())).build()

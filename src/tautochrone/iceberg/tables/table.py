@@ -101,7 +101,7 @@ class IcebergTable(IcebergMaintenance):
     def files_taken(self, fork: Fork, since_ms: int) -> Reason | None:
         return files_taken(fork.handle.table, since_ms)
 
-    def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int) -> Staged | Reason:
+    def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int | None) -> Staged | Reason:
         return files_by_name(self._name, self._iceberg, fork.handle.table, names, at_ms)
 
     def columns_of(self, fork: Fork, staged: Staged, names: Sequence[str]) -> Sequence[Any] | Reason:
@@ -458,7 +458,8 @@ class IcebergTable(IcebergMaintenance):
     ) -> Any:
         """The snapshot of an update: its manifests are written, but it is not committed."""
         for part in staged:
-            check_seal(self._name, loaded, part.at_ms)
+            if part.files:
+                check_seal(self._name, loaded, part.at_ms)
             for file in part.files:
                 add(file)
         update.set(COMMIT_METADATA_KEY, encode(with_positions(loaded.commit_metadata, commit_metadata)))

@@ -11,7 +11,6 @@ A step that Spark did because the driver could not is a node of the refresh, wit
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -112,7 +111,7 @@ class KeyedMerge:
             RefreshError: `LOG_SHORTENED`.
         """
         # As if staged now: as long as the log names them to the table, orphans are not looked for among them.
-        staged = self._files([file.name for file in files], time.time_ns() // 1_000_000)
+        staged = self._files([file.name for file in files], None)
         for file, data_file in zip(files, staged.files, strict=True):
             rows = int(data_file.recordCount())
             if rows != file.rows:
@@ -180,18 +179,18 @@ class KeyedMerge:
         old_count = sum(map(len, old_rows.by_file.values()))
         return self._refreshed(committed, staged, old_count, None)
 
-    def _files(self, names: Sequence[str], at_ms: int, *, are_copies: bool = False) -> Staged:
+    def _files(self, names: Sequence[str], copied_since_ms: int | None) -> Staged:
         """Files that the log table names.
 
         Args:
-            are_copies: a table is built of them once.
+            copied_since_ms: of copied files, of which a table is built once, when their copy began.
 
         Raises:
             RefreshError: `LOG_SHORTENED`.
         """
         table, fork = self.task.table, self.task.fork
-        taken = table.files_taken(fork, at_ms) if are_copies else None
-        staged = taken or table.files_by_name(fork, names, at_ms)
+        taken = None if copied_since_ms is None else table.files_taken(fork, copied_since_ms)
+        staged = taken or table.files_by_name(fork, names, copied_since_ms)
         if isinstance(staged, Reason):
             raise _files_gone(self.task, staged, is_built=not self.is_first)
         return staged
@@ -203,7 +202,7 @@ class KeyedMerge:
             RefreshError: `LOG_SHORTENED`, a file is gone, or may be the table's own already;
                 `CAPTURED_VALUE_INVALID`.
         """
-        staged = self._files([file.name for file in self.files], self.copied_since_ms, are_copies=True)
+        staged = self._files([file.name for file in self.files], self.copied_since_ms)
         files = RowsInFiles.of(self.session, self.files, staged, events, self.apply)
         copied = copied_rows(events, self.apply, files)
         if isinstance(copied, CopiedRows):
