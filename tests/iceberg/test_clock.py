@@ -64,7 +64,7 @@ class TestCommitsAfterTheClockWentBack(_Ahead, LakeConformance):
 
 @pytest.mark.slow
 class TestMaintenanceAfterTheClockWentBack(_Ahead, MaintenanceConformance):
-    """Expiry, compaction and orphans. Metadata files of the future are orphans, so two tests would find more."""
+    """Expiry, compaction and orphans. Two tests would find metadata files of the future too."""
 
     test_orphans_and_nothing_else = test_expired_versions_leave_no_orphans = None  # type: ignore[assignment]
 
