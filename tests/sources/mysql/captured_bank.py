@@ -16,9 +16,8 @@ from tests.sources.bank import Bank
 from tests.sources.postgresql.captured_bank import CapturedBank, State, texts_of
 
 from tautochrone.model.source_position import LogPosition
-from tautochrone.sources.mysql import reader
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
-from tautochrone.sources.mysql.statements import Effect, effects_of
+from tautochrone.sources.mysql.statements import Effect, Statement
 from tautochrone.testing.toy_database import ToyDatabase
 
 from .conftest import Schema
@@ -40,8 +39,11 @@ SELECT sum(balance) AS total FROM
 """
 
 
+_effects = Statement.effects
+
+
 def _truncates(*arguments: Any) -> list[Effect]:
-    return [effect for effect in effects_of(*arguments) if effect.kind == "truncate"]
+    return [effect for effect in _effects(*arguments) if effect.kind == "truncate"]
 
 
 @dataclass
@@ -149,7 +151,7 @@ class MariaBank(CapturedBank):
         assert self.first is not None
         log = MySQLChangeLog(self.captured)
         # Statements that change tables leave rows as they are here: the log is read through them.
-        with patch.object(reader, "effects_of", _truncates):
+        with patch.object(Statement, "effects", _truncates):
             events = log.read(self.first, 1_000_000).rows.to_pylist()
         log.close()
         states: list[State] = [{table: {} for table in _TABLES}]

@@ -210,10 +210,6 @@ def require_lost(log: MySQLChangeLog, position: LogPosition, reason: str) -> Non
             "CAPTURE_SERVER_NOT_USABLE",
         ),
         ("SET SESSION binlog_row_image = 'MINIMAL'; UPDATE t SET a = 'y'", "CAPTURE_SERVER_NOT_USABLE"),
-        (
-            "XA START 'x'; INSERT INTO t VALUES (8, 'x'); XA END 'x'; XA PREPARE 'x'; XA COMMIT 'x'",
-            "CHANGE_LOG_EVENT_NOT_SUPPORTED",
-        ),
     ],
 )
 def test_changes_that_the_log_does_not_show_are_refused(

@@ -1,18 +1,22 @@
 """What ALTER TABLE does to rows and to their images in the log, as far as its text proves it.
 
 Each part of the statement must be one of those below as a whole; everything else counts as a change. The
-statement comes without comments, with empty texts (`''`), as `statements` prepares it.
+forms are those of tokens with one space between them: words in capitals, empty texts (`''`), and quoted
+names in backquotes, with `%` before the number of each character that is no letter or digit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+import unicodedata
+from collections.abc import Collection, Sequence
 from enum import Enum
+from urllib.parse import quote, unquote
 
 from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.sources.mysql.tokens import Token, TokenKind
 
-__all__ = ["Alteration", "alteration_of", "altered_table"]
+__all__ = ["Alteration", "alteration_of", "folded", "tables_named_in"]
 
 
 class Alteration(Enum):
@@ -28,11 +32,10 @@ class Alteration(Enum):
     CHANGE = 2
 
 
-_TOKEN = re.compile(r"`(?:[^`]|``)*`|\"[^\"]*\"|'[^']*'|[\w$\u0080-\uffff]+|\S")
-_NAME = r"(?:[\w$\u0080-\uffff]+|`[^` ]+`)"
+_NAME = r"(?:[\w$]+|`[^` ]+`)"
 _VALUE = r"(?:[-+] )?(?:[BX] )?(?:[\w$]+|'')(?: \. \d+)?(?: \( (?:\d+ )?\))?"
 _LIST = rf"\( {_NAME}(?: \( \d+ \))?(?: ASC| DESC)?(?: , {_NAME}(?: \( \d+ \))?(?: ASC| DESC)?)* \)"
-_NOT_PRIMARY = r"(?!`?PRIMARY`?(?: |$))"
+_NOT_PRIMARY = r"(?!`?(?i:PRIMARY)`?(?: |$))"
 _INDEX_OPTION = (
     r"(?: USING (?:BTREE|HASH)| COMMENT ''| KEY_BLOCK_SIZE(?: =)? \d+| VISIBLE| INVISIBLE"
     rf"|(?: NOT)? IGNORED| WITH PARSER {_NAME})"
@@ -61,16 +64,17 @@ _HARMLESS = re.compile(
     re.DOTALL,
 )
 _PARTITIONS = re.compile(
-    r"ADD PARTITION (?:IF NOT EXISTS )?(?:\(.*\)|PARTITIONS \d+)"
-    rf"|REORGANIZE PARTITION {_NAME}(?: , {_NAME})* INTO \(.*\)"
-    rf"|(?:ANALYZE|CHECK|OPTIMIZE|REBUILD) PARTITION {_NAME}(?: , {_NAME})*"
-    r"|COALESCE PARTITION \d+|REMOVE PARTITIONING",
+    r"ADD PARTITION (?:IF NOT EXISTS )?\( (?P<added>.*) \)"
+    rf"|REORGANIZE PARTITION {_NAME}(?: , {_NAME})* INTO \( (?P<last>.*) \)"
+    rf"|(?:ANALYZE|CHECK|OPTIMIZE) PARTITION {_NAME}(?: , {_NAME})*",
     re.DOTALL,
 )
-"""They stand alone. A row that fits no new partition fails the statement."""
-_START = re.compile(
-    rf"ALTER (?:ONLINE )?TABLE (?:IF EXISTS )?(?P<table>{_NAME}(?: \. {_NAME})?)(?: WAIT \d+| NOWAIT)?(?: |$)"
-)
+"""They stand alone. Servers that move rows to other partitions drop those that fit none, without a word: rows
+in the wrong partition after EXCHANGE … WITHOUT VALIDATION, or of a list that lost values."""
+_HAS_ALL_ABOVE = re.compile(rf"PARTITION {_NAME} VALUES LESS THAN (?:MAXVALUE|\( MAXVALUE\b[^()]*\))(?: |$)")
+_HAS_VALUES = re.compile(rf"PARTITION {_NAME} VALUES (?:LESS THAN|IN) ")
+_OWN_PART = re.compile(r"(?:ADD|DROP|MODIFY|CHANGE|ALTER|RENAME (?:COLUMN|INDEX|KEY)) ")
+"""Those that are about nothing but the table itself, and other tables that foreign keys refer to."""
 _DEFINITION = re.compile(
     rf"(?:MODIFY (?:COLUMN )?(?:IF EXISTS )?(?P<column>{_NAME})|CHANGE (?:COLUMN )?(?:IF EXISTS )?"
     rf"(?P<old>{_NAME}) (?P<new>{_NAME}))"
@@ -144,41 +148,58 @@ _PLAIN = {"DATE", "DOUBLE", "FLOAT", "JSON"} | {
 }
 
 
-def alteration_of(text: str, table: CapturedTable | None) -> Alteration:
+def alteration_of(tokens: Sequence[Token], table: CapturedTable | None) -> Alteration:
     """
     Args:
-        text: of an ALTER TABLE.
+        tokens: of an ALTER TABLE, behind the table's name.
         table: the captured table that it alters, as it was before; None: not known.
-
-    >>> alteration_of("ALTER TABLE orders COMMENT '', ADD INDEX (a)", None)
-    <Alteration.NONE: 0>
     """
-    tokens = [_normal(token) for token in _TOKEN.findall(text)]
-    while tokens and tokens[-1] == ";":
-        tokens.pop()
-    start = _START.match(" ".join(tokens))
-    # Whether a backslash ends a text or not depends on the session.
-    if start is None or "\\" in text:
+    if any(token.text is None for token in tokens):
         return Alteration.CHANGE
-    rest = " ".join(tokens)[start.end() :]
-    if not rest or _PARTITIONS.fullmatch(rest):
+    words = [_form(token) for token in tokens]
+    if not words or _leaves_rows(" ".join(words)):
         return Alteration.NONE
-    return max(
-        (_of_part(part, table) for part in _parts(rest.split(" "))), key=lambda alteration: alteration.value
-    )
+    return max((_of_part(part, table) for part in _parts(words)), key=lambda alteration: alteration.value)
 
 
-def altered_table(text: str) -> tuple[str, ...]:
-    """Its name, with the schema if the text has one."""
-    start = _START.match(" ".join(_normal(token) for token in _TOKEN.findall(text)))
-    return () if start is None else tuple(name.strip("`") for name in start["table"].split(" . "))
+def tables_named_in(tokens: Sequence[Token]) -> Sequence[Token]:
+    """The tokens of an ALTER TABLE that may name other tables whose rows it changes."""
+    depth, start = 0, 0
+    named: list[Token] = []
+    for number, token in enumerate([*tokens, Token(TokenKind.SYMBOL, ",")]):
+        depth += {"(": 1, ")": -1}.get(token.symbol, 0)
+        if token.symbol == "," and (depth == 0 or number == len(tokens)):
+            part = tokens[start:number]
+            if not _OWN_PART.match(" ".join(_form(one) for one in part) + " "):
+                named += [*part, token]
+            start = number + 1
+    return named
 
 
-def _normal(token: str) -> str:
-    """Words in capitals; quoted names without spaces; all texts alike."""
-    if token[0] == "`":
-        return re.sub(r"\s", "_", f"`{token[1:-1].replace('``', '_')}`")
-    return "''" if token[0] in "'\"" else token.upper()
+def folded(name: str) -> str:
+    """Equal for all names that a server may take for the same one, without case and accents."""
+    letters = unicodedata.normalize("NFD", name.casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def _form(token: Token) -> str:
+    if token.kind is TokenKind.TEXT:
+        return "''"
+    if token.kind is TokenKind.NAME or (token.kind is TokenKind.WORD and not (token.text or "").isascii()):
+        return f"`{quote(token.text or '', safe='')}`"
+    return (token.text or "").upper()
+
+
+def _leaves_rows(text: str) -> bool:
+    """Whether it is a statement about partitions that drops no rows."""
+    match = _PARTITIONS.fullmatch(text)
+    if match is None:
+        return False
+    if match["added"] is not None:
+        return all(_HAS_VALUES.match(part) for part in _parts(match["added"].split(" ")))
+    # A table whose last range has no end has a partition for each row.
+    last = match["last"]
+    return last is None or _HAS_ALL_ABOVE.match(_parts(last.split(" "))[-1]) is not None
 
 
 def _parts(tokens: list[str]) -> list[str]:
@@ -226,22 +247,17 @@ def _is_added(part: str) -> bool:
 
 def _column(name: str, columns: Collection[Column]) -> Column | None:
     """By its name in a statement."""
-    plain = name.strip("`").casefold()
-    return next(
-        (
-            column
-            for column in columns
-            if _normal(f"`{column.name.replace('`', '``')}`").strip("`").casefold() == plain
-        ),
-        None,
-    )
+    plain = folded(unquote(name.strip("`")))
+    return next((column for column in columns if folded(column.name) == plain), None)
 
 
 def _repeats(definition: re.Match[str], table: CapturedTable) -> bool:
     """Whether a column gets the type that it has. NOT NULL replaces NULL in some modes, except in keys."""
     old, new = definition["column"] or definition["old"], definition["column"] or definition["new"]
     column = _column(old, table.logged)
-    if column is None or old.strip("`").casefold() != new.strip("`").casefold() or column.is_generated:
+    if column is None or column.is_generated:
+        return False
+    if not unquote(old.strip("`")).casefold() == unquote(new.strip("`")).casefold() == column.name.casefold():
         return False
     if " NOT NULL" in definition["attributes"] and column.name not in table.keys:
         return False

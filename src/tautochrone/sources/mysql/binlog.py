@@ -16,17 +16,18 @@ from typing import Any
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
+from tautochrone.sources.mysql.tokens import Session
 
 __all__ = [
     "OFFSET_BITS",
     "Event",
     "Kind",
+    "MariaDBGtid",
     "Query",
     "RowsBody",
     "TableMap",
     "dump",
     "identity_of",
-    "mariadb_gtid",
     "point_of",
     "rows_body",
 ]
@@ -38,8 +39,10 @@ _ARTIFICIAL = 1 << 5
 """Flag of events that are not in the file: the server made them for this reader."""
 _THREAD_SPECIFIC = 1 << 2
 """Flag of statements about temporary tables."""
+_IGNORABLE = 1 << 7
 OFFSET_BITS = 32
 _MAX_OFFSET = (1 << OFFSET_BITS) - 1
+_VERSION_OF_SERVER = slice(21, 71)
 _PAYLOAD_HEADER_END, _PAYLOAD_COMPRESSION, _PAYLOAD_UNCOMPRESSED_SIZE = 0, 2, 3
 _ZSTD = 0
 
@@ -59,6 +62,9 @@ class Kind:
     """Those that begin what a transaction does; their time is the same on a replica."""
     PAYLOAD = 40
     QUERY_COMPRESSED = 165
+    BEFORE_ROWS = frozenset({QUERY, QUERY_COMPRESSED, TABLE_MAP}) | GTID
+    INCIDENT = 26
+    """The server lost events."""
     WRITE = frozenset({23, 30, 166, 169})
     UPDATE = frozenset({24, 31, 167, 170})
     DELETE = frozenset({25, 32, 168, 171})
@@ -82,11 +88,18 @@ class Event:
     end: int
     body: bytes
     flags: int = 0
+    version: str = ""
+    """Of the server that wrote the file."""
 
     @property
     def is_about_temporary_table(self) -> bool:
         """Whether its statement means a table of its session, perhaps under the name of another one."""
         return bool(self.flags & _THREAD_SPECIFIC)
+
+    @property
+    def may_be_ignored(self) -> bool:
+        """Whether who does not know its kind loses nothing."""
+        return bool(self.flags & _IGNORABLE)
 
     @property
     def point(self) -> int:
@@ -120,7 +133,7 @@ def dump(connection: Any, file: str, offset: int, *, with_files: bool = False) -
     )
     arguments = struct.pack("<IHI", offset, _NON_BLOCKING, 0) + file.encode()
     connection._execute_command(_COM_BINLOG_DUMP, arguments)  # noqa: SLF001
-    has_checksum, end = False, offset
+    has_checksum, end, version = False, offset, ""
     while True:
         packet = connection._read_packet()  # noqa: SLF001
         if packet.is_eof_packet():
@@ -130,6 +143,7 @@ def dump(connection: Any, file: str, offset: int, *, with_files: bool = False) -
         if kind == Kind.FORMAT:
             # One byte says how the events of this file are protected; its own checksum is always there.
             has_checksum = data[-5] == 1
+            version = data[_VERSION_OF_SERVER].partition(b"\0")[0].decode()
         if has_checksum or kind == Kind.ROTATE:
             data = _without_checksum(data, kind, file, position)
         if kind == Kind.ROTATE:
@@ -153,9 +167,9 @@ def dump(connection: Any, file: str, offset: int, *, with_files: bool = False) -
             )
         end = position
         if kind == Kind.PAYLOAD:
-            yield from _compressed_events(data[19:], file, end - size, end)
+            yield from _compressed_events(data[19:], file, end - size, end, version)
         else:
-            yield Event(kind, timestamp, server, file, end - size, end, data[19:], flags)
+            yield Event(kind, timestamp, server, file, end - size, end, data[19:], flags, version)
 
 
 def identity_of(event: Event) -> str:
@@ -168,7 +182,7 @@ def identity_of(event: Event) -> str:
     return hashlib.sha256(b"%d %d %s" % (event.timestamp, event.server, version)).hexdigest()[:16]
 
 
-def _compressed_events(body: bytes, file: str, start: int, end: int) -> Iterator[Event]:
+def _compressed_events(body: bytes, file: str, start: int, end: int, version: str) -> Iterator[Event]:
     """Of MySQL's `binlog_transaction_compression`. They have no checksums of their own.
 
     Raises:
@@ -194,7 +208,8 @@ def _compressed_events(body: bytes, file: str, start: int, end: int) -> Iterator
     at = 0
     while at < len(events):
         timestamp, kind, server, size, _position, flags = _HEADER.unpack_from(events, at)
-        yield Event(kind, timestamp, server, file, start, end, events[at + _HEADER.size : at + size], flags)
+        body = events[at + _HEADER.size : at + size]
+        yield Event(kind, timestamp, server, file, start, end, body, flags, version)
         at += size
 
 
@@ -310,26 +325,81 @@ def rows_body(kind: int, body: bytes) -> RowsBody:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement in the log."""
+    """A statement in the log.
+
+    Attributes:
+        schema: the session's.
+        text: in the character set of the session.
+    """
 
     schema: str
-    text: str
+    text: bytes
+    session: Session
 
     @classmethod
-    def read(cls, kind: int, body: bytes) -> Query:
+    def read(cls, event: Event) -> Query:
+        body = event.body
         schema_length, variables = body[8], int.from_bytes(body[11:13], "little")
         at = 13 + variables
         schema = body[at : at + schema_length].decode()
         text = body[at + schema_length + 1 :]
-        if kind == Kind.QUERY_COMPRESSED:
+        if event.kind == Kind.QUERY_COMPRESSED:
             text = _unpacked(text)
-        return cls(schema, text.decode(errors="replace"))
+        return cls(schema, text, _session(body[13:at], event.version))
 
 
-def mariadb_gtid(body: bytes, server: int) -> tuple[str, str, bool]:
-    """The domain, the GTID, and whether the group is one statement without an end of its own."""
-    sequence, domain, flags = struct.unpack_from("<QIB", body)
-    return str(domain), f"{domain}-{server}-{sequence}", bool(flags & 1)
+def _session(variables: bytes, version: str) -> Session:
+    """From what is written before all that servers have added since."""
+    charset = sql_mode = None
+    at = 0
+    while at < len(variables) and variables[at] in _VARIABLE_BYTES:
+        kind, value = variables[at], variables[at + 1 :]
+        if kind == _SQL_MODE:
+            sql_mode = int.from_bytes(value[:8], "little")
+        elif kind == _CHARSET:
+            charset = int.from_bytes(value[:2], "little")
+        at += 1 + (_VARIABLE_BYTES[kind] or 1 + value[0])
+    return Session(charset, sql_mode, version)
+
+
+_SQL_MODE, _CHARSET = 1, 4
+_VARIABLE_BYTES = {0: 4, _SQL_MODE: 8, 3: 4, _CHARSET: 6, 6: 0}
+"""Of options, the SQL mode, steps of automatic numbers, character sets and (0: with a length) the catalog."""
+
+
+@dataclass(frozen=True, slots=True)
+class MariaDBGtid:
+    """
+    Attributes:
+        is_single: the group is one statement without an end of its own.
+        is_prepared: it is committed by another group (`XA PREPARE`).
+        takes_effect: False: an ALTER TABLE that begins, or that failed, when it is logged in two parts.
+    """
+
+    domain: str
+    gtid: str
+    is_single: bool
+    is_prepared: bool
+    takes_effect: bool
+
+    @classmethod
+    def read(cls, body: bytes, server: int) -> MariaDBGtid:
+        sequence, domain, flags = struct.unpack_from("<QIB", body)
+        at = 13 + (8 if flags & _GROUP_COMMIT else 0)
+        if flags & (_PREPARED | _COMPLETED):
+            at += 6 + body[at + 4] + body[at + 5]
+        more_flags = body[at] if at < len(body) else 0
+        return cls(
+            str(domain),
+            f"{domain}-{server}-{sequence}",
+            bool(flags & _STANDALONE),
+            bool(flags & _PREPARED),
+            not more_flags & (_START_ALTER | _ROLLBACK_ALTER),
+        )
+
+
+_STANDALONE, _GROUP_COMMIT, _PREPARED, _COMPLETED = 1, 2, 64, 128
+_START_ALTER, _ROLLBACK_ALTER = 2, 8
 
 
 def _unpacked(data: bytes) -> bytes:

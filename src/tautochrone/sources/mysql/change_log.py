@@ -39,6 +39,7 @@ from tautochrone.sources.mysql.bulk import CHUNK_BYTES, TEXT_FORMAT, ChunkReader
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.connection import connect, explained, fetch
 from tautochrone.sources.mysql.continuity import SameLog, log_lost
+from tautochrone.sources.mysql.earlier_events import events_from
 from tautochrone.sources.mysql.flavors import file_identity, flavor_of, last_mark
 from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
 from tautochrone.sources.mysql.markers import (
@@ -51,6 +52,8 @@ from tautochrone.sources.mysql.markers import (
     gtid_text,
     history_at,
     history_entry,
+    prepared_at,
+    prepared_entry,
     relations_of,
     server_of,
     since_when,
@@ -313,6 +316,7 @@ class MySQLChangeLog(NetsByKey):
             FILE_ID: reader.file_ids[reader.file],
             GTID: gtid_text(reader.gtid),
             **history_entry(reader.history),
+            **prepared_entry(reader.prepared),
         }
         return LogBatch(
             rows=rows,
@@ -324,7 +328,7 @@ class MySQLChangeLog(NetsByKey):
 
     def _copied_again(self, connection: Any, after: LogPosition, reader: LogReader) -> LogBatch:
         """What comes next in the log changes tables in a way that it does not show."""
-        if not reader.by_cascade and not self._capture.follows_changes:
+        if not reader.how and not self._capture.follows_changes:
             raise table_changed(reader.changed[0], "was changed by a statement")
         before = {name: self._tables[name].fingerprint for name in reader.changed}
         position = self._planned_again(connection, after, reader.changed)
@@ -332,7 +336,7 @@ class MySQLChangeLog(NetsByKey):
         others = {
             name: stopped_at for name, known in before.items() if self._tables[name].fingerprint != known
         }
-        how = "may be changed by a foreign key" if reader.by_cascade else "was changed by a statement"
+        how = reader.how or "was changed by a statement"
         return LogBatch(
             rows=ARROW_SCHEMA.empty_table(),
             position=position,
@@ -360,6 +364,8 @@ class MySQLChangeLog(NetsByKey):
             ignores_case=ignores_case(connection),
             cascades=self._cascades_by_parent(connection),
             passes_over=self._passes_over(),
+            earlier=partial(events_from, self._connect),
+            prepared=prepared_at(after),
         )
         log = self._connect()
         try:
@@ -490,7 +496,5 @@ class MySQLChangeLog(NetsByKey):
 
 
 def _ignored(positions: Mapping[str, str]) -> dict[str, Reason]:
-    return {
-        name: Reason.of(ReasonCode.COLUMNS_CHANGED_AT_SOURCE, relation=name, position=position)
-        for name, position in positions.items()
-    }
+    code = ReasonCode.COLUMNS_CHANGED_AT_SOURCE
+    return {name: Reason.of(code, relation=name, position=at) for name, at in positions.items()}

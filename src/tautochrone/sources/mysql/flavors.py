@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.mysql.binlog import Event, Kind, dump, identity_of, mariadb_gtid
+from tautochrone.sources.mysql.binlog import Event, Kind, MariaDBGtid, dump, identity_of
 from tautochrone.sources.mysql.connection import BINLOG_NOT_READABLE, fetch, fetch_one
 from tautochrone.sources.mysql.histories import History, MariaDBHistory, MySQLHistory
 
@@ -84,6 +84,12 @@ class Flavor(Protocol):
         """Of the event that begins a transaction: what it is counted in, its mark, and whether it is one
         statement without an end of its own (None: its first statement says so)."""
 
+    def is_prepared(self, event: Event) -> bool:
+        """Whether that event says that the transaction is committed by another one later."""
+
+    def takes_effect(self, event: Event | None) -> bool:
+        """False: that event says that its statement is not done yet, or failed."""
+
     def difference(
         self, connection: Any, connect: Callable[[], Any], file: str, offset: int, marks: Mapping[str, str]
     ) -> str:
@@ -145,7 +151,14 @@ class MariaDB:
         return {LAST if "@" in mark else mark.split("-")[0]: mark for mark in text.split(",") if mark}
 
     def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
-        return mariadb_gtid(event.body, event.server)
+        gtid = MariaDBGtid.read(event.body, event.server)
+        return gtid.domain, gtid.gtid, gtid.is_single
+
+    def is_prepared(self, event: Event) -> bool:
+        return MariaDBGtid.read(event.body, event.server).is_prepared
+
+    def takes_effect(self, event: Event | None) -> bool:
+        return event is None or MariaDBGtid.read(event.body, event.server).takes_effect
 
     def difference(
         self,
@@ -254,6 +267,13 @@ class MySQL:
 
     def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
         return LAST, mark_of(event), None
+
+    def is_prepared(self, event: Event) -> bool:  # noqa: ARG002
+        """The first statement of the transaction says it."""
+        return False
+
+    def takes_effect(self, event: Event | None) -> bool:  # noqa: ARG002
+        return True
 
     def difference(
         self,

@@ -26,6 +26,8 @@ __all__ = [
     "history_at",
     "history_entry",
     "moved_position",
+    "prepared_at",
+    "prepared_entry",
     "relations_of",
     "server_of",
     "shift_of",
@@ -34,8 +36,8 @@ __all__ = [
 ]
 
 FILE, GTID, FILE_ID = "file", "gtid", "file_id"
-_HISTORY, _SERVER, _SHIFT = "history", "server", "shift"
-_OF_SERVER = frozenset({FILE, GTID, FILE_ID, _HISTORY, _SERVER, _SHIFT})
+_HISTORY, _SERVER, _SHIFT, _PREPARED = "history", "server", "shift", "prepared"
+_OF_SERVER = frozenset({FILE, GTID, FILE_ID, _HISTORY, _SERVER, _SHIFT, _PREPARED})
 _MAX_HISTORY = 4096
 """Characters. A longer list of GTIDs is not kept with every position."""
 _LACKS = "lacks."
@@ -90,8 +92,21 @@ def history_entry(history: History | None) -> dict[str, str]:
     return {_HISTORY: text} if 0 < len(text) <= _MAX_HISTORY else {}
 
 
+def prepared_at(position: LogPosition) -> dict[str, tuple[str, int]]:
+    """Transactions that are prepared there, by their identifiers, with the file and offset of each."""
+    entries = [entry.split("@") for entry in position.marker.get(_PREPARED, "").split()]
+    return {xid: (file, int(offset)) for xid, file, offset in entries}
+
+
+def prepared_entry(prepared: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+    """Of a marker."""
+    text = " ".join(f"{xid}@{file}@{offset}" for xid, (file, offset) in prepared.items())
+    return {_PREPARED: text} if text else {}
+
+
 def without_history(marker: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in marker.items() if name != _HISTORY}
+    """Without what is written anew with each position."""
+    return {name: text for name, text in marker.items() if name not in (_HISTORY, _PREPARED)}
 
 
 def moved_position(
@@ -101,4 +116,6 @@ def moved_position(
     here = point_of(file, offset)
     shift = (((position.point >> OFFSET_BITS) + 1) << OFFSET_BITS) - (here - offset)
     entries = {FILE: file, FILE_ID: file_id, GTID: marks, _SERVER: server, _SHIFT: str(shift)}
-    return replace(position, point=here + shift, marker={**position.marker, **entries})
+    # The other server's log has prepared transactions elsewhere.
+    marker = {name: text for name, text in position.marker.items() if name != _PREPARED}
+    return replace(position, point=here + shift, marker=marker | entries)

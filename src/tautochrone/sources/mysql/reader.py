@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,10 +13,11 @@ import pyarrow as pa
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, identity_of, rows_body
-from tautochrone.sources.mysql.charsets import Charsets
+from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
 from tautochrone.sources.mysql.continuity import log_lost, other_file
 from tautochrone.sources.mysql.flavors import LAST, Flavor, mark_of
 from tautochrone.sources.mysql.foreign_keys import Cascade
+from tautochrone.sources.mysql.groups import Change, Group, prepared_xid
 from tautochrone.sources.mysql.histories import History
 from tautochrone.sources.mysql.rows import (
     LOGGED_TYPES,
@@ -24,19 +26,15 @@ from tautochrone.sources.mysql.rows import (
     log_rows,
     truncate_row,
 )
-from tautochrone.sources.mysql.statements import (
-    Effect,
-    begins_group,
-    effects_of,
-    ends_group,
-    may_make_tables,
-)
+from tautochrone.sources.mysql.statements import Effect, Statement, XaEnd
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
 __all__ = ["LogReader", "table_changed"]
 
 _DECODED_BYTES = 8 * 1024 * 1024
+_PREPARED_BYTES = 8 * 1024 * 1024
+"""So much of prepared transactions is kept in memory; others are read again when they are committed."""
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
 
@@ -47,18 +45,6 @@ def table_changed(name: str, change: str) -> IngestError:
         f"The table {name} {change} since it is captured",
         hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
     )
-
-
-@dataclass(slots=True)
-class _Group:
-    """A transaction that is being read: row events and truncates in their order.
-
-    Attributes:
-        is_single: one statement without an end of its own; None: not known before its first statement.
-    """
-
-    is_single: bool | None
-    changes: list[tuple[int, CapturedTable, TableMap | None, bytes]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -75,11 +61,16 @@ class LogReader:
         shift: what is added to points of the log.
         passes_over: tables of which columns behind the captured ones may change, unless they are called so:
             columns of the lake's table that the captured ones do not have.
+        earlier: events of the log from an offset on; None: the server does not have them any more.
+        prepared: transactions that are prepared at the point, by their identifiers (`groups.prepared_xid`),
+            with the file and the offset where they begin. Those that were prepared before the capture's
+            first point are not among them.
 
     Attributes:
         reached: the end of the last event.
-        changed: tables that the transaction behind `point` changes in a way that the log does not show: by a
-            statement, or by foreign keys (`by_cascade`). There it stopped.
+        changed: tables that the transaction behind `point` changes in a way that the log does not show.
+            There it stopped.
+        how: what changed them: the end of a sentence. Empty: a statement, after which they may be others.
         ignored: tables of which columns behind the captured ones changed, and where.
         file_ids: identities of the files of which events were read.
         is_at_end: it took all events.
@@ -98,6 +89,8 @@ class LogReader:
     passes_over: Mapping[str, Collection[str]] = field(default_factory=dict)
     history: History | None = None
     shift: int = 0
+    earlier: Callable[[str, int], AbstractContextManager[Iterable[Event] | None]] | None = None
+    prepared: dict[str, tuple[str, int]] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
     file_ids: dict[str, str] = field(default_factory=dict)
     reached: int = 0
@@ -105,9 +98,10 @@ class LogReader:
     has_new_tables: bool = False
     rows: int = 0
     changed: tuple[str, ...] = ()
-    by_cascade: bool = False
+    how: str = ""
     is_at_end: bool = False
-    _group: _Group | None = None
+    _group: Group | None = None
+    _prepared_groups: dict[str, Group] = field(default_factory=dict)
     _mark: tuple[str, str] | None = None
     _begun: Event | None = None
     _begun_s: int | None = None
@@ -172,21 +166,17 @@ class LogReader:
             entry = self.tables.get(layout.name)
             self._layouts[layout.table_id] = None if entry is None else (entry[0], layout)
         elif kind in Kind.GTID:
-            counter, mark, is_single = self.flavor.transaction_of(event)
-            self._mark, self._group = (counter, mark), _Group(is_single)
-            self._begun, self._begun_s = event, None
+            self._begin(event)
         elif kind in (Kind.QUERY, Kind.QUERY_COMPRESSED):
             return self._take_query(event)
         elif kind == Kind.XID:
             self._end(event, is_committed=True)
             return True
         elif kind == Kind.XA_PREPARE:
-            # XA COMMIT … ONE PHASE is this event too.
-            is_committed = event.body[0] == 1
-            if self._group is not None and self._group.changes and not is_committed:
-                raise _not_supported(event, "a transaction that is committed later (XA PREPARE)")
-            self._end(event, is_committed=is_committed)
+            self._take_prepare(event)
             return True
+        elif kind == Kind.INCIDENT:
+            self._require_copies(event, self.tables, "may be changed by transactions that the server lost")
         elif kind not in Kind.IGNORED:
             self._take_other(event)
         return False
@@ -200,11 +190,85 @@ class LogReader:
         if self.file_ids.setdefault(event.file, file_id) != file_id:
             raise log_lost("The capture", other_file(event.file))
 
+    def _begin(self, event: Event) -> None:
+        """
+        Raises:
+            IngestError: `CHANGE_LOG_EVENT_NOT_SUPPORTED`: the transaction before has no end.
+        """
+        if self._group is not None and self._group.changes:
+            raise _not_supported(event, "a transaction whose end is not understood")
+        counter, mark, is_single = self.flavor.transaction_of(event)
+        self._mark, self._group = (counter, mark), Group(is_single, event.file, event.start)
+        self._group.is_prepared = self.flavor.is_prepared(event)
+        self._begun, self._begun_s = event, None
+
+    def _take_prepare(self, event: Event) -> None:
+        group = self._group
+        xid, is_committed = prepared_xid(event.body)
+        # XA COMMIT … ONE PHASE is this event too.
+        if is_committed or group is None:
+            self._end(event, is_committed=is_committed)
+            return
+        self.prepared[xid] = (group.file, group.start)
+        self._prepared_groups[xid] = group
+        if sum(other.bytes for other in self._prepared_groups.values()) > _PREPARED_BYTES:
+            del self._prepared_groups[xid]
+        self._end(event, is_committed=False)
+
+    def _end_prepared(self, event: Event, end: XaEnd) -> None:
+        """Rows count from where they are committed."""
+        group = self._prepared_group(end.xid) if end.is_committed else None
+        if end.is_committed and group is None:
+            how = "may be changed by a transaction (XA COMMIT) whose rows the log has before it was captured"
+            self._require_copies(event, self.tables, how)
+        if not self.changed:
+            self._group = group
+            self._end(event, is_committed=end.is_committed)
+        if not self.changed:
+            self.prepared.pop(end.xid, None)
+            self._prepared_groups.pop(end.xid, None)
+
+    def _prepared_group(self, xid: str) -> Group | None:
+        """None: the log does not have what it did, or not any more."""
+        group = self._prepared_groups.get(xid)
+        begun = self.prepared.get(xid)
+        if group is not None or begun is None or self.earlier is None:
+            return group
+        with self.earlier(*begun) as events:
+            return None if events is None else self._read_again(events, xid)
+
+    def _read_again(self, events: Iterable[Event], xid: str) -> Group | None:
+        reader = LogReader(
+            charsets=self.charsets,
+            flavor=self.flavor,
+            tables=self.tables,
+            file=self.file,
+            point=0,
+            gtid={},
+            ignores_case=self.ignores_case,
+            cascades=self.cascades,
+            shift=self.shift,
+        )
+        for event in events:
+            if event.kind == Kind.XA_PREPARE:
+                return reader._group if prepared_xid(event.body)[0] == xid else None
+            if event.kind in Kind.ROWS or event.kind in Kind.BEFORE_ROWS:
+                reader._take(event)
+        return None
+
+    def _require_copies(self, event: Event, names: Iterable[str], how: str) -> None:
+        """Of those whose rows in the log count here already."""
+        point = self._point(event)
+        self.changed = tuple(sorted(name for name in names if point > self.tables[name][1]))
+        self.how = how if self.changed else ""
+
     def _take_other(self, event: Event) -> None:
         """
         Raises:
             IngestError: `CAPTURE_SERVER_NOT_USABLE`; `CHANGE_LOG_EVENT_NOT_SUPPORTED`.
         """
+        if event.may_be_ignored:
+            return
         if event.kind not in Kind.LOADED_FILE:
             raise _not_supported(event, f"an event of the unknown kind {event.kind}")
         # Its statement may change rows of any table, by triggers.
@@ -216,9 +280,11 @@ class LogReader:
         if captured is None:
             return
         table, layout = captured
-        cascades = self._possible_cascades(event, table)
+        group = self._group
+        assert group is not None
+        cascades = self._possible_cascades(event, table, group)
         is_new = self._point(event) > self.tables[table.name][1]
-        if not is_new and not cascades:
+        if not is_new and not cascades and not group.is_prepared:
             return
         if is_new:
             _check_layout(table, layout)
@@ -231,94 +297,105 @@ class LogReader:
                 hint=f"SET GLOBAL binlog_row_image = 'FULL', no session may change it; {_AGAIN}",
             )
         differ = partial(_differ, self.charsets) if is_new else _may_differ
-        relations = {
+        group.cascaded |= {
             name
             for cascade in cascades
             if event.kind in Kind.DELETE or differ(table, layout, body.images, cascade.columns)
             for name in cascade.tables
-            if self._point(event) > self.tables[name][1]
         }
-        if relations:
-            self.changed, self.by_cascade = tuple(sorted(relations)), True
-        elif is_new:
-            assert self._group is not None
-            self._group.changes.append((event.kind, table, layout, body.images))
+        if is_new or (group.is_prepared and _fits(table, layout)):
+            group.changes.append(Change(event.kind, table, layout, body.images))
+        elif group.is_prepared:
+            group.doubtful.add(table.name)
 
-    def _possible_cascades(self, event: Event, table: CapturedTable) -> list[Cascade]:
+    def _possible_cascades(self, event: Event, table: CapturedTable, group: Group) -> list[Cascade]:
         """Those that this kind of event may set off, and whose tables lack what follows from it."""
         return [
             cascade
             for cascade in self.cascades.get(table.name, ())
             if (event.kind in Kind.DELETE and cascade.on_delete)
             or (event.kind in Kind.UPDATE and cascade.on_update)
-            if any(self._point(event) > self.tables[name][1] for name in cascade.tables)
+            if group.is_prepared or any(self._point(event) > self.tables[name][1] for name in cascade.tables)
         ]
 
     def _take_query(self, event: Event) -> bool:
-        query = Query.read(event.kind, event.body)
+        statement = Statement(Query.read(event), self._text)
         group = self._group
         if group is not None and group.is_single is None:
-            group.is_single = not begins_group(query)
-        is_commit = ends_group(query)
+            group.is_single = not statement.begins_group
+            group.is_prepared = statement.begins_prepared_group
+        xa_end = statement.xa_end
+        if xa_end is not None:
+            self._end_prepared(event, xa_end)
+            return True
+        is_commit = statement.ends_group
         if is_commit is not None:
             self._end(event, is_committed=is_commit)
             return True
-        self.has_new_tables |= may_make_tables(query)
-        normal = str.casefold if self.ignores_case else str
+        if group is not None and statement.savepoint is not None:
+            group.set_savepoint(statement.savepoint)
+        elif group is not None and statement.rolled_back_to is not None:
+            group.roll_back_to(statement.rolled_back_to)
+        elif self.flavor.takes_effect(self._begun):
+            self._take_effects(event, statement)
+        if group is not None and group.is_single and not self.changed:
+            self._end(event, is_committed=True)
+            return True
+        return False
+
+    def _text(self, charset: int, data: bytes) -> str | None:
+        """See `tokens.Decoder`."""
+        try:
+            return self.charsets.decode(charset, data)
+        except (UndecodableError, IngestError):
+            return None
+
+    def _take_effects(self, event: Event, statement: Statement) -> None:
+        """
+        Raises:
+            IngestError: `CAPTURE_SERVER_NOT_USABLE`.
+        """
+        self.has_new_tables |= statement.may_make_tables
+        normal = _without_case if self.ignores_case else str
         captured = {name: table for name, (table, _since) in self.tables.items()}
         effects = [
             effect
-            for effect in effects_of(query, self.tables.keys(), normal, captured)
+            for effect in statement.effects(self.tables.keys(), normal, captured)
             if self._point(event) > self.tables[effect.relation][1]
         ]
         self.changed = tuple(
             effect.relation
             for effect in effects
             if effect.kind == "change"
-            or (effect.kind == "behind" and not self._may_pass_over(effect, query))
+            or (effect.kind == "behind" and not self._may_pass_over(effect, statement))
             or (effect.kind == "truncate" and event.is_about_temporary_table)
         )
         if self.changed:
-            return False
+            return
         for effect in effects:
             if effect.kind == "behind":
                 self.ignored[effect.relation] = f"{event.file} {event.end}"
                 continue
             table = self.tables[effect.relation][0]
-            if effect.kind == "rows" or group is None:
+            if effect.kind == "rows" or self._group is None:
                 raise _statement_logged(event)
-            group.changes.append((Kind.QUERY, table, None, b""))
-        if group is not None and query.text.lstrip().upper().startswith("ROLLBACK TO") and group.changes:
-            raise _not_supported(event, "a part of a transaction that was rolled back (ROLLBACK TO)")
-        if group is not None and group.is_single:
-            self._end(event, is_committed=True)
-            return True
-        return False
+            self._group.changes.append(Change(Kind.QUERY, table, None, b""))
 
-    def _may_pass_over(self, effect: Effect, query: Query) -> bool:
+    def _may_pass_over(self, effect: Effect, statement: Statement) -> bool:
         """A column that the lake's table has must not come back unseen."""
         names = self.passes_over.get(effect.relation)
-        text = query.text.replace("``", "`").casefold()
-        return names is not None and not any(name.casefold() in text for name in names)
+        return names is not None and not statement.may_name(names)
 
     def _end(self, event: Event, *, is_committed: bool) -> None:
         group, point = self._group, self._point(event)
-        if group is not None and is_committed and group.changes:
-            self.committed_s = event.timestamp
-            for number, (kind, table, layout, images) in enumerate(group.changes):
-                if layout is None:
-                    self._decoded.append(truncate_row(table.name, point, event.timestamp))
-                    self.rows += 1
-                    continue
-                operation = next(name for kinds, name in _OPERATIONS if kind in kinds)
-                events = self._events.setdefault(
-                    (layout, operation), RowEvents(self.charsets, table, layout, operation)
-                )
-                events.images.append(images)
-                events.numbers.append(number)
-                events.points.append(point)
-                events.timestamps.append(event.timestamp)
-                self._bytes += len(images)
+        if group is not None and is_committed:
+            self._require_copies(event, group.cascaded, "may be changed by a foreign key")
+            if not self.changed:
+                how = "may be changed by a transaction of which a part was rolled back or prepared before"
+                self._require_copies(event, group.doubtful, how)
+            if self.changed:
+                return
+            self._take_changes(event, group)
         if self._mark is not None and self._begun is not None:
             before = self.gtid if self.flavor.counts_domains else {}
             self.gtid = {**before, **dict([self._mark]), LAST: mark_of(self._begun)}
@@ -329,15 +406,49 @@ class LogReader:
         self._group = self._mark = self._begun = None
         self.point, self.file = point, event.file
 
+    def _take_changes(self, event: Event, group: Group) -> None:
+        """Of a transaction that is committed by the event."""
+        point = self._point(event)
+        for number, change in enumerate(group.changes):
+            if point <= self.tables[change.table.name][1]:
+                continue
+            self.committed_s = event.timestamp
+            if change.layout is None:
+                self._decoded.append(truncate_row(change.table.name, point, event.timestamp))
+                self.rows += 1
+                continue
+            operation = next(name for kinds, name in _OPERATIONS if change.kind in kinds)
+            key = (change.layout, operation)
+            events = self._events.setdefault(
+                key, RowEvents(self.charsets, change.table, change.layout, operation)
+            )
+            events.images.append(change.images)
+            events.numbers.append(number)
+            events.points.append(point)
+            events.timestamps.append(event.timestamp)
+            self._bytes += len(change.images)
+
+
+def _without_case(name: str) -> str:
+    """The server makes each letter small by itself, which Python does not do with this one."""
+    return name.replace("\u0130", "i").casefold()
+
 
 def _check_layout(table: CapturedTable, layout: TableMap) -> None:
+    if not _fits(table, layout):
+        raise table_changed(table.name, "was changed")
+
+
+def _fits(table: CapturedTable, layout: TableMap) -> bool:
     """Behind the columns may stand others: hidden ones of unique keys over long texts, and ignored ones."""
     logged = layout.types[: len(table.logged)]
-    fits = len(logged) == len(table.logged) and all(
-        kind in BINLOG_TYPES[column.data_type] for kind, column in zip(logged, table.logged, strict=True)
+    return (
+        len(logged) == len(table.logged)
+        and all(
+            kind in BINLOG_TYPES[column.data_type] for kind, column in zip(logged, table.logged, strict=True)
+        )
+        and LOGGED_TYPES.issuperset(layout.types)
     )
-    if not fits or not LOGGED_TYPES.issuperset(layout.types):
-        raise table_changed(table.name, "was changed")
 
 
 def _differ(

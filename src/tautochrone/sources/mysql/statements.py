@@ -1,48 +1,38 @@
-"""What a statement in the log does to captured tables. Rows of other statements are in row events."""
+"""What a statement in the log does to captured tables. Rows of other statements are in row events.
+
+A statement changes the tables that it names, in a way that the log does not show, unless its form is one of
+those below; and all tables where its form is not known at all.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
-from tautochrone.sources.mysql.alterations import Alteration, alteration_of, altered_table
+from tautochrone.sources.mysql.alterations import Alteration, alteration_of, folded, tables_named_in
 from tautochrone.sources.mysql.binlog import Query
 from tautochrone.sources.mysql.tables import CapturedTable
+from tautochrone.sources.mysql.tokens import Decoder, Token, readings_of
 
-__all__ = ["Effect", "begins_group", "effects_of", "ends_group", "may_make_tables"]
+__all__ = ["Effect", "Statement", "XaEnd"]
 
-_PIECE = re.compile(
-    r"(?P<name>`(?:[^`]|``)*`|\"[^\"]*\")|(?P<text>'(?:[^'\\]|\\.|'')*')"
-    r"|/\*M?!\d*|\*/|/\*.*?\*/|--[ \t].*?$|#.*?$",
-    re.DOTALL | re.MULTILINE,
-)
-"""Names, texts and comments. What stands in `/*!40000 … */` is executed: mysqldump writes statements so."""
-_WORD = re.compile(r"`(?:[^`]|``)+`|\"[^\"]+\"|[\w$\u0080-\uffff]+")
-_REFERENCED = re.compile(
-    r"\bREFERENCES\s+(?:`(?:[^`]|``)+`|[\w$]+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|[\w$]+))?", re.IGNORECASE
-)
-"""A table that a foreign key names: the statement leaves its rows as they are."""
-_SETTINGS = re.compile(r"SET\s+STATEMENT\b.*?\bFOR\s+", re.IGNORECASE | re.DOTALL)
-"""Of MariaDB: settings for the one statement that follows."""
-_MAKES_TABLES = re.compile(r"(CREATE|ALTER|RENAME)\b", re.IGNORECASE)
-_ROWS = re.compile(
-    r"(?:(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|SELECT|DO|CALL|WITH)\b"
-    r"|ANALYZE\s+(?!TABLES?\b|LOCAL\b|NO_WRITE_TO_BINLOG\b)"
-    r"|CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMPORARY\s+)?TABLE\b(?:`[^`]*`|\"[^\"]*\"|[^`\"])*?\bSELECT\b)",
-    re.IGNORECASE,
-)
+_XA_END = re.compile(rb"XA (COMMIT|ROLLBACK) X'([0-9a-fA-F]*)',X'([0-9a-fA-F]*)',(-?\d+)")
+"""As servers write it."""
+_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "SELECT", "DO", "CALL", "WITH"})
 """Statements that change rows, or call functions that do. A log of rows has none of them."""
-_HARMLESS = re.compile(
-    r"(CREATE|DROP)\s+(OR\s+REPLACE\s+)?(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\b(?!\s+`?PRIMARY\b)"
-    r"|(ANALYZE|OPTIMIZE|REPAIR|CHECK|FLUSH|GRANT|REVOKE|SET)\b"
-    r"|(CREATE|ALTER|DROP)\s+(OR\s+REPLACE\s+)?(ALGORITHM\b.*?|DEFINER\b.*?|SQL\b.*?|AGGREGATE\s+)*"
-    r"(VIEW|TRIGGER|PROCEDURE|FUNCTION|EVENT|USER|ROLE|SEQUENCE)\b"
-    r"|(CREATE|DROP)\s+(OR\s+REPLACE\s+)?TEMPORARY\b"
-    r"|CREATE\s+(OR\s+REPLACE\s+)?(DATABASE|SCHEMA)\b"
-    r"|CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\b",
-    re.IGNORECASE | re.DOTALL,
+_TRANSACTIONS = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA"})
+_WITHOUT_TABLES = frozenset({"FLUSH", "GRANT", "REVOKE", "INSTALL", "UNINSTALL"})
+_OBJECTS_WITHOUT_ROWS = frozenset(
+    {"VIEW", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "PACKAGE", "LIBRARY", "LOADABLE"}
+    | {"USER", "ROLE", "SERVER", "RESOURCE", "TABLESPACE", "UNDO", "LOGFILE"}
+    # What views, routines and events may begin with.
+    | {"ALGORITHM", "DEFINER", "SQL", "AGGREGATE"}
 )
+_SETS_WITHOUT_TABLES = frozenset({"PASSWORD", "ROLE", "DEFAULT"})
+_SEVERITY = ("behind", "truncate", "change", "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,123 +47,390 @@ class Effect:
     relation: str
 
 
-def begins_group(query: Query) -> bool:
-    """Whether a statement is the first of several events of one transaction. MySQL's CREATE TABLE …
-    SELECT is, by the words at its end."""
-    text = query.text.strip().rstrip(";").upper()
-    return text == "BEGIN" or text.startswith("XA START") or text.endswith("START TRANSACTION")
+@dataclass(frozen=True, slots=True)
+class XaEnd:
+    """The end of a transaction that was prepared before.
 
-
-def ends_group(query: Query) -> bool | None:
-    """Whether a statement commits (True) or rolls back (False) its group; None: neither."""
-    text = query.text.strip().rstrip(";").upper()
-    return {"COMMIT": True, "ROLLBACK": False}.get(text)
-
-
-def effects_of(
-    query: Query,
-    relations: Collection[str],
-    normal: Callable[[str], str] = lambda name: name,
-    tables: Mapping[str, CapturedTable] | None = None,
-) -> list[Effect]:
-    """On captured tables, by `schema.table`. What is not understood counts as a change.
-
-    Args:
-        normal: makes names comparable, on servers to which upper and lower case are the same.
-        tables: the captured ones as they were before the statement, as far as they are known.
-
-    >>> effects_of(Query("shop", "TRUNCATE orders"), ["shop.orders"])
-    [Effect(kind='truncate', relation='shop.orders')]
-    >>> effects_of(Query("shop", "ALTER TABLE other ADD c INT"), ["shop.orders"])
-    []
+    Attributes:
+        xid: its identifiers, as hexadecimal digits.
     """
-    whole = _plain_text(query)
-    text = _REFERENCED.sub(" ", whole)
-    matches = list(_WORD.finditer(text))
-    words = [normal(match[0].strip('`"').replace("``", "`")) for match in matches]
-    first = words[0].upper() if words else ""
-    if _ROWS.match(text):
-        # Triggers and functions may write tables that the statement does not name.
-        return [Effect("rows", name) for name in relations]
-    qualified = _qualified(text, matches, words, normal(query.schema))
-    known = tables or {}
-    names = {name: _schema_and_table(name, known.get(name), normal) for name in relations}
-    named = [name for name, parts in names.items() if parts in qualified]
-    if len(words) > 1 and first == "DROP" and words[1].upper() in ("DATABASE", "SCHEMA"):
-        return [Effect("change", name) for name, (schema, _table) in names.items() if schema in words]
-    if not named or _HARMLESS.match(text):
-        return []
-    if first == "CREATE" and not _is_created([names[name] for name in named], words):
-        # It refers to a captured table only: CREATE TABLE … LIKE, REFERENCES, SELECT.
-        return []
-    if first == "ALTER":
-        return _of_alteration(whole, {name: names[name][1] for name in named}, known, normal)
-    kind = "truncate" if first == "TRUNCATE" else "change"
-    return [Effect(kind, name) for name in named]
+
+    xid: str
+    is_committed: bool
 
 
-def may_make_tables(query: Query) -> bool:
-    """Whether there may be a table behind a statement that was not there before, under any name.
-
-    >>> may_make_tables(Query("shop", "/* new */ CREATE TABLE cards (id INT)"))
-    True
+@dataclass(frozen=True)
+class Statement:
     """
-    return _MAKES_TABLES.match(_plain_text(query)) is not None
+    Attributes:
+        decode: names that are in another character set than UTF-8.
+    """
+
+    query: Query
+    decode: Decoder
+
+    @cached_property
+    def _readings(self) -> list[Sequence[Token] | None]:
+        return readings_of(self.query.text, self.query.session, self.decode)
+
+    @cached_property
+    def _first(self) -> Sequence[Token]:
+        """Those of what servers write themselves about transactions, whose words are ASCII."""
+        return self._readings[0] or ()
+
+    @property
+    def begins_group(self) -> bool:
+        """Whether it is the first of several events of one transaction. MySQL's CREATE TABLE … SELECT is, by
+        the words at its end."""
+        words = [token.word for token in self._first]
+        return words == ["BEGIN"] or words[:2] == ["XA", "START"] or words[-2:] == ["START", "TRANSACTION"]
+
+    @property
+    def begins_prepared_group(self) -> bool:
+        return [token.word for token in self._first[:2]] == ["XA", "START"]
+
+    @property
+    def ends_group(self) -> bool | None:
+        """Whether it commits (True) or rolls back (False) its group; None: neither."""
+        is_alone = len(self._first) == 1
+        return {"COMMIT": True, "ROLLBACK": False}.get(self._first[0].word) if is_alone else None
+
+    @property
+    def xa_end(self) -> XaEnd | None:
+        match = _XA_END.fullmatch(self.query.text.strip())
+        if match is None:
+            return None
+        xid = xid_of(int(match[4]), bytes.fromhex(match[2].decode()), bytes.fromhex(match[3].decode()))
+        return XaEnd(xid, match[1] == b"COMMIT")
+
+    @property
+    def savepoint(self) -> str | None:
+        """The name that it gives to a place in its transaction; empty: a name that is not sure."""
+        is_savepoint = len(self._first) == 2 and self._first[0].word == "SAVEPOINT"
+        return _savepoint_name(self._first[1]) if is_savepoint else None
+
+    @property
+    def rolled_back_to(self) -> str | None:
+        """The savepoint behind which its transaction is rolled back; empty: a name that is not sure."""
+        is_rollback = len(self._first) > 1 and self._first[0].word == "ROLLBACK"
+        return _savepoint_name(self._first[-1]) if is_rollback else None
+
+    @property
+    def may_make_tables(self) -> bool:
+        """Whether there may be a table behind it that was not there before, under any name."""
+        heads = [_without_settings(tokens)[:1] if tokens is not None else None for tokens in self._readings]
+        known = {*_TRANSACTIONS, *_WITHOUT_TABLES, *_ROWS} | {"DROP", "TRUNCATE", "ANALYZE", "OPTIMIZE"}
+        return any(head is None or (head and head[0].word not in known) for head in heads)
+
+    def may_name(self, columns: Collection[str]) -> bool:
+        """Whether it says one of these names, in whatever case."""
+        names = set(map(folded, columns))
+        return any(
+            tokens is None
+            or any(token.is_name and (token.text is None or folded(token.text) in names) for token in tokens)
+            for tokens in self._readings
+        )
+
+    def effects(
+        self,
+        relations: Collection[str],
+        normal: Callable[[str], str] = lambda name: name,
+        tables: Mapping[str, CapturedTable] | None = None,
+    ) -> list[Effect]:
+        """On captured tables, by `schema.table`.
+
+        Args:
+            normal: makes names comparable, on servers to which upper and lower case are the same.
+            tables: the captured ones as they were before the statement, as far as they are known.
+        """
+        captured = _Captured(relations, normal, tables or {}, self.query.schema)
+        strongest: dict[str, str] = {}
+        for tokens in self._readings:
+            for effect in captured.all() if tokens is None else _effects(tokens, captured):
+                before = strongest.get(effect.relation)
+                if before is not None and before != effect.kind and "rows" not in (before, effect.kind):
+                    # Two readings say different things.
+                    strongest[effect.relation] = "change"
+                elif before != "rows":
+                    strongest[effect.relation] = effect.kind
+        return [Effect(strongest[name], name) for name in relations if name in strongest]
 
 
-def _plain_text(query: Query) -> str:
-    """The statement without comments and without settings for it."""
-    text = _PIECE.sub(_without_comment, query.text).strip()
-    settings = _SETTINGS.match(text)
-    return text[settings.end() :] if settings else text
+def xid_of(format_id: int, transaction: bytes, branch: bytes) -> str:
+    return f"{format_id & 0xFFFFFFFF:x}.{transaction.hex()}.{branch.hex()}"
 
 
-def _schema_and_table(
-    name: str, table: CapturedTable | None, normal: Callable[[str], str]
-) -> tuple[str, str]:
-    """Both may have dots, so the name alone is not enough."""
-    schema, _, plain = name.partition(".")
-    return (normal(schema), normal(plain)) if table is None else (normal(table.schema), normal(table.table))
+def _savepoint_name(token: Token) -> str:
+    """Servers compare names of savepoints without case, and others than these without accents."""
+    return token.text.casefold() if token.is_name and token.text is not None and token.text.isascii() else ""
 
 
-def _of_alteration(
-    text: str,
-    named: Mapping[str, str],
-    tables: Mapping[str, CapturedTable],
-    normal: Callable[[str], str],
-) -> list[Effect]:
-    effects = []
-    table_name = normal(altered_table(text)[-1:][0]) if altered_table(text) else ""
-    for name, plain in named.items():
-        is_altered = plain.upper() == table_name.upper()
-        alteration = alteration_of(text, tables.get(name) if is_altered else None)
-        if alteration is not Alteration.NONE:
-            effects.append(Effect("behind" if alteration is Alteration.BEHIND else "change", name))
-    return effects
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """The captured tables, and how names of a session lead to them."""
+
+    relations: Collection[str]
+    normal: Callable[[str], str]
+    tables: Mapping[str, CapturedTable]
+    schema: str
+
+    def all(self, kind: str = "change") -> list[Effect]:
+        return [Effect(kind, name) for name in self.relations]
+
+    def parts(self, relation: str) -> tuple[str, str]:
+        """Both may have dots, so the name alone is not enough."""
+        table = self.tables.get(relation)
+        schema, _, name = relation.partition(".")
+        return (schema, name) if table is None else (table.schema, table.table)
+
+    def _is(self, written: str | None, name: str) -> bool:
+        return written is None or self.normal(written) == self.normal(name)
+
+    def of_schema(self, written: str | None) -> list[Effect]:
+        return [Effect("change", name) for name in self.relations if self._is(written, self.parts(name)[0])]
+
+    def named(self, names: Collection[tuple[str | None, str | None]]) -> list[str]:
+        """Those that tables of a statement may be, in the schema before them, else in the session's."""
+        return [
+            relation
+            for relation in self.relations
+            for own_schema, own_table in [self.parts(relation)]
+            if any(self._is(schema, own_schema) and self._is(table, own_table) for schema, table in names)
+        ]
+
+    def changed(self, tokens: Sequence[Token]) -> list[Effect]:
+        """Whatever is called like a captured table counts as it."""
+        return [Effect("change", name) for name in self.named(set(_qualified(tokens, self.schema)))]
 
 
-def _without_comment(piece: re.Match[str]) -> str:
-    return piece["name"] or ("''" if piece["text"] else " ")
+class _Cursor:
+    """Goes through the tokens of a statement."""
 
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens = tokens
+        self.position = 0
 
-def _qualified(
-    text: str, matches: Sequence[re.Match[str]], words: Sequence[str], schema: str
-) -> set[tuple[str, str]]:
-    """Each name as a table: in the schema that stands before it, else in that of the session."""
-    names: list[list[str]] = []
-    for number, word in enumerate(words):
-        between = text[matches[number - 1].end() : matches[number].start()] if number else ""
-        if between.strip() == ".":
-            names[-1].append(word)
-        else:
-            names.append([word])
-    return {(schema, name[0]) if len(name) == 1 else (name[0], name[1]) for name in names}
+    @property
+    def rest(self) -> Sequence[Token]:
+        return self.tokens[self.position :]
 
+    @property
+    def word(self) -> str:
+        return self.tokens[self.position].word if self.position < len(self.tokens) else ""
 
-def _is_created(named: Sequence[tuple[str, str]], words: list[str]) -> bool:
-    """Whether CREATE [OR REPLACE] TABLE makes one of the tables, each with its schema, itself."""
-    upper = [word.upper() for word in words]
-    if "TABLE" not in upper:
+    def accept(self, *words: str) -> bool:
+        if tuple(token.word for token in self.rest[: len(words)]) != words:
+            return False
+        self.position += len(words)
         return True
-    behind = words[upper.index("TABLE") + 1 :][:2]
-    return any(behind[:1] == [table] or behind == [schema, table] for schema, table in named)
+
+    def accept_one(self, words: Collection[str]) -> str:
+        word = self.word
+        if word not in words:
+            return ""
+        self.position += 1
+        return word
+
+    def table(self, schema: str) -> tuple[str | None, str | None] | None:
+        """The name that comes next; None: no name does."""
+        is_behind_dot = bool(self.rest) and self.rest[0].symbol == "."
+        self.position += is_behind_dot
+        names = self._names()
+        if not names or len(names) > 2 - is_behind_dot:
+            return None
+        return (schema, names[0]) if len(names) == 1 else (names[0], names[1])
+
+    def _names(self) -> list[str | None]:
+        names: list[str | None] = []
+        while self.rest and self.rest[0].is_name:
+            names.append(self.rest[0].text)
+            self.position += 1
+            if len(self.rest) < 2 or self.rest[0].symbol != ".":
+                break
+            self.position += 1
+        return names
+
+
+def _qualified(tokens: Sequence[Token], schema: str) -> Iterator[tuple[str | None, str | None]]:
+    """Each name as a table."""
+    cursor = _Cursor(tokens)
+    while cursor.rest:
+        before = cursor.position
+        name = cursor.table(schema)
+        if name is not None:
+            yield name
+        elif cursor.position == before:
+            cursor.position += 1
+        else:
+            # More names with dots between them than a table has: the first ones may be it.
+            names = [token.text for token in cursor.tokens[before : cursor.position] if token.is_name]
+            yield from ((schema, name) for name in names)
+            yield from pairwise(names)
+
+
+def _without_settings(tokens: Sequence[Token]) -> Sequence[Token]:
+    """Without `SET STATEMENT … FOR` of MariaDB: settings for the one statement that follows."""
+    if [token.word for token in tokens[:2]] != ["SET", "STATEMENT"]:
+        return tokens
+    depth = 0
+    for number, token in enumerate(tokens):
+        depth += {"(": 1, ")": -1}.get(token.symbol, 0)
+        if depth == 0 and token.word == "FOR":
+            return tokens[number + 1 :]
+    return tokens
+
+
+def _effects(tokens: Sequence[Token], captured: _Captured) -> list[Effect]:
+    cursor = _Cursor(_without_settings(tokens))
+    if not cursor.rest or _is_about_no_table(cursor.rest):
+        return []
+    head = cursor.word
+    cursor.position += 1
+    if head in _ROWS or (head == "ANALYZE" and not _is_of_tables(cursor)):
+        # Triggers and functions may write tables that the statement does not name.
+        return captured.all("rows")
+    if head in ("CREATE", "ALTER", "DROP"):
+        return _of_definition(head, cursor, captured)
+    if any(token.symbol == ";" for token in cursor.rest):
+        return captured.all()
+    if head == "TRUNCATE":
+        return _of_truncate(cursor, captured)
+    if head in ("ANALYZE", "OPTIMIZE"):
+        return []
+    is_of_tables = (head == "RENAME" and cursor.word in ("TABLE", "TABLES")) or head in ("REPAIR", "CHECK")
+    return captured.changed(cursor.rest) if is_of_tables else captured.all()
+
+
+def _is_about_no_table(tokens: Sequence[Token]) -> bool:
+    head, following = tokens[0].word, tokens[1].word if len(tokens) > 1 else ""
+    if head == "BEGIN":
+        # Otherwise it is a block of statements.
+        return len(tokens) == 1
+    return (
+        head in _TRANSACTIONS
+        or head in _WITHOUT_TABLES
+        or (head == "SET" and following in _SETS_WITHOUT_TABLES)
+        or (head, following) in (("START", "TRANSACTION"), ("RENAME", "USER"))
+    )
+
+
+def _is_of_tables(cursor: _Cursor) -> bool:
+    return cursor.word in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG")
+
+
+def _of_truncate(cursor: _Cursor, captured: _Captured) -> list[Effect]:
+    cursor.accept("TABLE")
+    start = cursor.position
+    name = cursor.table(captured.schema)
+    _skip_wait(cursor)
+    if name is None or cursor.rest:
+        return captured.changed(cursor.tokens[start:])
+    # A name that may be any is no proof that it was this table.
+    kind = "change" if None in name else "truncate"
+    return [Effect(kind, relation) for relation in captured.named([name])]
+
+
+def _skip_wait(cursor: _Cursor) -> None:
+    if cursor.accept("WAIT"):
+        cursor.position += 1
+    else:
+        cursor.accept("NOWAIT")
+
+
+def _of_definition(head: str, cursor: _Cursor, captured: _Captured) -> list[Effect]:
+    """Of CREATE, ALTER and DROP."""
+    replaces = head == "CREATE" and cursor.accept("OR", "REPLACE")
+    is_temporary = head != "ALTER" and cursor.accept("TEMPORARY")
+    if cursor.word in _OBJECTS_WITHOUT_ROWS or cursor.accept("SPATIAL", "REFERENCE"):
+        return []
+    if any(token.symbol == ";" for token in cursor.rest):
+        return captured.all()
+    if cursor.accept_one(("DATABASE", "SCHEMA")):
+        return _of_schema(head, cursor, captured, is_new=head == "CREATE" and not replaces)
+    ignores = head == "ALTER" and cursor.accept("IGNORE")
+    while cursor.accept_one(("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")):
+        ignores = ignores or (head == "ALTER" and cursor.accept("IGNORE"))
+    kind = cursor.accept_one(("TABLE", "TABLES", "INDEX", "SEQUENCE"))
+    if not kind:
+        return captured.all()
+    if kind == "SEQUENCE":
+        return captured.changed(cursor.rest)
+    if kind == "INDEX":
+        return [] if head == "CREATE" else _of_dropped_index(cursor, captured)
+    if head == "DROP":
+        return [] if is_temporary else captured.changed(cursor.rest)
+    if head == "CREATE":
+        return _of_created_table(cursor, captured, replaces=replaces, is_temporary=is_temporary)
+    return _of_alteration(cursor, captured, ignores=ignores)
+
+
+def _of_schema(head: str, cursor: _Cursor, captured: _Captured, *, is_new: bool) -> list[Effect]:
+    if is_new:
+        return []
+    if head == "ALTER":
+        # UPGRADE DATA DIRECTORY NAME gives it another name.
+        return captured.all() if any(token.word == "UPGRADE" for token in cursor.rest) else []
+    cursor.accept("IF", "EXISTS")
+    is_name = bool(cursor.rest) and cursor.rest[0].is_name
+    return captured.of_schema(cursor.rest[0].text) if is_name else captured.all()
+
+
+def _of_dropped_index(cursor: _Cursor, captured: _Captured) -> list[Effect]:
+    cursor.accept("IF", "EXISTS")
+    index = cursor.rest[0] if cursor.rest else None
+    is_other = index is not None and index.text is not None and folded(index.text) != "primary"
+    return [] if is_other else captured.changed(cursor.rest)
+
+
+def _of_created_table(
+    cursor: _Cursor, captured: _Captured, *, replaces: bool, is_temporary: bool
+) -> list[Effect]:
+    is_new_only = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.table(captured.schema)
+    if name is None or _has_query(cursor.rest):
+        # The query may call functions that write to any table.
+        return captured.all("rows")
+    if is_temporary or (is_new_only and not replaces):
+        return []
+    return [Effect("change", relation) for relation in captured.named([name])]
+
+
+def _has_query(tokens: Sequence[Token]) -> bool:
+    words = [token.word for token in tokens]
+    return (
+        not {"SELECT", "EXECUTE", "TABLE", "WITH"}.isdisjoint(_without_parsers(words))
+        # Partitions have VALUES LESS THAN and VALUES IN.
+        or any(
+            word == "VALUES" and following not in ("LESS", "IN")
+            for word, following in zip(words, [*words[1:], ""], strict=True)
+        )
+    )
+
+
+def _without_parsers(words: Sequence[str]) -> list[str]:
+    """Without `WITH PARSER` of full-text indexes and `WITH SYSTEM VERSIONING`."""
+    following = [*words[1:], ""]
+    return [
+        word
+        for word, next_word in zip(words, following, strict=True)
+        if not (word == "WITH" and next_word in ("PARSER", "SYSTEM"))
+    ]
+
+
+def _of_alteration(cursor: _Cursor, captured: _Captured, *, ignores: bool) -> list[Effect]:
+    cursor.accept("IF", "EXISTS")
+    start = cursor.position
+    name = cursor.table(captured.schema)
+    _skip_wait(cursor)
+    if name is None:
+        return captured.changed(cursor.tokens[start:])
+    altered = captured.named([name])
+    effects: list[Effect] = []
+    for relation in altered:
+        is_sure = None not in name and not ignores
+        table = captured.tables.get(relation)
+        alteration = alteration_of(cursor.rest, table) if is_sure else Alteration.CHANGE
+        if alteration is not Alteration.NONE:
+            effects.append(Effect("behind" if alteration is Alteration.BEHIND else "change", relation))
+    named = captured.named(set(_qualified(tables_named_in(cursor.rest), captured.schema)))
+    return effects + [Effect("change", relation) for relation in named if relation not in altered]

@@ -1,0 +1,125 @@
+"""Statements in the character sets, SQL modes and spellings of many sessions: the server runs them, and what
+a reader has afterwards is what the server has, or an error with a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pymysql
+import pytest
+
+from .conftest import Schema
+from .followed import Followed
+
+_NAMES = (
+    *("größe", "订单", "許功蓋", "表ソ十", "заказ", "παραγγελία", "주문", "řeka", "הזמנה"),
+    *("a`b c", 'x"y', "1e5", "a.b"),
+)
+_CHARSETS = ("utf8mb4", "latin1", "gbk", "sjis", "big5", "cp1251", "euckr", "ujis", "cp932", "greek", "cp852")
+_MORE_CHARSETS = ("utf8mb3", "gb2312", "gb18030", "eucjpms", "koi8r", "cp866", "cp1250", "hebrew", "latin7")
+_FORMS = (
+    "TRUNCATE TABLE {t}",
+    "/* {t} */ truncate {t} -- of {t}",
+    "TRUNCATE\t\n{s} . {t}",
+    "TRUNCATE/**/TABLE/*!50000 {s}.*/ /*!99999 x*/{t}#",
+    "TRUNCATE TABLE .{t}",
+    "/*M!100100 TRUNCATE TABLE {t} */",
+    "SET STATEMENT lock_wait_timeout = 7 FOR TRUNCATE {t}",
+    "ALTER TABLE {t} MODIFY a VARCHAR(20) FIRST",
+    "ALTER TABLE {t} COMMENT = '\\\\', TRUNCATE PARTITION ALL",
+    "ALTER TABLE {t} COMMENT 'it''s', DROP COLUMN a, ADD COLUMN a VARCHAR(20) DEFAULT 'new'",
+    "ALTER TABLE {t} RENAME TO {t}, COMMENT = 'nothing'",
+    "RENAME TABLE {t} TO spare, {u} TO {t}, spare TO {u}",
+    "RENAME TABLE .{t} TO spare, {u} TO {t}, spare TO {u}",
+    "DROP TABLE {t}; CREATE TABLE {t} (id INT PRIMARY KEY, a VARCHAR(20))",
+    "CREATE OR REPLACE TABLE {t} (id INT PRIMARY KEY, a VARCHAR(20))",
+    "DROP TABLE {t}; CREATE TABLE {t} (PRIMARY KEY (id)) SELECT * FROM {u}",
+    "CREATE TABLE fresh LIKE {u}; DROP TABLE {t}, {u}; RENAME TABLE fresh TO {t}; CREATE TABLE {u} LIKE {t}",
+    "CREATE TABLE fresh (id INT, FOREIGN KEY (id) REFERENCES {t} (id)); DROP TABLE fresh",
+    "ALTER TABLE {t} CONVERT TO CHARACTER SET ucs2",
+    "OPTIMIZE TABLE {t}, {u}",
+)
+
+
+def _quoted(name: str, quote: str) -> str:
+    return quote + name.replace(quote, quote * 2) + quote
+
+
+def _names_in(connection: Any, charset: str) -> list[str]:
+    """Those that the character set has, as the server says."""
+    names = []
+    with connection.cursor() as cursor:
+        for name in _NAMES:
+            cursor.execute(
+                f"SELECT CONVERT(CONVERT(%s USING {charset}) USING utf8mb4) = BINARY %s", (name, name)
+            )
+            if cursor.fetchall()[0][0]:
+                names.append(name)
+    return names
+
+
+def _encoded(connection: Any, charset: str, statement: str) -> bytes:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT HEX(CONVERT(%s USING {charset}))", (statement,))
+        return bytes.fromhex(cursor.fetchall()[0][0])
+
+
+def _send(connection: Any, statement: bytes) -> None:
+    connection._execute_command(pymysql.constants.COMMAND.COM_QUERY, statement)
+    connection._read_query_result()
+
+
+def _cases(forms: Sequence[str], seed: int, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    for number, form in enumerate(forms):
+        yield form, names[(number + seed) % len(names)], "orders", "`" if number % 2 else '"'
+
+
+def _check(schema: Schema, charset: str, forms: Sequence[str], seed: int) -> tuple[int, int]:
+    """How many statements the server took, and how many of these were no truncate and copied a table."""
+    taken = copied = 0
+    names = _names_in(schema.connection, charset)
+    session = schema.server.open_connection(database=schema.name, use_unicode=False)
+    for form, name, other, quote in _cases(forms, seed, names):
+        t, u = _quoted(name, "`"), _quoted(other, "`")
+        columns = "(id INT PRIMARY KEY, a VARCHAR(20))"
+        schema.run(f"DROP TABLE IF EXISTS {t}, {u}, fresh, spare", f"CREATE TABLE {t} {columns}")
+        schema.run(f"CREATE TABLE {u} LIKE {t}", f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+        schema.run(f"INSERT INTO {u} VALUES (3, 'c')")
+        followed = Followed.start(schema)
+        mode = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES" if quote == '"' else ""
+        _send(session, f"SET NAMES {charset}, sql_mode = '{mode}'".encode())
+        written = _quoted(name, quote), _quoted(other, quote), _quoted(schema.name, quote)
+        try:
+            for part in form.format(t=written[0], u=written[1], s=written[2]).split(";"):
+                _send(session, _encoded(schema.connection, charset, part))
+        except pymysql.Error:
+            followed.log.close()
+            continue
+        taken += 1
+        schema.run(f"INSERT INTO {t} (id, a) VALUES (7, 'behind')")
+        followed.catch_up()
+        assert not followed.difference(), (charset, form, name)
+        copied += bool(followed.copied)
+        followed.log.close()
+    session.close()
+    return taken, copied
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_statements_in_client_character_sets(schema: Schema, number: int) -> None:
+    forms = _FORMS[number % 3 :: 3]
+    taken, copied = _check(schema, _CHARSETS[number], forms, number)
+    assert taken >= len(forms) // 2
+    assert copied < taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("charset", _CHARSETS + _MORE_CHARSETS)
+def test_statements_in_all_client_character_sets(schema: Schema, charset: str) -> None:
+    sets = schema.rows("SELECT character_set_name FROM information_schema.character_sets")
+    if (charset,) not in sets and charset != "utf8mb3":
+        pytest.skip("the server lacks this character set")
+    for seed in range(len(_NAMES)):
+        taken, _copied = _check(schema, charset, _FORMS, seed)
+        assert taken >= len(_FORMS) // 2
