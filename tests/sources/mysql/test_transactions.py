@@ -82,7 +82,7 @@ def test_rows_of_a_prepared_transaction_come_when_it_is_committed(schema: Schema
     followed.log.close()
 
 
-def test_transaction_that_was_prepared_before_the_capture_copies_its_tables_again(
+def test_transaction_prepared_before_the_capture_copies_its_tables(
     schema: Schema, sessions: Sessions
 ) -> None:
     schema.run(_TABLE.format("t", "InnoDB"))
@@ -99,9 +99,7 @@ def test_transaction_that_was_prepared_before_the_capture_copies_its_tables_agai
     followed.log.close()
 
 
-def test_transaction_that_was_prepared_before_its_table_is_copied_again(
-    schema: Schema, sessions: Sessions
-) -> None:
+def test_transaction_prepared_before_its_table_is_copied_again(schema: Schema, sessions: Sessions) -> None:
     schema.run(_TABLE.format("t", "InnoDB"))
     followed = Followed.start(schema)
     sessions.prepare("'x'", "INSERT INTO t VALUES (1, 'x')")
@@ -114,7 +112,7 @@ def test_transaction_that_was_prepared_before_its_table_is_copied_again(
     followed.log.close()
 
 
-def test_prepared_transaction_whose_file_is_gone_copies_its_tables_again(
+def test_prepared_transaction_whose_file_is_gone_copies_its_tables(
     schema: Schema, sessions: Sessions
 ) -> None:
     schema.run(_TABLE.format("t", "InnoDB"))

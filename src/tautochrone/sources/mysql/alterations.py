@@ -170,7 +170,7 @@ def tables_named_in(tokens: Sequence[Token]) -> Sequence[Token]:
         depth += {"(": 1, ")": -1}.get(token.symbol, 0)
         if token.symbol == "," and (depth == 0 or number == len(tokens)):
             part = tokens[start:number]
-            if not _OWN_PART.match(" ".join(_form(one) for one in part) + " "):
+            if not _OWN_PART.match(" ".join(_form(word) for word in part) + " "):
                 named += [*part, token]
             start = number + 1
     return named
