@@ -11,18 +11,20 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
+from tautochrone.model.mysql_session import session_sql
 from tautochrone.model.refused_connections import MYSQL_LOGIN_REFUSED
 from tautochrone.sinks.common.access import login_refused, rights_missing
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
 __all__ = ["ConnectionLostError", "Database", "quoted"]
 
-_SETTINGS = (
+_SETTINGS = {
     # Without the strict mode a value that does not fit would be changed instead of refused.
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-    "innodb_lock_wait_timeout = 90, lock_wait_timeout = 90, net_write_timeout = 600, "
-    "sql_select_limit = DEFAULT"
-)
+    "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "innodb_strict_mode": "1",
+    "innodb_lock_wait_timeout": "90",
+    "lock_wait_timeout": "90",
+}
 _IDLE_S = 604_800
 _IDLE_IN_TRANSACTION_S = 60
 """A process that stops in the middle of a commit must not hold the lock of the sink for ever."""
@@ -131,8 +133,8 @@ class Database:
             program_name=f"tautochrone sink {self._sink}",
         )
         with connection.cursor() as cursor:
-            cursor.execute(_SETTINGS)
-            cursor.execute(f"SET SESSION wait_timeout = {_IDLE_S}")
+            settings = {**_SETTINGS, "wait_timeout": str(_IDLE_S)}
+            cursor.execute(session_sql(connection.get_server_info(), settings))
         self._generation += 1
         self._connection = connection
         return connection

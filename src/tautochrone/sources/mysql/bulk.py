@@ -38,10 +38,11 @@ from tautochrone.sources.mysql.texts import (
     UndecodableValueError,
     charset_of,
     decoded,
+    hexadecimal,
     not_decodable,
     shown_bytes,
 )
-from tautochrone.sources.mysql.types import TEXTS, copy_sql
+from tautochrone.sources.mysql.types import BINARIES, TEXTS, copy_sql
 
 __all__ = ["CHUNK_BYTES", "TEXT_FORMAT", "ChunkReader", "chunks_of", "copy_chunk"]
 
@@ -79,7 +80,7 @@ def _walked_bounds(connection: Any, table: CapturedTable, key: Column, rows: int
     """Every so many rows a key, along the index."""
     bounds: list[str] = []
     name = quoted_name(key.name)
-    bound_sql = f"HEX({name})" if key.data_type in TEXTS else copy_sql(key)
+    bound_sql = f"HEX({name})" if key.data_type in TEXTS | BINARIES else copy_sql(key)
     while True:
         condition = f"WHERE {_compared(key, '>', bounds[-1])}" if bounds else ""
         query = (
@@ -160,10 +161,13 @@ def _read_chunk(
     bound = point_of(*flavor_of(connection).snapshot(connection)) + shift
     seen = pa.scalar(f"{bound + 1}:{bound + 1}:", pa.string())
     names = [column.name for column in table.columns]
+    # Texts come in the bytes of their own set. A function of them is NULL when it is longer than a packet.
+    connection.query("SET SESSION character_set_results = NULL")
     for texts in columns_of_rows(connection, query):
         snapshots = pa.repeat(seen, len(texts[0]))
         columns = _decoded(charsets, table, dict(zip(names, texts, strict=True)))
         yield ChunkRows(table.name, columns, snapshots, bound, parsed.planned, TEXT_FORMAT)
+    connection.query("SET SESSION character_set_results = utf8mb4")
     connection.query("ROLLBACK")
 
 
@@ -176,7 +180,9 @@ def _decoded(
     """
     texts = dict(columns)
     for column in table.columns:
-        if column.data_type in TEXTS:
+        if column.data_type in BINARIES:
+            texts[column.name] = hexadecimal(columns[column.name])
+        elif column.data_type in TEXTS:
             charset, as_key = charsets[charset_of(column)], column.name in table.keys
             try:
                 texts[column.name] = decoded(columns[column.name], charset, as_key=as_key)

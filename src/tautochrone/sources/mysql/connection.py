@@ -16,6 +16,7 @@ from pymysql.constants import CR, ER
 from pymysql.converters import escape_string
 
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
+from tautochrone.model.mysql_session import session_sql
 from tautochrone.model.refused_connections import MYSQL_LOGIN_REFUSED, MYSQL_UNKNOWN_DATABASE
 from tautochrone.redaction import keep_secret
 from tautochrone.sources.capture.access import database_missing, login_refused
@@ -33,9 +34,6 @@ __all__ = [
 
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 600
-_SESSION = (
-    "SET SESSION sql_mode = '', time_zone = '+00:00', net_write_timeout = 600, sql_select_limit = DEFAULT"
-)
 _PARAMETERS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket")
 _FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 _RIGHTS = (
@@ -136,15 +134,15 @@ def connect(address: Address) -> Any:
     """
     connection = _Connection(
         **address.arguments,
-        autocommit=True,
+        # By the statement below: the driver could not say it without encoders.
+        autocommit=None,
         charset="utf8mb4",
         conv={},
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
         program_name="tautochrone",
     )
-    connection.query(_SESSION)
-    connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    connection.query(session_sql(connection.get_server_info(), {}))
     return connection
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
+from tautochrone.sources.capture.arrow_columns import Bytes, Integers, text_column
 from tautochrone.sources.mysql.charsets import UTF8_CHARSETS, Charset, UndecodableError
 from tautochrone.sources.mysql.tables import CapturedTable, Column
 
-__all__ = ["UndecodableValueError", "charset_of", "decoded", "not_decodable", "shown_bytes"]
+__all__ = ["UndecodableValueError", "charset_of", "decoded", "hexadecimal", "not_decodable", "shown_bytes"]
 
 _SHOWN_BYTES = 32
+_HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.uint8).reshape(256, 2)
 
 
 class UndecodableValueError(ValueError):
@@ -58,6 +61,24 @@ def decoded(texts: pa.Array, charset: Charset, *, as_key: bool = False) -> pa.Ar
         except UndecodableError as error:
             raise UndecodableValueError(row, value, str(error)) from error
     return pa.array(values, pa.string())
+
+
+def hexadecimal(data: pa.Array) -> pa.Array:
+    """
+    Args:
+        data: strings of bytes, which need not be UTF-8.
+
+    >>> hexadecimal(pa.array([b"\\x00\\xff", None]).view(pa.string())).to_pylist()
+    ['00FF', None]
+    """
+    _validity, offsets, values = data.cast(pa.binary()).buffers()
+    positions: Integers = np.frombuffer(offsets, np.int32)[data.offset :][: len(data) + 1].astype(np.int64)
+    first, last = int(positions[0]), int(positions[-1])
+    source: Bytes = np.frombuffer(values or b"", np.uint8)[first:last]
+    starts = 2 * (positions[:-1] - first)
+    lengths = 2 * np.diff(positions)
+    is_null = data.is_null().to_numpy(zero_copy_only=False)
+    return text_column(_HEX[source].reshape(-1), starts, lengths, is_null)
 
 
 def not_decodable(

@@ -133,13 +133,9 @@ def require_known_types(table: CapturedTable, capture: str) -> None:
 
 
 def copy_sql(column: Column) -> str:
-    """SQL in the database that prints a value as the log's decoder does; texts in their own bytes, which are
-    decoded as those of the log are."""
+    """SQL in the database that prints a value as the log's decoder does; texts and binaries in their own
+    bytes, which are decoded as those of the log are."""
     name = quoted_name(column.name)
-    if column.data_type in TEXTS:
-        return f"CAST({name} AS BINARY)"
-    if column.data_type in BINARIES:
-        return f"HEX({name})"
     if column.data_type in ("bit", "year"):
         return f"{name} + 0"
     if column.data_type == "float":

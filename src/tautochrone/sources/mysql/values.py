@@ -18,7 +18,7 @@ from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, te
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import Column
-from tautochrone.sources.mysql.texts import charset_of, decoded
+from tautochrone.sources.mysql.texts import charset_of, decoded, hexadecimal
 from tautochrone.sources.mysql.types import BINARIES
 
 __all__ = ["PADDING", "Cells", "decimal_bytes", "text_of"]
@@ -28,7 +28,6 @@ PADDING = 80
 _DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 """How many bytes a group of so many digits has."""
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
-_HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.uint8).reshape(256, 2)
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
 _ESCAPED = re.compile(r"''|\\(.)")
@@ -242,11 +241,7 @@ def _bytes(cells: Cells) -> pa.Array:
 
 
 def _hexadecimal(cells: Cells, octets: int) -> pa.Array:
-    lengths = np.where(cells.is_null, 0, cells.lengths)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    source = np.repeat(cells.starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-    text = _HEX[cells.buffer[source]].reshape(-1)
-    column = text_column(text, offsets[:-1] * 2, lengths * 2, cells.is_null)
+    column = hexadecimal(_bytes(cells))
     # The log leaves out the zeros at the end of BINARY(n).
     return pc.utf8_rpad(column, 2 * octets, "0") if octets else column
 
