@@ -200,7 +200,8 @@ def _make_hostile(database: psycopg.Connection, seed: int, *, but: frozenset[str
 
 _CUT_BY_LIMITS = frozenset(
     {
-        "temp_file_limit", "max_stack_depth", "post_auth_delay", "debug_discard_caches", *REFUSED_SETTINGS,
+        "temp_file_limit", "temp_buffers", "max_stack_depth", "post_auth_delay", "debug_discard_caches",
+        *REFUSED_SETTINGS,
     }
 )  # fmt: skip
 """With these at their ends, statements fail by class, or take minutes."""
