@@ -10,6 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tautochrone.errors import DefinitionError
@@ -148,6 +150,63 @@ def test_values_that_cannot_be_read_fail(spark: SparkSession, value: Any, messag
     rows = debezium.events(records(spark, [value]), "id BIGINT, name STRING", connector="postgresql")
     with pytest.raises(Exception, match=message):
         rows.collect()
+
+
+PLACEHOLDER = "__debezium_unavailable_value"
+WRONG_VALUES: list[tuple[str, Any, dict[str, Any]]] = [
+    # Other forms of a decimal than the one that was declared.
+    *(("DECIMAL(10, 2)", value, {}) for value in ("12.50", "-1250", 12.5, 1e3, "12", "NaN", "")),
+    ("DECIMAL(10, 2)", {"scale": 1, "value": "fQ=="}, {}),
+    ("DECIMAL(3, 2)", precise(123456), {}),
+    *(("DECIMAL(10, 2)", value, {"decimals": "string"}) for value in (precise(-12345), "NaN", "1e12", "x")),
+    ("DECIMAL(10, 2)", "Infinity", {"decimals": "double"}),
+    ("DATE", "yesterday", {}),
+    ("DATE", "99999999999", {}),
+    ("DATE", "1.5", {}),
+    ("TIMESTAMP", "noon", {}),
+    ("TIMESTAMP", "99999999999999999999", {}),
+    ("TIMESTAMP_NTZ", "12:61", {}),
+    ("TIMESTAMP_NTZ", "1.5e9", {}),
+    # What stands for a long value that did not change.
+    ("STRING", PLACEHOLDER, {}),
+    ("BINARY", base64.b64encode(PLACEHOLDER.encode()).decode(), {}),
+    ("ARRAY<STRING>", [PLACEHOLDER], {}),
+    ("ARRAY<INT>", list(PLACEHOLDER.encode()), {}),
+    ("ARRAY<BIGINT>", list(PLACEHOLDER.encode()), {}),
+    # What the JSON parser checks.
+    ("INT", 3_000_000_000, {}),
+    ("BIGINT", "many", {}),
+    ("BOOLEAN", "yes", {}),
+]
+
+
+@pytest.mark.parametrize("ansi", ["false", pytest.param("true", marks=pytest.mark.slow)])
+def test_values_of_other_forms_fail(spark: SparkSession, ansi: str) -> None:
+    """Whatever the session's casts do with them: no value may become another one, or NULL."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", ansi)
+    silent = []
+    for kind, value, options in WRONG_VALUES:
+        sent = records(session, [event("u", None, {"id": 1, "x": value}, lsn=1)])
+        rows = debezium.events(sent, f"id BIGINT, x {kind}", connector="postgresql", **options)
+        try:
+            silent.append((kind, value, rows.collect()[0].x))
+        except (PySparkException, Py4JError):
+            continue
+    assert silent == []
+
+
+def test_unknown_operations_and_texts_are_no_changes(spark: SparkSession) -> None:
+    sent = [event(operation, None, {"id": 1}, lsn=1) for operation in ("c", "u", "r", "x", "C", "", None)]
+    rows = debezium.events(records(spark, sent), "id BIGINT", connector="postgresql").collect()
+    assert [row._op for row in rows if row._sequence is not None] == ["c", "u", "r"]
+    flat = [{"id": 1, "__op": operation} for operation in ("c", "x", None)]
+    rows = debezium.events(records(spark, flat), "id BIGINT", connector="kafka", flattened=True).collect()
+    assert [row._op for row in rows if row._sequence is not None] == ["c", "u"]
+    bad = b'{"op": "c", "after": {"id": 1, "name": "\xe4"}, "source": {"lsn": 1}}'
+    frame = spark.createDataFrame([(None, bad, 0)], "key BINARY, value BINARY, offset BIGINT")
+    with pytest.raises(PySparkException, match="UTF8"):
+        debezium.events(frame, "id BIGINT, name STRING", connector="postgresql").collect()
 
 
 def test_unknown_options_are_refused(spark: SparkSession) -> None:

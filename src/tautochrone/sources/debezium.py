@@ -24,9 +24,12 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
     DataType,
     DateType,
     DecimalType,
+    IntegerType,
     LongType,
     StringType,
     StructField,
@@ -50,6 +53,7 @@ _POSITIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Fields of an event's `source` that order the changes of a row, by connector."""
 
+_OPERATIONS = ("c", "u", "d", "r", "t")
 _BY_OFFSET = ("kafka", "oracle")
 """Here the offset in Kafka decides, or decides between changes with the same position."""
 
@@ -64,6 +68,7 @@ _NOT_SENT_PROBLEM = (
     "the event lacks a long value that did not change: the table needs ALTER TABLE … REPLICA IDENTITY FULL"
 )
 _INTEGER = r"^-?\d+$"
+_BASE64 = "^(?=.)(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
 def events(
@@ -109,9 +114,11 @@ def events(
     read = _flattened if flattened else _enveloped
     rows = read(records, sent, connector)
     values = (
-        _value(sf.col(f"row.`{field.name}`"), field.dataType, decimals, _unit(timestamps, field.name)).alias(
-            field.name
-        )
+        _required(
+            sf.col(f"row.`{field.name}`"),
+            field,
+            _value(sf.col(f"row.`{field.name}`"), field.dataType, decimals, _unit(timestamps, field.name)),
+        ).alias(field.name)
         for field in columns.fields
     )
     return rows.select(*values, sf.col(OPERATION), sf.col(SEQUENCE))
@@ -140,7 +147,8 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
         # TiCDC sends an update that changes a key as a deletion and an insertion, in this order, with one
         # commit_ts: a key that two rows exchange in a transaction is deleted and inserted at one position.
         order.append((operation != "d").cast("int").alias(IS_UPSERT))
-    is_event = operation.isNotNull() & order[0].isNotNull()
+    # An operation that came with a later version may be no row to keep.
+    is_event = operation.isin(*_OPERATIONS) & order[0].isNotNull()
     # Messages that a program wrote into the log are no changes of rows.
     changes = unwrapped.where(operation.isNull() | (operation != "m"))
     return changes.select(
@@ -165,10 +173,11 @@ def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFram
     fields = [sf.coalesce(f"event.payload.`{name}`", f"event.`{name}`").alias(name) for name in record.names]
     rows = records_read.select(*fields, "is_deleted", "offset")
     is_deleted = sf.col("is_deleted") | (sf.col("__deleted") == "true")
+    is_known = sf.coalesce(sf.col("__op").isin(*_OPERATIONS), sf.lit(True))
     return rows.select(
         sf.struct(*(sf.col(f"`{name}`") for name in row.names)).alias("row"),
         sf.when(is_deleted, "d").otherwise(sf.coalesce("__op", sf.lit("u"))).alias(OPERATION),
-        sf.struct("offset").alias(SEQUENCE),
+        sf.when(is_known, sf.struct("offset")).alias(SEQUENCE),
     )
 
 
@@ -179,29 +188,61 @@ def _sent_type(kind: DataType) -> DataType:
     )
 
 
+def _required(sent: Column, field: StructField, value: Column) -> Column:
+    """The value; an error for one that the database did not send, or that is none of the column's type,
+    whatever the session's casts do."""
+    kind = field.dataType
+    not_sent = _not_sent(kind)
+    if not_sent is not None:
+        value = sf.when(sent == not_sent, sf.raise_error(sf.lit(_NOT_SENT_PROBLEM))).otherwise(value)
+    if _sent_type(kind) == kind:
+        return value
+    problem = sf.concat(
+        sf.lit(f"column {field.name}: "),
+        sent,
+        sf.lit(f" is no value of {kind.simpleString()}; see the arguments decimals and timestamps"),
+    )
+    return sf.when(sent.isNotNull() & value.isNull(), sf.raise_error(problem)).otherwise(value)
+
+
+def _not_sent(kind: DataType) -> Column | None:
+    """What stands for a long value that PostgreSQL did not send, in a column of a type."""
+    data = _NOT_SENT.encode()
+    if isinstance(kind, StringType):
+        return sf.lit(_NOT_SENT)
+    if isinstance(kind, BinaryType):
+        return sf.lit(data)
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        if isinstance(element, StringType):
+            return sf.array(sf.lit(_NOT_SENT))
+        if isinstance(element, (IntegerType, LongType)):
+            return sf.array(*(sf.lit(number).cast(element) for number in data))
+    return None
+
+
 def _value(sent: Column, kind: DataType, decimals: str, unit: str) -> Column:
+    """NULL for what is none of the type."""
     if isinstance(kind, DecimalType):
-        return _unscaled(sent, kind) if decimals == "precise" else sent.cast(kind)
+        return _unscaled(sent, kind) if decimals == "precise" else sent.try_cast(kind)
     if isinstance(kind, DateType):
-        days = sf.date_add(sf.lit("1970-01-01").cast(kind), _number(sent).cast("int"))
-        return sf.when(sent.rlike(_INTEGER), days).otherwise(_unless_number(sent).cast(kind))
+        days = sf.date_add(sf.lit("1970-01-01").cast(kind), _number(sent).try_cast("int"))
+        return sf.when(sent.rlike(_INTEGER), days).otherwise(_unless_number(sent).try_cast(kind))
     if isinstance(kind, TimestampType):
         time = _TIMESTAMPS[unit](_number(sent))
-        return sf.when(sent.rlike(_INTEGER), time).otherwise(_unless_number(sent).cast(kind))
+        return sf.when(sent.rlike(_INTEGER), time).otherwise(_unless_number(sent).try_cast(kind))
     if isinstance(kind, TimestampNTZType):
         micros = {"millis": _number(sent) * 1000, "micros": _number(sent), "nanos": _divided(_number(sent))}
         epoch = sf.lit("1970-01-01 00:00:00").cast(kind)
         since = sf.make_dt_interval(
             sf.lit(0), sf.lit(0), sf.lit(0), micros[unit].cast("decimal(38,0)") / 1_000_000
         )
-        return sf.when(sent.rlike(_INTEGER), epoch + since).otherwise(_unless_number(sent).cast(kind))
-    if isinstance(kind, StringType):
-        return sf.when(sent == _NOT_SENT, sf.raise_error(sf.lit(_NOT_SENT_PROBLEM))).otherwise(sent)
+        return sf.when(sent.rlike(_INTEGER), epoch + since).otherwise(_unless_number(sent).try_cast(kind))
     return sent
 
 
 def _number(sent: Column) -> Column:
-    return sf.when(sent.rlike(_INTEGER), sent).cast(LongType())
+    return sf.when(sent.rlike(_INTEGER), sent).try_cast(LongType())
 
 
 def _divided(nanos: Column) -> Column:
@@ -214,9 +255,11 @@ def _unless_number(sent: Column) -> Column:
 
 
 def _unscaled(sent: Column, kind: DecimalType) -> Column:
-    """A decimal from the big-endian bytes of its digits, in base64."""
+    """A decimal from the big-endian bytes of its digits, in base64. NULL for what is no base64: a number of
+    the modes `string` and `double`, of which a decoder would skip the point and the sign, or a decimal with a
+    scale of its own."""
     digits = "decimal(38,0)"
-    data = sf.hex(sf.unbase64(sent))
+    data = sf.hex(sf.unbase64(sf.when(sent.rlike(_BASE64), sent)))
     count = (sf.length(data) / 2).cast("int")
     byte_values = sf.transform(
         sf.sequence(sf.lit(1), count),
@@ -230,7 +273,7 @@ def _unscaled(sent: Column, kind: DecimalType) -> Column:
         signed,
         lambda total, value: (total * 256 + value).cast(digits),
     )
-    return sf.concat(whole.cast(StringType()), sf.lit(f"E-{kind.scale}")).cast(kind)
+    return sf.concat(whole.cast(StringType()), sf.lit(f"E-{kind.scale}")).try_cast(kind)
 
 
 def _unit(timestamps: str | Mapping[str, str], column: str) -> str:

@@ -52,8 +52,9 @@ AUTO_CDC: Mapping[str, Any] = {
 
 
 def parsed(column: str, schema: StructType) -> Column:
-    """The JSON text of `column`; a value that does not fit fails the query."""
-    return sf.from_json(sf.col(column).cast(StringType()), schema, {"mode": "FAILFAST"})
+    """The JSON text of `column`; a value that does not fit fails the query, and so do bytes that are no
+    UTF-8, which the parser would replace."""
+    return sf.from_json(sf.validate_utf8(sf.col(column).cast(StringType())), schema, {"mode": "FAILFAST"})
 
 
 def struct_of(ddl: str) -> StructType:
