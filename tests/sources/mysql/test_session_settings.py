@@ -243,7 +243,8 @@ def prepare(schema: Schema) -> None:
 def insert(number: int) -> str:
     size = 50_000 * number if number == 29 else number
     return (
-        f"INSERT INTO v VALUES ({number}, '\u042f{number}\\\\', 'c{number} ', '2024-05-05 01:02:03.{number}', "
+        f"INSERT INTO v VALUES ({number}, '\u042f{number}\\\\', 'c{number} ', "
+        f"'2024-05-05 01:02:03.{number}', "
         f"{number / 7}, {number / 3}, -{number}.125, REPEAT('x', {size}), 'b', {number % 3 + 1}, "
         f"{number}, '-12:{number}:00.5', '0000-00-00', {number}, REPEAT('\xe9', {size // 5}), 1)"
     )

@@ -91,6 +91,7 @@ BINLOG_TYPES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_GEOMETRIES, (252, 255)),
 }
 """By `DATA_TYPE`: the number of the type in the log's table maps."""
+_WIDE_CHARSETS = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _FILE_NAMES = "filename"
 """A character set that MariaDB does not show, whose characters it writes as `@0041`."""
 
@@ -123,6 +124,9 @@ def require_known_types(table: CapturedTable, capture: str) -> None:
             problem = f"type {column.column_type}"
         elif column.data_type in TEXTS and column.charset == _FILE_NAMES:
             problem = f"character set {column.charset}"
+        elif column.data_type in ("enum", "set") and _hides_labels(column):
+            # The catalog has ? for characters behind the first 65,536, and the log has numbers of labels.
+            problem = f"label with ? in the type {column.column_type}, which may be another character,"
         if problem:
             raise DefinitionError(
                 "CAPTURED_TYPE_NOT_SUPPORTED",
@@ -130,6 +134,10 @@ def require_known_types(table: CapturedTable, capture: str) -> None:
                 f"is not read from the log",
                 hint="leave the table out with exclude=[…]",
             )
+
+
+def _hides_labels(column: Column) -> bool:
+    return "?" in column.column_type and column.charset in _WIDE_CHARSETS
 
 
 def copy_sql(column: Column) -> str:
