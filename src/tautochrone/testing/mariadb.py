@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -31,9 +32,12 @@ def _program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
 
 
-def private_server(*, networking: bool = False, server_id: int = 7) -> PrivateServer:
+def private_server(
+    *, networking: bool = False, server_id: int = 7, options: Sequence[str] = ()
+) -> PrivateServer:
     install = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
-    options = [
+    command = [
+        str(_program("mariadbd")),
         "--no-defaults",
         "--binlog-format=ROW",
         f"--server-id={server_id}",
@@ -42,7 +46,7 @@ def private_server(*, networking: bool = False, server_id: int = 7) -> PrivateSe
     ]
     return PrivateServer(
         [str(_program("mariadb-install-db")), *install],
-        [str(_program("mariadbd")), *options],
+        [*command, *options],
         "REPLICATION SLAVE, BINLOG MONITOR",
         networking=networking,
     )

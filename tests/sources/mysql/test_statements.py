@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from tautochrone.errors import IngestError
@@ -74,6 +75,27 @@ def test_statements_that_leave_rows_as_they_are_copy_nothing(schema: Schema) -> 
     log.close()
     log = schema.change_log()
     assert log.resume(position) == position, "the next run copies nothing either"
+    log.close()
+
+
+def test_alterations_that_are_logged_in_two_parts(schema: Schema) -> None:
+    if schema.is_mysql:
+        pytest.skip("MySQL logs them as one statement")
+    schema.run("CREATE TABLE t (id INT PRIMARY KEY, a TEXT)", "INSERT INTO t VALUES (1, 'x'), (2, 'x')")
+    log = schema.change_log()
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    schema.run("SET SESSION binlog_alter_two_phase = 1", "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4")
+    before = log.read(position, 100)
+    assert not before.copied_again
+    again = log.read(before.position, 100)
+    assert set(again.copied_again) == {f"{schema.name}.t"}
+    position = replace(again.position, bulk=BulkProgress())
+    with pytest.raises(pymysql.Error):
+        schema.run("ALTER TABLE t MODIFY a VARCHAR(20), ADD UNIQUE (a)")
+    schema.run("INSERT INTO t VALUES (3, 'y')")
+    batch = log.read(position, 100)
+    assert not batch.copied_again
+    assert events(batch.rows) == [("insert", "3", "y")]
     log.close()
 
 
@@ -180,6 +202,8 @@ def test_files_that_a_statement_loads(schema: Schema, tmp_path: Path) -> None:
         ("COMMENT ON x IS 'orders'", ["change"]),
         ("", []),
         ("-- nothing", []),
+        ("XA COMMIT 'another form'", ["change"]),
+        ("XA ROLLBACK X'61',X'',1", []),
         ("TRUNCATE .orders", ["truncate"]),
         ("TRUNCATE TABLE other--\n, orders", ["change"]),
         ("BEGIN NOT ATOMIC TRUNCATE x; END", ["change"]),

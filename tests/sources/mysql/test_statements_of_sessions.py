@@ -4,6 +4,7 @@ a reader has afterwards is what the server has, or an error with a hint."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pymysql
@@ -123,3 +124,67 @@ def test_statements_in_all_client_character_sets(schema: Schema, charset: str) -
     for seed in range(len(_NAMES)):
         taken, _copied = _check(schema, charset, _FORMS, seed)
         assert taken >= len(_FORMS) // 2
+
+
+_STATEMENTS = (
+    "CREATE INDEX f ON t ((CONCAT(a, 'x')))",
+    "CREATE UNIQUE INDEX u ON t (long_text)",
+    "CREATE FULLTEXT INDEX f ON t (a); DROP INDEX f ON t",
+    "CREATE OR REPLACE INDEX f ON t (a)",
+    "CREATE SEQUENCE s; DROP SEQUENCE s",
+    "CREATE OR REPLACE SEQUENCE t",
+    "CREATE OR REPLACE VIEW t AS SELECT 1",
+    "CREATE VIEW v AS SELECT * FROM t; UPDATE v SET a = 'by view'; DELETE FROM v WHERE id = 1; DROP VIEW v",
+    "CREATE TRIGGER g AFTER INSERT ON other FOR EACH ROW DELETE FROM t; INSERT INTO other VALUES (1, 'x')",
+    "CREATE FUNCTION w() RETURNS INT DETERMINISTIC DELETE FROM t; DROP FUNCTION w",
+    "CREATE PROCEDURE p() TRUNCATE t; CALL p(); DROP PROCEDURE p",
+    "PREPARE s FROM 'TRUNCATE t'; EXECUTE s",
+    "EXECUTE IMMEDIATE 'TRUNCATE t'",
+    "BEGIN NOT ATOMIC DELETE FROM t WHERE id = 1| TRUNCATE t| INSERT INTO t (id) VALUES (9)| END",
+    "LOCK TABLES t WRITE; TRUNCATE t; INSERT INTO t (id) VALUES (4); UNLOCK TABLES",
+    "INSERT INTO t (id) VALUES (5); REPLACE INTO t (id, a) VALUES (5, 'r'), (6, 's')",
+    "INSERT DELAYED INTO t (id) VALUES (5)",
+    "UPDATE t JOIN other o SET t.a = 'j'; DELETE t FROM t JOIN other o WHERE t.id = 1",
+    "WITH c AS (SELECT 1 id) DELETE FROM t WHERE id IN (SELECT id FROM c)",
+    "ANALYZE UPDATE t SET a = 'z'",
+    "ANALYZE FORMAT=JSON DELETE FROM t",
+    "HANDLER t OPEN; HANDLER t READ FIRST; HANDLER t CLOSE",
+    "ALTER TABLE t ADD COLUMN z INT, ALGORITHM=INSTANT; ALTER TABLE t DROP COLUMN z",
+    "ALTER TABLE t ORDER BY a",
+    "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+    "ALTER TABLE t ADD SYSTEM VERSIONING; ALTER TABLE t DROP SYSTEM VERSIONING",
+    "ALTER IGNORE TABLE t ADD UNIQUE (b)",
+    "ALTER TABLE t MODIFY a VARCHAR(20) CHARACTER SET utf8mb4 COMMENT 'again', ADD INDEX (a)",
+    "CREATE TEMPORARY TABLE t (id INT, a INT); TRUNCATE t; DROP TEMPORARY TABLE t",
+    "RENAME TABLE t TO away; RENAME TABLE away TO t",
+    "RENAME TABLE t TO x, other TO t, x TO other",
+    "CREATE TABLE x LIKE t; INSERT INTO x (id) VALUES (8); DROP TABLE t; RENAME TABLE x TO t",
+    "CREATE TABLE IF NOT EXISTS t (id INT); CREATE TABLE IF NOT EXISTS t SELECT 1 AS id",
+    "TRUNCATE TABLE `#mysql50#t`",
+    "GRANT SELECT ON t TO CURRENT_USER",
+    "FLUSH TABLES t",
+    "FLUSH LOGS; TRUNCATE t; FLUSH BINARY LOGS",
+    "ALTER DATABASE CHARACTER SET latin1; ALTER DATABASE CHARACTER SET utf8mb4",
+    "SET STATEMENT max_statement_time = 9 FOR DELETE FROM t",
+    "SET SESSION binlog_format = 'STATEMENT'; DELETE FROM t WHERE id = 1",
+    "SET SESSION binlog_format = 'MIXED'; DELETE FROM t; INSERT INTO t (id, a) VALUES (4, UUID())",
+)
+
+
+def test_statements_of_all_kinds(schema: Schema) -> None:
+    for form in _STATEMENTS:
+        schema.run("DROP TABLE IF EXISTS t, other, x, away")
+        schema.run(
+            "CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(20), b INT DEFAULT 1, long_text TEXT)",
+            "CREATE TABLE other (id INT PRIMARY KEY, a VARCHAR(20))",
+            "INSERT INTO t (id, a) VALUES (1, 'a'), (2, 'b')",
+        )
+        followed = Followed.start(schema)
+        with schema.server.open_connection(database=schema.name) as connection, suppress(pymysql.Error):
+            for statement in form.split(";"):
+                connection.cursor().execute(statement.replace("|", ";"))
+        with suppress(pymysql.Error):
+            schema.run("INSERT INTO t (id, a) VALUES (7, 'behind')", "UPDATE t SET a = 'u' WHERE id = 2")
+        followed.catch_up()
+        followed.log.close()
+        assert not followed.difference(), form

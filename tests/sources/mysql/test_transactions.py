@@ -1,4 +1,4 @@
-"""Transactions that are prepared and committed later, or rolled back in part."""
+"""Transactions that are prepared and committed later, or rolled back in part, and events that are lost."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
+
+from tautochrone.errors import IngestError
+from tautochrone.sources.mysql.binlog import Event, Kind, dump, point_of
+from tautochrone.sources.mysql.charsets import Charsets
+from tautochrone.sources.mysql.flavors import MariaDB
+from tautochrone.sources.mysql.reader import LogReader
+from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.testing import mariadb
 
 from .conftest import Schema
 from .followed import Followed
@@ -245,3 +254,54 @@ def test_statement_that_is_rolled_back_while_others_stay(schema: Schema, session
     assert not followed.copied
     assert not followed.difference()
     followed.log.close()
+
+
+def _reader(since: int) -> LogReader:
+    table = CapturedTable("s", "t", (Column("id", "int", "int"),), ("id",))
+    charsets = Charsets(lambda: pytest.fail("no text is to be decoded"))
+    return LogReader(charsets, MariaDB(), {"s.t": (table, since)}, "bin.000001", 0, {})
+
+
+def _event(kind: int, flags: int = 0) -> Event:
+    return Event(kind, 0, 1, "bin.000001", 4, 100, b"", flags)
+
+
+def test_events_that_the_server_lost_copy_all_tables() -> None:
+    end = point_of("bin.000001", 100)
+    reader = _reader(end - 1)
+    reader.read([_event(Kind.INCIDENT)], 1)
+    assert reader.changed == ("s.t",)
+    assert reader.how
+    reader = _reader(end)
+    reader.read([_event(Kind.INCIDENT)], 1)
+    assert not reader.changed
+
+
+def test_events_of_unknown_kinds_are_errors_unless_they_may_be_ignored() -> None:
+    reader = _reader(0)
+    reader.read([_event(250, flags=128)], 1)
+    assert reader.is_at_end
+    with pytest.raises(IngestError) as raised:
+        _reader(0).read([_event(250)], 1)
+    assert raised.value.error_class == "CHANGE_LOG_EVENT_NOT_SUPPORTED"
+
+
+@pytest.mark.slow
+def test_an_encrypted_log_is_read(tmp_path: Path) -> None:
+    if not mariadb.is_installed():
+        pytest.skip("no MariaDB server is installed")
+    (tmp_path / "keys").write_text("1;" + "ab" * 32 + "\n")
+    options = ("--plugin-load-add=file_key_management", "--encrypt-binlog=1", "--log-bin-compress=1")
+    server = mariadb.private_server(options=(*options, f"--file-key-management-filename={tmp_path / 'keys'}"))
+    connection = server.connect(database=server.fresh_schema())
+    _run(connection, _TABLE.format("t", "InnoDB"), "INSERT INTO t VALUES (1, 'x')", "TRUNCATE t")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        [(file, *_sizes)] = cursor.fetchall()
+    events = list(dump(server.connect(), file, 4))
+    server.remove()
+    assert events[0].kind == 164, "that it is encrypted"
+    assert {Kind.QUERY, Kind.XID} <= {event.kind for event in events}
+    reader = _reader(0)
+    reader.read(events, 1000)
+    assert reader.is_at_end

@@ -306,6 +306,9 @@ def _is_about_no_table(tokens: Sequence[Token]) -> bool:
     if head == "BEGIN":
         # Otherwise it is a block of statements.
         return len(tokens) == 1
+    if (head, following) == ("XA", "COMMIT"):
+        # The reader knows those of the form that servers write.
+        return False
     return (
         head in _TRANSACTIONS
         or head in _WITHOUT_TABLES
