@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
-from tautochrone.model.kept_log import AwaitsTransactions, KeepsLogs, KeptLog
+from tautochrone.model.kept_log import AwaitsTransactions, KeepsLogs, KeptLog, SetsTablesAside
 from tautochrone.model.lake import TableVersion
 from tautochrone.model.log_retention import LOG_RETENTION
 from tautochrone.model.names import TableName, Version
@@ -54,6 +54,7 @@ class CaptureStatus:
         log_rows: rows of the log table; None where its metadata does not tell.
         log_retention: how long it keeps them, as the capture says; None: all.
         waits_for: transactions of the database that the copy waits for, before it has begun.
+        set_aside: by relation, tables that are not captured as they are now, and why.
         error: why the database did not answer; what it keeps is unknown then.
     """
 
@@ -71,6 +72,7 @@ class CaptureStatus:
     log_rows: int | None = None
     log_retention: str | None = None
     waits_for: Sequence[Reason] = ()
+    set_aside: Mapping[str, Reason] = field(default_factory=dict)
     error: TautochroneError | None = None
 
 
@@ -168,6 +170,7 @@ def _status(
         rates=rates,
         kept=kept,
         waits_for=waits_for,
+        set_aside=log.set_aside() if isinstance(log, SetsTablesAside) else {},
         error=error,
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tautochrone.app.finding import Finding, check, skipped
+from tautochrone.app.finding import Finding, State, check, skipped
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.errors import SinkError
@@ -23,6 +23,8 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
 from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.kept_log import SetsTablesAside
+from tautochrone.model.reason import Reason
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings, confs_without_project
@@ -127,7 +129,20 @@ def _captures(graph: Graph) -> Iterator[Finding]:
         yield skipped("captures", "no flow reads the change log of a database")
     for log in logs:
         yield check("captures", lambda log=log: f"{log.name}: {log.examine()}")  # type: ignore[misc]
+        for reason in log.set_aside().values() if isinstance(log, SetsTablesAside) else ():
+            yield _aside(log.name, reason)
         log.close()
+
+
+def _aside(log: str, reason: Reason) -> Finding:
+    values = reason.params
+    return Finding(
+        check="captures",
+        state=State.FAILED,
+        detail=f"{log}: {values['relation']} is set aside, and the others go on. {values['text']}",
+        error=str(values["error"]),
+        hint=str(values["hint"]),
+    )
 
 
 def _sinks(definitions: Definitions, graph: Graph, settings: Settings) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from tautochrone.cli.stdout import answer
 
 if TYPE_CHECKING:
     from tautochrone.app.captures import CaptureStatus
+    from tautochrone.model.reason import Reason
 
 __all__ = ["show_sources", "source_line", "sources"]
 
@@ -45,7 +46,7 @@ def show_sources(lines: Sequence[dict[str, Any]]) -> None:
     progress = ("source", "chunks", "rows_per_s", "events_per_s", "lag_s", "last_commit")
     table(progress, [[_progress_cell(line, column) for column in progress] for line in lines])
     for line in lines:
-        for reason in line["waits_for"]:
+        for reason in [*line["waits_for"], *line["set_aside"]]:
             answer().write(f"\n{line['source']}: {reason['reason']}\n")
     kept = [{"source": line["source"], **entry} for line in lines for entry in line["kept"]]
     if kept:
@@ -78,14 +79,18 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
         "lag_s": None if status.lag_ms is None else _rounded(status.lag_ms / 1000),
         "log_rows": status.log_rows,
         "log_retention": status.log_retention,
-        "waits_for": [
-            {"reason": str(reason), "reason_code": reason.code, "reason_params": dict(reason.params)}
-            for reason in status.waits_for
+        "waits_for": [_reason_fields(reason) for reason in status.waits_for],
+        "set_aside": [
+            {"relation": relation, **_reason_fields(reason)} for relation, reason in status.set_aside.items()
         ],
         "kept": [asdict(entry) for entry in status.kept],
         "error": None if status.error is None else f"[{status.error.error_class}] {status.error.message}",
         "hint": None if status.error is None else status.error.hint,
     }
+
+
+def _reason_fields(reason: Reason) -> dict[str, Any]:
+    return {"reason": str(reason), "reason_code": reason.code, "reason_params": dict(reason.params)}
 
 
 def _rounded(value: float | None) -> float | None:

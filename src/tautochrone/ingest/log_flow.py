@@ -30,7 +30,7 @@ from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.model.change_files import KeyedTable
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms
+from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms, SetsTablesAside
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.source import BulkOnExecutors, ChangeLog, LogBatch, SourceRows
@@ -98,6 +98,7 @@ class LogFlow(PolledFlow):
         """The table's position, acknowledged, with what must be copied again; or where the source begins to
         keep its log."""
         self._acknowledged = None
+        self._report_set_aside()
         if self.position is None:
             with self._reporting_waits():
                 begun = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
@@ -108,6 +109,16 @@ class LogFlow(PolledFlow):
             reasons = {name: Reason.of(ReasonCode.LOG_LACKS_ROWS, relation=name) for name in anew}
             resumed = self._resume(self.position, reasons, anew)
             self._reached = self._with_files(resumed, resumed.bulk.pending.keys() - self.position.marker)
+
+    def _report_set_aside(self) -> None:
+        for relation, reason in self.log.set_aside().items() if isinstance(self.log, SetsTablesAside) else ():
+            self.emit(
+                "table_set_aside",
+                flow=self.name,
+                dataset=str(self.table),
+                relation=relation,
+                reason=reason,
+            )
 
     def _with_files(self, position: LogPosition, relations: Collection[str]) -> LogPosition:
         """When the first copy of these relations begins: where it may go into files of their tables."""

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import LogPosition
 
-__all__ = ["AwaitsTransactions", "KeepsColumns", "KeepsLogs", "KeptLog", "RaisesAlarms"]
+__all__ = ["AwaitsTransactions", "KeepsColumns", "KeepsLogs", "KeptLog", "RaisesAlarms", "SetsTablesAside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,14 @@ class AwaitsTransactions(Protocol):
     def open_transactions(self) -> Sequence[Reason]:
         """Those that a copy which begins now waits for, the oldest first. By a connection of its own, so it
         can be asked while another thread waits."""
+
+
+@runtime_checkable
+class SetsTablesAside(Protocol):
+    """A change log that goes on without tables which it cannot capture as they are."""
+
+    def set_aside(self) -> Mapping[str, Reason]:
+        """By relation, why, and what ends it."""
 
 
 @runtime_checkable

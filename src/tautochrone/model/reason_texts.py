@@ -212,6 +212,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TABLES_COPIED_AGAIN: _copied_again_text,
     ReasonCode.LOG_LACKS_ROWS: "{relation} is built anew, and old changes of it were dropped from the log",
     ReasonCode.COLUMNS_CHANGED_AT_SOURCE: "{relation} has other columns since {position}: they are ignored",
+    ReasonCode.TABLE_SET_ASIDE: "{relation} is set aside, and the others go on. {text} ({error}). {hint}",
     ReasonCode.SERVER_HAS_SAME_TRANSACTIONS: "{server} has before {position} of its log what the lake has",
     ReasonCode.LOG_KEPT_AT_SOURCE: _kept_log_text,
     ReasonCode.TRANSACTION_OPEN_AT_SOURCE: (

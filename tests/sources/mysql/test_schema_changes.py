@@ -130,6 +130,35 @@ def test_changed_tables_are_copied_again(captured: Captured) -> None:
     captured.require_equal("notes", "id, note")
 
 
+@pytest.mark.slow
+@_MARIADB
+def test_a_table_in_trouble_is_set_aside_and_comes_back(captured: Captured) -> None:
+    """Views over it stay, and follow it again."""
+    schema = captured.schema
+    names = ", ".join(f'"{schema.name}.{table}"' for table in ("accounts", "notes", "cards"))
+    url = schema.server.server_url()
+    text = f'from tautochrone.sources import mysql\nmysql.capture("bank", url="{url}", tables=[{names}])\n'
+    captured.pipeline.write("definitions/bank.py", text)
+    query = "SELECT count(*) AS n FROM bank_cards JOIN bank_accounts ON account = id"
+    captured.pipeline.write("definitions/joined.sql", f"CREATE MATERIALIZED VIEW joined AS {query};")
+    captured.run()
+    troubles = (
+        ("DROP TABLE cards", "CREATE TABLE cards (number BIGINT PRIMARY KEY, account INT)"),
+        ("ALTER TABLE cards DROP PRIMARY KEY", "ALTER TABLE cards ADD PRIMARY KEY (number)"),
+    )
+    for number, (trouble, mend) in enumerate(troubles):
+        before = captured.pipeline.query("SELECT number, account FROM bank_cards")
+        schema.run(trouble, f"INSERT INTO accounts VALUES ({1000 + number}, 'x', 1)")
+        (aside,) = captured.run().of("table_set_aside")
+        assert aside["relation"] == f"{schema.name}.cards"
+        captured.require_equal("accounts", "id, owner, balance")
+        assert captured.pipeline.query("SELECT number, account FROM bank_cards") == before
+        schema.run(mend, f"INSERT INTO cards VALUES ({90 + number}, {1000 + number})")
+        assert not captured.run().of("table_set_aside")
+        captured.require_equal("cards", "number, account")
+        assert captured.pipeline.query("SELECT n FROM joined") == captured.pipeline.query(query)
+
+
 @pytest.mark.parametrize("schema", ["mariadb", "mysql"], indirect=True)
 def test_ignored_columns_are_not_taken_over(captured: Captured) -> None:
     schema, accounts = captured.schema, f"{captured.schema.name}.accounts"

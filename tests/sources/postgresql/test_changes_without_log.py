@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, DefinitionsOutdatedError
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.postgresql import copy_again
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
@@ -375,7 +375,7 @@ def test_partitions_without_log_are_refused(database: psycopg.Connection) -> Non
     with begun(database) as (log, position):
         database.execute("CREATE UNLOGGED TABLE parts_c PARTITION OF parts FOR VALUES IN ('c')")
         database.execute("INSERT INTO parts VALUES (99, 'c', 0)")
-        with pytest.raises(DefinitionError, match="parts_c") as raised:
+        with pytest.raises(DefinitionsOutdatedError, match="parts_c") as raised:
             log.read(position, 100)
         assert error_class(raised) == "CAPTURED_TABLE_NOT_LOGGED"
         with pytest.raises(DefinitionError, match="parts_c"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tautochrone.errors import DefinitionsOutdatedError
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["definitions_outdated"]
+from tautochrone.errors import DefinitionError, DefinitionsOutdatedError
+
+__all__ = ["definitions_outdated", "outdated_if_refused"]
 
 
 def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
@@ -18,3 +21,20 @@ def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
         f"The table {name} {change} since definitions were loaded",
         hint="run again, as a continuous run does by itself: definitions then have the table as it is",
     )
+
+
+@contextmanager
+def outdated_if_refused() -> Iterator[None]:
+    """A table that cannot be captured any more is set aside once definitions are loaded anew.
+
+    Raises:
+        DefinitionsOutdatedError: with the class, and the hint, of what refused the table.
+    """
+    try:
+        yield
+    except DefinitionError as error:
+        raise DefinitionsOutdatedError(
+            error.error_class,
+            error.message,
+            hint=f"{error.hint}. Until then it is set aside: run again, as a continuous run does by itself",
+        ) from error

@@ -24,12 +24,11 @@ __all__ = [
     "Kind",
     "MariaDBGtid",
     "Query",
-    "RowsBody",
     "TableMap",
+    "complete_images",
     "dump",
     "identity_of",
     "point_of",
-    "rows_body",
 ]
 
 _COM_BINLOG_DUMP = 0x12
@@ -69,6 +68,8 @@ class Kind:
     UPDATE = frozenset({24, 31, 167, 170})
     DELETE = frozenset({25, 32, 168, 171})
     ROWS = WRITE | UPDATE | DELETE
+    PARTIAL_ROWS = 39
+    """Updates with parts of JSON values, `binlog_row_value_options = PARTIAL_JSON`."""
     VERSION_2 = frozenset({30, 31, 32, 169, 170, 171})
     COMPRESSED = frozenset(range(166, 172))
     LOADED_FILE = frozenset({9, 11, 17, 18})
@@ -296,31 +297,20 @@ _METADATA_BYTES = {
 _METADATA_BYTES |= {140: 1, 141: 2}  # compressed columns, which are refused
 
 
-@dataclass(frozen=True, slots=True)
-class RowsBody:
-    """
-    Attributes:
-        is_complete: the images have all columns.
-        images: of the rows, one behind the other.
-    """
-
-    is_complete: bool
-    images: bytes
-
-
-def rows_body(kind: int, body: bytes) -> RowsBody:
+def complete_images(kind: int, body: bytes) -> bytes | None:
+    """Those of an event's rows, one behind the other; None: they lack some columns."""
     at = 8
     if kind in Kind.VERSION_2:
         at += int.from_bytes(body[8:10], "little")
     count, at = _packed(body, at)
     width = (count + 7) // 8
-    is_complete = True
     for _ in range(2 if kind in Kind.UPDATE else 1):
         present = int.from_bytes(body[at : at + width], "little") & ((1 << count) - 1)
-        is_complete = is_complete and present == (1 << count) - 1
+        if present != (1 << count) - 1:
+            return None
         at += width
     images = body[at:]
-    return RowsBody(is_complete, _unpacked(images) if kind in Kind.COMPRESSED else images)
+    return _unpacked(images) if kind in Kind.COMPRESSED else images
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tautochrone.model.names import quoted
+from tautochrone.model.reason import Reason
 from tautochrone.sources.capture.definitions import (
     check_columns,
     check_datasets,
@@ -100,6 +101,12 @@ def capture(
     check_policy(name, "cascades", cascades, ("refuse", "copy"))
     check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
     address = address_of(url, name)
+    aside: dict[str, Reason] = {}
+
+    def check(table: CapturedTable) -> None:
+        require_known_types(table, name)
+        check_columns(name, table.name, [column.name for column in table.columns])
+
     with explained(name):
         connection = connect(address)
         try:
@@ -111,11 +118,11 @@ def capture(
                 patterns_of(exclude),
                 name,
                 follows_cascades=cascades == "copy",
+                aside=aside,
+                check=check,
             )
         finally:
             connection.close()
-    for table in chosen:
-        require_known_types(table, name)
     schemas = {pattern.partition(".")[0] for pattern in patterns_of(tables)}
     has_one_schema = len(schemas) == 1 and not any("*" in schema for schema in schemas)
     datasets = {
@@ -123,10 +130,8 @@ def capture(
         for table in chosen
     }
     check_datasets(name, [(dataset, relation) for relation, dataset in datasets.items()])
-    for table in chosen:
-        check_columns(name, table.name, [column.name for column in table.columns])
     table_properties = table_properties or {}
-    check_properties(name, table_properties, datasets)
+    check_properties(name, table_properties, [*datasets, *aside])
     _captures[name] = Capture(
         name,
         address,
@@ -138,6 +143,7 @@ def capture(
         server=server,
         patterns=patterns_of(tables),
         exclude=patterns_of(exclude),
+        aside=aside,
     )
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention, mode)

@@ -15,6 +15,7 @@ log has neither names of columns nor what the statement did to rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from tautochrone.errors import SourceUnreachableError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.changed_tables import definitions_outdated
+from tautochrone.sources.capture.changed_tables import definitions_outdated, outdated_if_refused
 from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
@@ -88,6 +89,7 @@ IDLE_BYTES = 16 * 1024 * 1024
 """So far the log may run ahead without changes of captured tables until the table's position follows. Each
 such move is a commit of the log table."""
 _OFFSET = 0xFFFFFFFF
+_BY_STATEMENT = "was changed by a statement"
 _TRIES = 10
 
 
@@ -104,7 +106,7 @@ class MySQLChangeLog(NetsByKey):
         self._connection: Any = None
         self._connect = partial(connect, capture.address)
         self._charsets = Charsets(self._connect)
-        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
+        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude, capture.aside)
         self._same_log = SameLog(self._connect, capture.name, self.name)
         self._cascades: Mapping[str, Sequence[Cascade]] | None = None
         self._idle: tuple[int, int] | None = None
@@ -126,6 +128,9 @@ class MySQLChangeLog(NetsByKey):
 
     def relations(self) -> Sequence[str]:
         return tuple(self._tables)
+
+    def set_aside(self) -> Mapping[str, Reason]:
+        return self._capture.aside
 
     def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
         self._lake_columns = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
@@ -260,8 +265,9 @@ class MySQLChangeLog(NetsByKey):
             raise table_changed(next(iter(copied)), "changed again and again")
         self._cascades = None
         for name in copied:
-            require_known_types(tables[name], self._capture.name)
-            require_logged(connection, tables[name], self._capture.name, self._followed())
+            with outdated_if_refused():
+                require_known_types(tables[name], self._capture.name)
+                require_logged(connection, tables[name], self._capture.name, self._followed())
         # The log has these columns behind the place; of tables that are not copied, as before.
         self._tables |= {name: tables[name] for name in copied}
         gone = relations_of(position) - tables.keys()
@@ -329,20 +335,20 @@ class MySQLChangeLog(NetsByKey):
     def _copied_again(self, connection: Any, after: LogPosition, reader: LogReader) -> LogBatch:
         """What comes next in the log changes tables in a way that it does not show."""
         if not reader.how and not self._capture.follows_changes:
-            raise table_changed(reader.changed[0], "was changed by a statement")
+            raise table_changed(reader.changed[0], _BY_STATEMENT)
         before = {name: self._tables[name].fingerprint for name in reader.changed}
         position = self._planned_again(connection, after, reader.changed)
         stopped_at = f"{reader.file} {reader.point & _OFFSET}"
         others = {
             name: stopped_at for name, known in before.items() if self._tables[name].fingerprint != known
         }
-        how = reader.how or "was changed by a statement"
+        code = ReasonCode.ROWS_CHANGED_WITHOUT_LOG
         return LogBatch(
             rows=ARROW_SCHEMA.empty_table(),
             position=position,
             caught_up=False,
             copied_again={
-                name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=how)
+                name: Reason.of(code, relation=name, change=reader.how or _BY_STATEMENT)
                 for name in reader.changed
             },
             ignored=_ignored(others),
@@ -424,9 +430,7 @@ class MySQLChangeLog(NetsByKey):
             IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
         """
         tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
-        opened, server = self._ask(
-            lambda connection: (self._same_log.checked(connection), instance_of(connection))
-        )
+        opened, server = self._ask(lambda opened: (self._same_log.checked(opened), instance_of(opened)))
         staged = copy_by_tasks(
             session,
             self._capture.name,
@@ -460,12 +464,8 @@ class MySQLChangeLog(NetsByKey):
         """The server forgets by age, not by what was read."""
 
     def open_transactions(self) -> Sequence[Reason]:
-        with explained(self._capture.name):
-            connection = connect(self._capture.address)
-            try:
-                return awaited_transactions(connection)
-            finally:
-                connection.close()
+        with explained(self._capture.name), closing(connect(self._capture.address)) as connection:
+            return awaited_transactions(connection)
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
         return self._ask(lambda connection: lag_behind(connection, position))

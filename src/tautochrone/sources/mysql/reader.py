@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
-from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, identity_of, rows_body
+from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, complete_images, identity_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
 from tautochrone.sources.mysql.continuity import log_lost, other_file
 from tautochrone.sources.mysql.flavors import LAST, Flavor, mark_of
@@ -36,6 +36,14 @@ _DECODED_BYTES = 8 * 1024 * 1024
 _PREPARED_BYTES = 8 * 1024 * 1024
 """So much of prepared transactions is kept in memory; others are read again when they are committed."""
 _AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
+_INCOMPLETE = (
+    "has rows in the log without some of their columns, by a session with another binlog_row_image "
+    "than FULL, or with binlog_row_value_options,"
+)
+_OTHER_TYPES = (
+    "has rows in the log of other types than its columns, such as those of times from before MariaDB 10.1, "
+    "which ALTER TABLE … FORCE with mysql56_temporal_format = ON ends,"
+)
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
 
 
@@ -159,7 +167,7 @@ class LogReader:
             self._begun_s = event.timestamp
         if kind == Kind.FORMAT:
             self._begin_file(event)
-        elif kind in Kind.ROWS:
+        elif kind in Kind.ROWS or kind == Kind.PARTIAL_ROWS:
             self._take_rows(event)
         elif kind == Kind.TABLE_MAP:
             layout = TableMap.read(event.body)
@@ -252,7 +260,7 @@ class LogReader:
         for event in events:
             if event.kind == Kind.XA_PREPARE:
                 return reader._group if prepared_xid(event.body)[0] == xid else None
-            if event.kind in Kind.ROWS or event.kind in Kind.BEFORE_ROWS:
+            if event.kind in Kind.ROWS | Kind.BEFORE_ROWS | {Kind.PARTIAL_ROWS}:
                 reader._take(event)
         return None
 
@@ -286,27 +294,25 @@ class LogReader:
         is_new = self._point(event) > self.tables[table.name][1]
         if not is_new and not cascades and not group.is_prepared:
             return
-        if is_new:
-            _check_layout(table, layout)
-        body = rows_body(event.kind, event.body)
-        if not body.is_complete:
-            raise IngestError(
-                "CAPTURE_SERVER_NOT_USABLE",
-                f"Rows of {table.name} were logged without some of their columns, by a session with another "
-                f"binlog_row_image",
-                hint=f"SET GLOBAL binlog_row_image = 'FULL', no session may change it; {_AGAIN}",
-            )
+        images = None if event.kind == Kind.PARTIAL_ROWS else complete_images(event.kind, event.body)
+        fits = images is not None and _fits(table, layout)
         differ = partial(_differ, self.charsets) if is_new else _may_differ
         group.cascaded |= {
             name
             for cascade in cascades
-            if event.kind in Kind.DELETE or differ(table, layout, body.images, cascade.columns)
+            if event.kind in Kind.DELETE
+            or images is None
+            or (is_new and not fits)
+            or differ(table, layout, images, cascade.columns)
             for name in cascade.tables
         }
-        if is_new or (group.is_prepared and _fits(table, layout)):
-            group.changes.append(Change(event.kind, table, layout, body.images))
+        if images is not None and fits:
+            if is_new or group.is_prepared:
+                group.changes.append(Change(event.kind, table, layout, images))
         elif group.is_prepared:
             group.doubtful.add(table.name)
+        else:
+            self._require_copies(event, [table.name], _INCOMPLETE if images is None else _OTHER_TYPES)
 
     def _possible_cascades(self, event: Event, table: CapturedTable, group: Group) -> list[Cascade]:
         """Those that this kind of event may set off, and whose tables lack what follows from it."""
@@ -432,11 +438,6 @@ class LogReader:
 def _without_case(name: str) -> str:
     """The server makes each letter small by itself, which Python does not do with this one."""
     return name.replace("\u0130", "i").casefold()
-
-
-def _check_layout(table: CapturedTable, layout: TableMap) -> None:
-    if not _fits(table, layout):
-        raise table_changed(table.name, "was changed")
 
 
 def _fits(table: CapturedTable, layout: TableMap) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.reason import Reason
 from tautochrone.sources.capture.definitions import matches_any, require_own_names
+from tautochrone.sources.capture.set_aside import absent_tables, require_capturable
 from tautochrone.sources.mysql.connection import Address, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.foreign_keys import unlogged_foreign_keys
@@ -124,6 +126,7 @@ class Capture:
         copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
         server: `MariaDB` or `MySQL`.
         patterns, exclude: what the names of its tables match.
+        aside: by name, tables that are not captured as they are now, and why.
     """
 
     name: str
@@ -136,6 +139,7 @@ class Capture:
     server: str = "MariaDB"
     patterns: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    aside: Mapping[str, Reason] = field(default_factory=dict)
 
 
 def quoted_name(name: str) -> str:
@@ -193,15 +197,20 @@ def captured_tables(
     capture: str,
     *,
     follows_cascades: bool = False,
+    aside: dict[str, Reason] | None = None,
+    check: Callable[[CapturedTable], None] = lambda _: None,
 ) -> tuple[CapturedTable, ...]:
     """The tables that a pattern matches, such as `shop.*`, and whose log says everything.
 
     Args:
         follows_cascades: tables may have foreign keys whose changes are not logged, see `require_logged`.
+        aside: gets why some are left out, if others can be captured, see `capture.set_aside`.
+        check: raises why a table cannot be captured, besides what is looked at here.
 
     Raises:
-        DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
-            `CAPTURED_TABLE_NAME_TAKEN`; `CAPTURED_TABLE_NOT_LOGGED`.
+        DefinitionError: `CAPTURED_TABLE_NAME_TAKEN`; and, without `aside` or if no table can be captured,
+            `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
+            `CAPTURED_TABLE_NOT_LOGGED`, and what `check` raises.
     """
     for _ in range(_TRIES):
         tables = read_tables(connection)
@@ -214,25 +223,22 @@ def captured_tables(
         # A table that is dropped and made anew while it is read may look as if it had none.
         if not without_key:
             break
-    for pattern in patterns:
-        if not any(matches_any(name, [pattern]) for name in tables):
-            raise DefinitionError(
-                "CAPTURE_WITHOUT_TABLES",
-                f"The capture {capture} names {pattern}, and the database has no such table",
-                hint="a pattern is schema.table, with * for any characters; a user sees no table without "
-                "GRANT SELECT ON schema.* TO user",
-            )
-    if without_key:
-        raise DefinitionError(
-            "CAPTURED_TABLE_WITHOUT_KEY",
-            f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
-            hint="give them a primary key, or leave them out with exclude=[…]",
-        )
     require_own_names(capture, [table.name for table in matching if table.shares_name])
-    followed = {table.name for table in matching} if follows_cascades else set()
-    for table in matching:
+    capturable = {table.name for table in matching if table.keys}
+    followed = capturable if follows_cascades else set()
+
+    def require(table: CapturedTable) -> None:
+        if not table.keys or not table.logged:
+            raise DefinitionError(
+                "CAPTURED_TABLE_WITHOUT_KEY",
+                f"The capture {capture} includes tables that have no key: {table.name}",
+                hint=f"give it a primary key, or leave it out with exclude=[{table.name!r}]",
+            )
         require_logged(connection, table, capture, followed)
-    return matching
+        check(table)
+
+    absent = absent_tables(capture, patterns, tables, "GRANT SELECT ON schema.* TO user")
+    return require_capturable(matching, require, absent, aside)
 
 
 def without_last_columns(table: CapturedTable, fingerprint: str) -> CapturedTable | None:

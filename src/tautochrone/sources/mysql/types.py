@@ -96,6 +96,12 @@ _FILE_NAMES = "filename"
 """A character set that MariaDB does not show, whose characters it writes as `@0041`."""
 
 
+_HINT_OF_OLD_TIMES = (
+    "the column is stored as before MariaDB 10.1: SET GLOBAL mysql56_temporal_format = ON, then ALTER TABLE "
+    "… FORCE; or leave the table out with exclude=[…]"
+)
+
+
 def lake_type(column: Column) -> str:
     """
     >>> lake_type(Column("n", "int", "int(10) unsigned"))
@@ -132,7 +138,9 @@ def require_known_types(table: CapturedTable, capture: str) -> None:
                 "CAPTURED_TYPE_NOT_SUPPORTED",
                 f"The capture {capture} includes {table.name}, and the {problem} of its column {column.name} "
                 f"is not read from the log",
-                hint="leave the table out with exclude=[…]",
+                hint=_HINT_OF_OLD_TIMES
+                if "5.3 */" in column.column_type
+                else f"give the column another type, or leave the table out with exclude=[{table.name!r}]",
             )
 
 

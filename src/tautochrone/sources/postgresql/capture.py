@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
+from tautochrone.model.reason import Reason
 from tautochrone.sources.capture.definitions import (
     check_columns,
     check_datasets,
@@ -31,6 +32,7 @@ from tautochrone.sources.capture.definitions import (
 )
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url, connect, explained
+from tautochrone.sources.postgresql.examine import require_rights
 from tautochrone.sources.postgresql.messages import Column
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
 from tautochrone.sources.postgresql.types import invalid_value_sql, value_sql, with_built_in_types
@@ -107,15 +109,24 @@ def capture(
     check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
     url = checked_url(url, name)
     publication = publication or f"tautochrone_{name}"
+    aside: dict[str, Reason] = {}
+
+    def check(table: CapturedTable) -> None:
+        check_columns(name, table.name, [column.name for column in table.columns])
+        if has_rights:
+            require_rights(connection, publication, table, name)
+
     with explained(name), connect(url) as connection:
         existing = read_tables(connection, publication)
-        chosen = captured_tables(existing, patterns_of(tables), patterns_of(exclude), name)
+        # Where it has none at all, or there is no publication yet, what it needs is said as a whole.
+        has_rights = any(table.has_rights for table in existing.values())
+        chosen = captured_tables(
+            existing, patterns_of(tables), patterns_of(exclude), name, aside=aside, check=check
+        )
         columns = [with_built_in_types(connection, table.columns) for table in chosen]
     check_datasets(name, [(_dataset(name, table), table.name) for table in chosen])
-    for table in chosen:
-        check_columns(name, table.name, [column.name for column in table.columns])
     table_properties = table_properties or {}
-    check_properties(name, table_properties, [table.name for table in chosen])
+    check_properties(name, table_properties, [*(table.name for table in chosen), *aside])
     _captures[name] = Capture(
         name=name,
         url=url,
@@ -126,6 +137,7 @@ def capture(
         copy_tasks=max(0, copy_tasks),
         patterns=patterns_of(tables),
         exclude=patterns_of(exclude),
+        aside=aside,
     )
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}", log_retention, mode)

@@ -31,7 +31,7 @@ from tautochrone.model.kept_log import KeptLog
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.changed_tables import definitions_outdated
+from tautochrone.sources.capture.changed_tables import definitions_outdated, outdated_if_refused
 from tautochrone.sources.capture.chunks import chunks_for_tasks
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
@@ -108,7 +108,7 @@ class PostgreSQLChangeLog(NetsByKey):
         """In lower case, the columns of the lake's tables that get no others."""
         self._connection: psycopg.Connection | None = None
         self._alarms = Alarms()
-        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude)
+        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude, capture.aside)
         self._is_verified = False
         """Whether this connection has seen that the log has what the table took last."""
         self._idle: tuple[LogPosition, int] | None = None
@@ -130,6 +130,9 @@ class PostgreSQLChangeLog(NetsByKey):
 
     def relations(self) -> Sequence[str]:
         return tuple(self._tables)
+
+    def set_aside(self) -> Mapping[str, Reason]:
+        return self._capture.aside
 
     def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
         self._taken = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
@@ -181,7 +184,8 @@ class PostgreSQLChangeLog(NetsByKey):
                 now = existing[name] = now.with_columns(self._taken[name])
             if now is None or now.columns != table.columns or now.oid != table.oid:
                 raise refused(name, "was dropped or renamed" if now is None else "was changed")
-            require_logged(now)
+            with outdated_if_refused():
+                require_logged(now)
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:

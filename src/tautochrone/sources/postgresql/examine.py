@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 from psycopg import sql
 
-from tautochrone.errors import IngestError
+from tautochrone.errors import DefinitionError, IngestError
 from tautochrone.sources.postgresql.server import (
     check_server,
     one_row,
@@ -14,7 +14,7 @@ from tautochrone.sources.postgresql.server import (
 )
 from tautochrone.sources.postgresql.tables import CapturedTable
 
-__all__ = ["examine"]
+__all__ = ["examine", "require_rights"]
 
 _MEGABYTE = 1_000_000
 
@@ -64,6 +64,36 @@ def _check_role(connection: psycopg.Connection, capture: str, tables: list[Captu
             missing.append(f"ALTER ROLE {identifier} BYPASSRLS")
             break
     _require_no(missing, capture, f"The role {role} of the capture {capture} lacks rights")
+
+
+def require_rights(
+    connection: psycopg.Connection, publication: str, table: CapturedTable, capture: str
+) -> None:
+    """
+    Raises:
+        DefinitionError: `CAPTURE_RIGHTS_MISSING`: the role may not read a table, or not publish it.
+    """
+    if table.has_rights:
+        return
+    name = table.identifier.as_string(connection)
+    role, may_use, may_read = one_row(
+        connection,
+        "SELECT quote_ident(current_user), has_schema_privilege(%s, 'USAGE'), "
+        "has_table_privilege(%s::oid, 'SELECT')",
+        (table.schema, table.oid),
+    )
+    schema = sql.Identifier(table.schema).as_string(connection)
+    statements = [] if may_use else [f"GRANT USAGE ON SCHEMA {schema} TO {role}"]
+    statements += [] if may_read else [f"GRANT SELECT ON {name} TO {role}"]
+    added = publication_statement(connection, publication, [table])
+    statements += [] if added is None else [added.as_string(connection)]
+    raise DefinitionError(
+        "CAPTURE_RIGHTS_MISSING",
+        f"The role {role} of the capture {capture} may not read {table.name}, or not publish it",
+        hint=f"by an owner of the table and of the publication: {'; '.join(statements)}; or leave the table "
+        f"out with exclude=[{table.name!r}]",
+        sqlstate="42501",
+    )
 
 
 def _publication(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import psycopg
 from psycopg import sql
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.reason import Reason
 from tautochrone.sources.capture.definitions import matches_any, require_own_names
+from tautochrone.sources.capture.set_aside import absent_tables, require_capturable
 from tautochrone.sources.postgresql.messages import Column, Relation
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
@@ -245,6 +247,7 @@ class Capture:
         follows_columns: a table that gets other columns, or a new table, is copied; otherwise refused.
         copy_tasks: so many tasks of Spark copy at once, each by a connection; 0: the driver copies.
         patterns, exclude: what the names of its tables match.
+        aside: by name, tables that are not captured as they are now, and why.
     """
 
     name: str
@@ -256,6 +259,7 @@ class Capture:
     copy_tasks: int = 8
     patterns: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    aside: Mapping[str, Reason] = field(default_factory=dict)
 
 
 def _digest(part: object) -> str:
@@ -319,39 +323,46 @@ def read_tables(
 
 
 def captured_tables(
-    tables: Mapping[str, CapturedTable], patterns: Sequence[str], exclude: Sequence[str], capture: str
+    tables: Mapping[str, CapturedTable],
+    patterns: Sequence[str],
+    exclude: Sequence[str],
+    capture: str,
+    *,
+    aside: dict[str, Reason] | None = None,
+    check: Callable[[CapturedTable], None] = lambda _: None,
 ) -> tuple[CapturedTable, ...]:
     """The tables that a pattern matches, such as `public.*` or `*.orders`.
 
+    Args:
+        aside: gets why some are left out, if others can be captured, see `capture.set_aside`.
+        check: raises why a table cannot be captured, besides what is looked at here.
+
     Raises:
-        DefinitionError: `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
-            `CAPTURED_TABLE_NOT_LOGGED`; `CAPTURED_TABLE_NAME_TAKEN`.
+        DefinitionError: `CAPTURED_TABLE_NAME_TAKEN`; and, without `aside` or if no table can be captured,
+            `CAPTURE_WITHOUT_TABLES`: a pattern matches none; `CAPTURED_TABLE_WITHOUT_KEY`;
+            `CAPTURED_TABLE_NOT_LOGGED`, and what `check` raises.
     """
-    for pattern in patterns:
-        if not any(matches_any(name, [pattern]) for name in tables):
-            raise DefinitionError(
-                "CAPTURE_WITHOUT_TABLES",
-                f"The capture {capture} names {pattern}, and the database has no such table",
-                hint="a pattern is schema.table, with * for any characters; the role must see the schema",
-            )
     matching = tuple(
         table
         for name, table in tables.items()
         if matches_any(name, patterns) and not matches_any(name, exclude)
     )
-    without_key = [table.name for table in matching if not table.has_identity]
-    if without_key:
-        raise DefinitionError(
-            "CAPTURED_TABLE_WITHOUT_KEY",
-            f"The capture {capture} includes tables that have no key: {', '.join(without_key)}",
-            hint="give them a primary key, or a unique index and REPLICA IDENTITY USING INDEX, which all "
-            "partitions must have too; or take equal rows as they are: "
-            f"ALTER TABLE {without_key[0]} REPLICA IDENTITY FULL; or leave them out with exclude=[…]",
-        )
-    for table in matching:
-        require_logged(table)
     require_own_names(capture, [table.name for table in matching if table.shares_name])
-    return matching
+
+    def require(table: CapturedTable) -> None:
+        if not table.has_identity:
+            raise DefinitionError(
+                "CAPTURED_TABLE_WITHOUT_KEY",
+                f"The capture {capture} includes tables that have no key: {table.name}",
+                hint="give it a primary key, or a unique index and REPLICA IDENTITY USING INDEX, which all "
+                "partitions must have too; or take equal rows as they are: "
+                f"ALTER TABLE {table.name} REPLICA IDENTITY FULL; or leave it out with exclude=[…]",
+            )
+        require_logged(table)
+        check(table)
+
+    rights = "USAGE of its schema; views, foreign and unlogged tables are none"
+    return require_capturable(matching, require, absent_tables(capture, patterns, tables, rights), aside)
 
 
 def require_logged(table: CapturedTable) -> None:
