@@ -131,7 +131,9 @@ def _count(schema: Schema, cases: list[tuple[str, str]]) -> tuple[int, int, int]
     return taken, copied, changed
 
 
-_CASES = list(itertools.product(_TYPES, (*_STATEMENTS, *_OTHERS)))
+_CRASHES = ("list with the rest", "REORGANIZE PARTITION")
+"""MariaDB 10.11 itself."""
+_CASES = [case for case in itertools.product(_TYPES, (*_STATEMENTS, *_OTHERS)) if case != _CRASHES]
 
 
 def test_statements_about_partitions(schema: Schema) -> None:
