@@ -50,6 +50,7 @@ __all__ = [
     "CommitOutcomeUnknownError",
     "ConflictError",
     "DefinitionError",
+    "DefinitionsOutdatedError",
     "EnvironmentProblemError",
     "Excerpt",
     "ExpectationError",

@@ -170,8 +170,6 @@ def test_decorators(project: ProjectMaker, name: Name) -> None:
     assert graph.inputs(name("merged")).stream == {name("rates")}
     assert graph.schemas[name("merged")].simpleString() == "struct<value:bigint>"
     assert [flow.name for flow in graph.definitions.flows_of(name("merged"))] == ["one", "two"]
-    texts = {flow.name: flow.text for flow in graph.definitions.flows}
-    assert "limit = 1" in texts["above_1"]
     assert graph.flows["above_1"].fingerprint != graph.flows["above_2"].fingerprint
     frame = graph.definitions.flows_of(name("above_1"))[0]
     assert frame.location.file == "defs/a.py"

@@ -284,7 +284,7 @@ HELPERS = """
 def test_changes_of_what_a_frame_uses_change_the_definition(project: ProjectMaker) -> None:
     def texts(old: str = "", new: str = "") -> list[str]:
         files = {"defs/a.py": USED.replace(old, new), "helpers.py": HELPERS.replace(old, new)}
-        return [flow.query.text for flow in project.load(files).flows]
+        return [flow.fingerprint for flow in project.graph(files).flows.values()]
 
     before = texts()
     assert texts() == before

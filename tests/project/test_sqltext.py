@@ -6,7 +6,7 @@ import pytest
 
 from tautochrone.model.names import TableName
 from tautochrone.project.names import NameScope
-from tautochrone.project.sqltext import normalise, split, split_name
+from tautochrone.project.sqltext import split, split_name
 
 
 def test_split_ignores_semicolons_that_end_nothing() -> None:
@@ -24,11 +24,6 @@ def test_split_ignores_semicolons_that_end_nothing() -> None:
 
 def test_split_keeps_comments_inside_so_that_lines_stay_true() -> None:
     assert split("\n\nSELECT\n-- why\n1;")[0].text == "SELECT\n-- why\n1"
-
-
-def test_normalise_ignores_layout_but_not_strings_and_hints() -> None:
-    assert normalise("SELECT /* x */  a,\n  'a  --b' -- c\nFROM t") == "SELECT a, 'a  --b' FROM t"
-    assert "BROADCAST" in normalise("SELECT /*+ BROADCAST(t) */ 1")
 
 
 @pytest.mark.parametrize(

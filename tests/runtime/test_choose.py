@@ -94,7 +94,8 @@ def test_no_news_and_new_definitions_under_every_policy(world: World, policy: Re
         RefreshMode.NO_DATA, Reason.of(ReasonCode.NO_INPUT_CHANGED), policy=policy
     )
     world.definition = "other"
-    assert world.choose() == Choice(RefreshMode.FULL, Reason.of(ReasonCode.DEFINITION_CHANGED), policy=policy)
+    reason = Reason.of(ReasonCode.DEFINITION_CHANGED, parts=[])
+    assert world.choose() == Choice(RefreshMode.FULL, reason, policy=policy)
     world.definition = None
     assert world.choose() == Choice(RefreshMode.FULL, Reason.of(ReasonCode.FIRST_BUILD), policy=policy)
 
@@ -181,7 +182,7 @@ def test_only_refreshes_of_the_same_definition_count(world: World) -> None:
     world.moved(ORDERS)
 
     def full(code: ReasonCode, ms: int) -> Refresh:
-        return Refresh(mode=RefreshMode.FULL, reason=Reason.of(code), duration_ms=ms)
+        return Refresh(mode=RefreshMode.FULL, reason=Reason.of(code, parts=[]), duration_ms=ms)
 
     old = [full(ReasonCode.POLICY_IS_FULL, 10)] * 3
     world.history = old

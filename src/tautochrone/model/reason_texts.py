@@ -14,6 +14,18 @@ def _unversioned_text(params: Mapping[str, Any]) -> str:
     return f"it reads {', '.join(params['sources'])}, which has no versions"
 
 
+_PARTS_OF_DEFINITIONS = {
+    "query": "its query",
+    "functions": "the code of functions in its query",
+    "settings": "settings that may change its rows, or its expectations",
+}
+
+
+def _definition_text(params: Mapping[str, Any]) -> str:
+    parts = " and ".join(_PARTS_OF_DEFINITIONS[part] for part in params["parts"])
+    return f"the definition changed: {parts}" if parts else "the definition changed"
+
+
 def _costs_text(params: Mapping[str, Any]) -> str:
     moved = [_changed_share(**table) for table in params["changed"]]
     moved += [f"{clock} went on" for clock in params["clocks"]]
@@ -79,7 +91,7 @@ def _awaited_text(params: Mapping[str, Any]) -> str:
 TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNKNOWN: "{text}",
     ReasonCode.FIRST_BUILD: "first build",
-    ReasonCode.DEFINITION_CHANGED: "the definition changed",
+    ReasonCode.DEFINITION_CHANGED: _definition_text,
     ReasonCode.FULL_REFRESH_REQUESTED: "a full refresh was asked for",
     ReasonCode.POLICY_IS_FULL: "its refresh policy is full",
     ReasonCode.NO_INPUT_CHANGED: "no input changed",
@@ -384,6 +396,7 @@ COMPUTED_FROM: Mapping[ReasonCode, frozenset[str]] = {
     ReasonCode.COPY_WAITS_FOR_TRANSACTION: frozenset({"transaction", "session", "seconds"}),
     ReasonCode.LOG_KEPT_AT_SOURCE: frozenset({"slot", "kept_mb", "bound_mb"}),
     ReasonCode.UNVERSIONED_SOURCE: frozenset({"sources"}),
+    ReasonCode.DEFINITION_CHANGED: frozenset({"parts"}),
     ReasonCode.PARQUET_SETTINGS: frozenset({"settings"}),
     ReasonCode.ESTIMATED_COSTS: frozenset(
         {"changed", "clocks", "incremental_ms", "incremental_measured", "full_ms", "full_measured"}

@@ -7,10 +7,8 @@ means, and definitions may come in any order.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -44,20 +42,20 @@ from tautochrone.project.graph import (
     ResolvedFlow,
     evaluate_over_files,
 )
+from tautochrone.project.identity import DescribedPlan, Identity, described_flow, function_text, identity_of
 from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.policy import check_policies
 from tautochrone.project.queries import PythonQuery
-from tautochrone.project.row_settings import is_named, is_secret, row_settings
+from tautochrone.project.row_settings import row_settings
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
+from tautochrone.project.snapshot_function import SnapshotFunction
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.analysis.analyzed_plan import (
     analyzed_plan,
-    constant_relations,
     determinism,
     forwarded_table,
     inputs_of,
     linearity,
-    literals_of,
     stateful_node,
     temp_views_of,
 )
@@ -121,12 +119,14 @@ class _Analysis:
         self._errors: dict[TableName, DefinitionError] = {}
         self._started_with = started_with(empty_catalog.session)
         self._sql_defaults = SqlDefaults(empty_catalog.session)
+        self._settings: dict[str, list[object]] = {}
+        self._unstable_views: dict[TableName, tuple[DataFrame, DataFrame]] = {}
 
     def run(self) -> Graph:
         # Evaluating a flow sets the current database, which must exist.
         for flow in (*self._definitions.flows, *self._definitions.invariants):
             self._empty_catalog.ensure_namespace(flow.scope.namespace)
-        self._definitions.scope.prefer_tables_in_live(self._is_read_in_live)
+        self._definitions.scope.prefer_tables_in_live(lambda name: self._external_schema(name) is not None)
         for name in self._definitions.datasets:
             with suppress(_InputFailedError):
                 self._dataset(name, ())
@@ -147,13 +147,6 @@ class _Analysis:
             invariants=tuple(invariants),
             analysis_session=self._empty_catalog.session,
         )
-
-    def _is_read_in_live(self, name: TableName) -> bool:
-        """Whether a definition may read this table of the database `live`, and the lake has it."""
-        flows = (*self._definitions.flows, *self._definitions.invariants)
-        texts = (" ".join([flow.text, *(e.condition for e in flow.expectations)]).lower() for flow in flows)
-        is_named = any(name.namespace[-1] in text and name.table.lower() in text for text in texts)
-        return is_named and self._external_schema(name) is not None
 
     def _dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:
         if name in self._schemas:
@@ -227,7 +220,8 @@ class _Analysis:
         return self._flow(events.merging, path)
 
     def _invariant(self, flow: Flow) -> Invariant:
-        return as_invariant(self._resolve(flow, self._evaluate(flow, ())[0]), self._order)
+        frame = self._evaluate(flow, ())[0]
+        return as_invariant(self._resolve(flow, frame, frame), self._order)
 
     def _flow(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
         frame, reads = self._evaluate(flow, path)
@@ -236,7 +230,7 @@ class _Analysis:
         followed, obstacle = frame, None
         if self._kind(flow) is DatasetKind.MATERIALIZED_VIEW:
             followed, obstacle = self._over_file_tables(flow, frame, reads)
-        resolved = self._resolve(flow, followed)
+        resolved = self._resolve(flow, followed, frame)
         if obstacle is not None:
             described = tuple(f"{text} ({obstacle})" for text in resolved.inputs.unversioned)
             resolved = replace(resolved, inputs=replace(resolved.inputs, unversioned=described))
@@ -364,7 +358,9 @@ class _Analysis:
             )
         return error
 
-    def _resolve(self, flow: Flow, frame: DataFrame) -> ResolvedFlow:
+    def _resolve(self, flow: Flow, frame: DataFrame, evaluated: DataFrame) -> ResolvedFlow:
+        """The flow's properties. `frame` is its query over tables that follow its files, `evaluated` the one
+        that was defined."""
         # What a condition reads, such as the time, counts as read by the flow.
         plan = analyzed_plan(flow.with_flags(frame))
         streaming = bool(frame.isStreaming)
@@ -373,18 +369,24 @@ class _Analysis:
         views = {self._definitions.view_named(view) for view in temp_views_of(plan)} - {None}
         known_views = frozenset(view for view in views if view is not None)
         deterministic, deterministic_reason = determinism(plan)
-        if deterministic and not streaming and self._is_unstable(flow, plan, known_views):
+        text = described_flow(self._definitions, flow, evaluated)
+        again = None
+        if not streaming:
+            is_stable = deterministic and not text.has_node("Sample")
+            again = self._described_again(flow, evaluated, known_views, is_stable=is_stable)
+        common = text if again is None else text.common(again)
+        if deterministic and common != text:
             deterministic, deterministic_reason = False, UNSTABLE_FUNCTION
             linear, linear_reason = False, UNSTABLE_FUNCTION
-        # Of a secret only what ends up in the rows belongs to the definition.
-        settings = {**self._started_with, **flow.conf}
-        reads_secret = any(is_secret(name) and is_named(name, flow.text) for name in settings)
-        literals = literals_of(plan) if reads_secret and deterministic and not streaming else []
+        inputs = inputs_of(plan, self._empty_catalog.catalog)
+        if text.unread and not streaming:
+            inputs = replace(inputs, unversioned=(*inputs.unversioned, *text.unread))
+            linear, linear_reason = False, f"it reads {text.unread[0]}"
         return ResolvedFlow(
             flow=flow,
             pipeline=self._definitions.spec.name,
             schema=frame.schema,
-            inputs=inputs_of(plan, self._empty_catalog.catalog),
+            inputs=inputs,
             views=known_views,
             streaming=streaming,
             stateful=state is not None,
@@ -395,53 +397,68 @@ class _Analysis:
             deterministic_reason=deterministic_reason,
             passes_on=forwarded_table(plan, self._empty_catalog.catalog) if streaming else None,
             sources=external_sources(frame) if streaming else frozenset(),
-            fingerprint=self._fingerprint(
-                flow, frame.schema, known_views, constant_relations(plan), literals
-            ),
+            fingerprint=str(self._identity(flow, frame.schema, known_views, text, common)),
+            evaluated=None if streaming else common,
         )
 
-    def _is_unstable(self, flow: Flow, plan: JavaObject, views: frozenset[TableName]) -> bool:
-        """Whether the flow's Python function, or that of a view below, puts other constants into its query
-        each time that it runs, such as the time of the run."""
-        flows = (view_flow for view in views for view_flow in self._definitions.flows_of(view))
-        if any(
-            self._resolved[view_flow.name].deterministic_reason == UNSTABLE_FUNCTION for view_flow in flows
-        ):
-            return True
-        if not isinstance(flow.query, PythonQuery):
-            return False
-        literals, text = literals_of(plan), flow.text.lower()
-        if all(literal.lower() in text for literal in literals):
-            return False
-        again = flow.with_flags(flow.evaluate(self._empty_catalog.session))
-        return literals_of(analyzed_plan(again)) != literals
+    def _described_again(
+        self, flow: Flow, evaluated: DataFrame, views: frozenset[TableName], *, is_stable: bool
+    ) -> DescribedPlan | None:
+        """The flow evaluated once more, if that may give another query: constants that are others each time,
+        such as the time of the run or a seed, do not make it another definition."""
+        unstable = [view for view in views if view in self._unstable_views]
+        if is_stable and not unstable and not isinstance(flow.query, PythonQuery):
+            return None
+        with self._evaluated_again(unstable):
+            frame = flow.evaluate(self._empty_catalog.session)
+            text = described_flow(self._definitions, flow, frame)
+        dataset = self._definitions.datasets.get(flow.target)
+        if dataset is not None and is_view(dataset):
+            self._unstable_views[flow.target] = evaluated, frame
+        return text
+
+    @contextmanager
+    def _evaluated_again(self, views: list[TableName]) -> Iterator[None]:
+        """Inside the block these views show what they gave when they were evaluated once more."""
+        for number in (1, 0):
+            for view in views:
+                frame = self._unstable_views[view][number]
+                frame.createOrReplaceTempView(quoted(self._definitions.view_name(view)))
+            if number:
+                yield
 
     def _kind(self, flow: Flow) -> DatasetKind:
         dataset = self._definitions.datasets.get(flow.target)
         return dataset.kind if dataset is not None else DatasetKind.SINK
 
-    def _fingerprint(
+    def _identity(
         self,
         flow: Flow,
         schema: StructType,
         views: frozenset[TableName],
-        constants: list[str],
-        literals: list[str],
-    ) -> str:
-        view_fingerprints = [self._resolved[view_flow.name].fingerprint for view in sorted(views)
-                 for view_flow in self._definitions.flows_of(view)]  # fmt: skip
-        parts: list[object] = [
-            flow.text,
-            str(flow.target),
-            flow.scope.namespace,
-            schema.jsonValue(),
-            row_settings(self._started_with, flow.conf, flow.text, self._sql_defaults),
-            view_fingerprints,
-            constants,
+        text: DescribedPlan,
+        common: DescribedPlan | None,
+    ) -> Identity:
+        query: list[object] = [
+            (common or text).tokens,
+            [[field.name, field.dataType.simpleString(), field.nullable] for field in schema.fields],
         ]
-        if literals:
-            parts.append(sorted(literals))
+        if text.has_node("CurrentDatabase"):
+            query.append(flow.scope.namespace)
+        dataset = self._definitions.datasets.get(flow.target)
+        if dataset is not None:
+            query.append([dataset.schema_ddl, dataset.partition_columns, dataset.cluster_columns])
+        if flow.auto_cdc is not None:
+            query.append(flow.auto_cdc.text)
+        functions: list[object] = [*text.functions]
+        if isinstance(flow.snapshots, SnapshotFunction):
+            functions.append(function_text(flow.snapshots.function, self._definitions.folders))
+        settings: list[object] = [row_settings(self._started_with, flow.conf, self._sql_defaults)]
         if flow.expectations:
             # Counts of violations belong to the conditions: with others, all rows are counted again.
-            parts.append([[e.name, e.condition, str(e.action)] for e in flow.expectations])
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+            settings.append([[e.name, str(e.action)] for e in flow.expectations])
+        for view in sorted(views):
+            for view_flow in self._definitions.flows_of(view):
+                settings += [part for part in self._settings[view_flow.name] if part not in settings]
+        self._settings[flow.name] = settings
+        return identity_of(query, functions, settings)

@@ -72,7 +72,7 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
         events_of=target.name,
     )
     text = f"SELECT * FROM STREAM {name.sql}"
-    query = SqlQuery(text, f"{text} {flow.auto_cdc.text}", flow.location, flow.scope)
+    query = SqlQuery(text, flow.location, flow.scope)
     merging = replace(flow, name=f"{flow.name}__merge", query=query, snapshots=None)
     flows = [merging if other.name == flow.name else other for other in definitions.flows]
     datasets = {
@@ -112,10 +112,10 @@ def over_snapshot_table(definitions: Definitions, flow: Flow) -> Definitions:
         flow,
         name=f"{flow.name}__snapshot",
         target=name,
-        query=SqlQuery(text, text, flow.location, flow.scope),
+        query=SqlQuery(text, flow.location, flow.scope),
         auto_cdc=None,
     )
-    query = SqlQuery(merged_text, merged_text, flow.location, flow.scope)
+    query = SqlQuery(merged_text, flow.location, flow.scope)
     assert flow.auto_cdc is not None
     merging = replace(flow, query=AutoCdcQuery(query, flow.auto_cdc, str(flow.location)))
     flows = [merging if other.name == flow.name else other for other in definitions.flows]

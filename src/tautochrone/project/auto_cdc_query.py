@@ -48,10 +48,6 @@ class AutoCdcQuery:
     location: str
 
     @property
-    def text(self) -> str:
-        return f"{self.source.text} {self.auto_cdc.text}"
-
-    @property
     def written(self) -> str:
         return self.source.written
 

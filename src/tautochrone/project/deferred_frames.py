@@ -23,7 +23,6 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import DataType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.project.constant_text import constant_text
 from tautochrone.project.deferred_columns import column_of_plan, column_text, next_plan_id, with_plan_id
 
 __all__ = [
@@ -31,12 +30,8 @@ __all__ = [
     "evaluating",
     "evaluation_session",
     "existing_tables",
-    "forget_called_functions",
     "real_frame",
     "recorded_call",
-    "recorded_functions",
-    "recorded_text",
-    "remember_function",
     "remember_option",
 ]
 
@@ -104,14 +99,11 @@ def evaluation_session() -> SparkSession | None:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class _Recorded:
-    """What was recorded: how to build it, the session of the import, and a text that is the same in every
-    process."""
+    """What was recorded: how to build it, the session of the import, and a text for people."""
 
     build: Callable[[SparkSession], Any]
     session: SparkSession
     text: str
-    functions: tuple[Any, ...] = ()
-    """The user's functions in the arguments of the calls."""
     plan_id: int | None = None
     """Set when the file uses one of its columns."""
 
@@ -144,8 +136,7 @@ class _Recorded:
             values = [_text(arg) for arg in args]
             values += [f"{key}={_text(value)}" for key, value in kwargs.items()]
             text = f"{self.text}.{name}({', '.join(values)})"
-            functions = (*self.functions, *_functions([args, kwargs]))
-            return wrap(_Recorded(build, self.session, text, functions))
+            return wrap(_Recorded(build, self.session, text))
 
         return call
 
@@ -284,7 +275,7 @@ def recorded_call(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[s
 
     calls = [*options, (method, args, kwargs)]
     text = ".".join(f"{name}({_text(values)}, {_text(named)})" for name, values, named in calls)
-    return DeferredFrame(_Recorded(build, session, f"{kind}.{text}", tuple(_functions(calls))))
+    return DeferredFrame(_Recorded(build, session, f"{kind}.{text}"))
 
 
 def remember_option(reader: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -295,11 +286,6 @@ def remember_option(reader: Any, method: str, args: tuple[Any, ...], kwargs: dic
 def real_frame(value: Any) -> Any:
     """The value; a recorded DataFrame is built."""
     return value._recorded.built() if isinstance(value, DeferredFrame) else value  # noqa: SLF001
-
-
-def recorded_text(value: Any) -> str | None:
-    """The text of what was recorded: a definition that uses it has changed when the text has."""
-    return value._recorded.text if isinstance(value, (DeferredFrame, _DeferredGroups)) else None  # noqa: SLF001
 
 
 def _copied(value: Any) -> Any:
@@ -320,42 +306,6 @@ def _frame_text(plan_id: int) -> str:
     return recorded.text if recorded is not None else "?"
 
 
-_called_functions: list[Any] = []
-"""The UDFs that files called during this load: a column does not say which functions are in it."""
-
-
-def remember_function(function: Any) -> None:
-    """Remember a UDF that is called during an import."""
-    _called_functions.append(function)
-
-
-def forget_called_functions() -> None:
-    """Another load begins."""
-    _called_functions.clear()
-
-
-def recorded_functions(value: Any) -> tuple[Any, ...]:
-    """The user's functions in what was recorded."""
-    return value._recorded.functions if isinstance(value, (DeferredFrame, _DeferredGroups)) else ()  # noqa: SLF001
-
-
-def _functions(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _functions(item)
-    elif isinstance(value, dict):
-        yield from _functions(list(value.values()))
-    elif isinstance(value, Column):
-        text = repr(value)
-        for udf in _called_functions:
-            if f"{udf._name}(" in text:  # noqa: SLF001
-                yield udf.func
-    elif isinstance(value, (DeferredFrame, _DeferredGroups)):
-        yield from recorded_functions(value)
-    elif hasattr(value, "__code__") or isinstance(value, partial):
-        yield value
-
-
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_text(item) for item in value)}]"
@@ -363,12 +313,14 @@ def _text(value: Any) -> str:
         return f"{{{', '.join(f'{key}: {_text(item)}' for key, item in value.items())}}}"
     code = getattr(value, "__code__", None)
     if code is not None:
-        return f"{code.co_name} {code.co_code.hex()}"
+        return str(code.co_name)
     if isinstance(value, Column):
         return column_text(value, _frame_text)
     if isinstance(value, (set, frozenset)):
         return f"{{{', '.join(sorted(_text(item) for item in value))}}}"
-    return recorded_text(value) or constant_text(value) or type(value).__name__
+    if isinstance(value, (DeferredFrame, _DeferredGroups)):
+        return value._recorded.text  # noqa: SLF001
+    return repr(value) if isinstance(value, (str, int, float, type(None))) else type(value).__name__
 
 
 def _needs_a_session(text: str) -> DefinitionError:

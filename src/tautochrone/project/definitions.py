@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
@@ -45,10 +47,6 @@ QueryListener = Callable[[JavaObject], None]
 
 class Query(Protocol):
     """What a flow computes: SQL or a Python function."""
-
-    @property
-    def text(self) -> str:
-        """The definition without layout and comments, stable across processes."""
 
     @property
     def written(self) -> str:
@@ -116,10 +114,6 @@ class Flow:
     expectations: tuple[Expectation, ...] = ()
     auto_cdc: AutoCdc | None = None
     snapshots: Snapshots | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def text(self) -> str:
-        return self.query.text
 
     def evaluate(
         self, session: SparkSession, listener: QueryListener | None = None, *, with_dropped: bool = False
@@ -203,6 +197,10 @@ class Definitions:
     invariants: tuple[Flow, ...] = ()
     """Queries that must return no row; their names are no datasets."""
     warnings: tuple[DefinitionWarning, ...] = ()
+    folders: tuple[Path, ...] = ()
+    """Where the project's Python files are."""
+    data_sources: Sequence[type[DataSource]] = ()
+    """What the files registered while they were imported."""
 
     def flows_of(self, target: TableName) -> tuple[Flow, ...]:
         """The flows that write `target`, in the order of definition."""

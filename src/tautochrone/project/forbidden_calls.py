@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceRegistration
 from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import DataType, _parse_datatype_string
-from pyspark.sql.udf import UDFRegistration, UserDefinedFunction
+from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
 from tautochrone.project.databricks.auto_loader import METHODS
@@ -29,7 +29,6 @@ from tautochrone.project.deferred_frames import (
     DeferredFrame,
     evaluation_session,
     recorded_call,
-    remember_function,
     remember_option,
 )
 from tautochrone.project.local_rows import float_converter
@@ -95,7 +94,6 @@ def rules(
     else:
         result.append(Rule(DataSourceRegistration, "register", _recorded_source(data_sources)))
         result.append(Rule(SparkSession, "range", _recorded("range")))
-        result.append(Rule(UserDefinedFunction, "__call__", _called))
         result.append(Rule(functions, "broadcast", _broadcast))
         auto_loader = {(owner, method): apply for owner, method, apply in METHODS}
         for reader, reads in _READERS.items():
@@ -178,12 +176,6 @@ def _broadcast(
     if isinstance(frame, DeferredFrame) and evaluation_session() is None:
         return frame.hint("broadcast")
     return original(frame, *args, **kwargs)
-
-
-def _called(original: Callable[..., Any], udf: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if evaluation_session() is None:
-        remember_function(udf)
-    return original(udf, *args, **kwargs)
 
 
 def _remembered(method: str, auto_loader: Apply | None) -> Apply:

@@ -14,6 +14,7 @@ from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.file_tables import is_file_table
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow, QueryListener
+from tautochrone.project.identity import DescribedPlan
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.file_relations import FileReads, file_relations, with_file_tables
 from tautochrone.spark.analysis.parsed_relations import relations_of
@@ -70,8 +71,9 @@ class ResolvedFlow:
             function.
         passes_on: the table whose rows a stream passes on unchanged; None when it changes them.
         sources: what a stream reads from outside the lake (`spark.sources.external_sources`).
-        fingerprint: sha256 of the definition, the views below it, the schema and the settings;
+        fingerprint: the identity of the definition (`project.identity`);
             the same in every process, free of layout and comments.
+        evaluated: what it evaluated to; None for streams.
     """
 
     flow: Flow
@@ -89,6 +91,7 @@ class ResolvedFlow:
     passes_on: TableName | None = None
     sources: frozenset[str] = frozenset()
     fingerprint: str
+    evaluated: DescribedPlan | None = field(default=None, repr=False, compare=False)
 
     @property
     def file_tables(self) -> frozenset[TableName]:

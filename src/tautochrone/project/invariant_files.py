@@ -19,7 +19,7 @@ from tautochrone.project.definitions import Flow
 from tautochrone.project.graph import Invariant, ResolvedFlow
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, SqlQuery
-from tautochrone.project.sqltext import normalise, split
+from tautochrone.project.sqltext import split
 from tautochrone.project.statements import syntax_error
 from tautochrone.spark.analysis.session_context import spark_sql_parser
 from tautochrone.spark.jvm.cached_packages import cached_packages
@@ -61,7 +61,7 @@ def _read(
     wrong_node = _command_in(session, plan)
     if wrong_node is not None:
         raise _refusal(f"The statement is {wrong_node}", location)
-    query = SqlQuery(chunk.text, normalise(chunk.text), location, scope)
+    query = SqlQuery(chunk.text, location, scope)
     return Flow(
         name=file.stem,
         target=TableName(scope.catalog, scope.namespace, file.stem),

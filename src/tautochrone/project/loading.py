@@ -19,17 +19,17 @@ from tautochrone.model.other_catalogs import OtherCatalogs
 from tautochrone.project.databricks.dbutils import Dbutils
 from tautochrone.project.databricks.dialect import is_written_for_databricks, runs_as_main
 from tautochrone.project.databricks.notebooks import magic_warnings
-from tautochrone.project.deferred_frames import forget_called_functions
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.explain_failure import explain
 from tautochrone.project.invariant_files import read_invariants
+from tautochrone.project.libraries import Libraries
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project
 from tautochrone.project.registry import Registry
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.start_settings import needed_at_start
-from tautochrone.project.usercode import evaluation_lock, user_code
+from tautochrone.project.usercode import evaluation_lock, forget_imports, user_code
 from tautochrone.project.validate import validate
 from tautochrone.spark.analysis.session_context import use_session
 
@@ -58,7 +58,6 @@ def load_definitions(
         DefinitionError: a file cannot be read, two definitions contradict each other, an invariant is no
             query.
     """
-    forget_called_functions()
     configured = frozenset(
         key.removeprefix(_CATALOG_SETTING) for key in (*session.conf.getAll, *confs) if _is_catalog(key)
     )
@@ -81,6 +80,7 @@ def load_definitions(
     files = _files(root, spec.libraries)
     folders = [root, *(file.parent for file in files if file.suffix == ".py")]
     project = Project(root, tuple(dict.fromkeys(folders)))
+    forget_imports(Libraries((root, *project.imports)))
     registry = Registry(session, project, scope, spec.configuration)
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
     registry.settings_ignored(spec.configuration, "configuration", SourceLocation(project.shown(spec.path)))
@@ -117,6 +117,8 @@ def load_definitions(
         flows=tuple(registry.flows),
         sinks=registry.sinks,
         warnings=tuple(registry.warnings),
+        folders=(root, *project.imports),
+        data_sources=project.data_sources,
         invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
     )
     validate(

@@ -21,6 +21,22 @@ _LIVE = "live"
 _BEFORE_A_TABLE = frozenset({"FROM", "JOIN", "INTO", "STREAM", "TABLE"})
 
 
+class _LiveTables:
+    """Tables of the lake that are called `live.x`. Each is looked for once, when a query names it."""
+
+    def __init__(self) -> None:
+        self.is_table: Callable[[str], bool] = lambda _: False
+        self._known: dict[str, bool] = {}
+
+    def has(self, parts: tuple[str, ...]) -> bool:
+        database, table = parts[:2]
+        if database != _LIVE:
+            return False
+        if table not in self._known:
+            self._known[table] = self.is_table(table)
+        return self._known[table]
+
+
 @dataclass(frozen=True, slots=True)
 class NameScope:
     """The pipeline's catalog and the current database, with the persisted views registered so far.
@@ -39,7 +55,7 @@ class NameScope:
     namespace: tuple[str, ...]
     views: dict[TableName, str] = field(default_factory=dict, compare=False)
     live: dict[str, tuple[TableName, str]] = field(default_factory=dict, compare=False)
-    live_tables: set[tuple[str, ...]] = field(default_factory=set, compare=False)
+    live_tables: _LiveTables = field(default_factory=_LiveTables, compare=False)
     configured: frozenset[str] = frozenset()
     other_catalogs: OtherCatalogs = OtherCatalogs.MAP
     mapped: dict[str, str] = field(default_factory=dict, compare=False)
@@ -110,7 +126,7 @@ class NameScope:
 
         A table of the lake that is called exactly so comes first: `prefer_tables_in_live`.
         """
-        if len(parts) < 2 or parts[0].lower() != _LIVE or parts[:2] in self.live_tables:
+        if len(parts) < 2 or parts[0].lower() != _LIVE or self.live_tables.has(parts):
             return None
         if any(name.namespace[-1].lower() == _LIVE for name, _ in self.live.values()):
             return None
@@ -118,8 +134,7 @@ class NameScope:
 
     def prefer_tables_in_live(self, is_table: Callable[[TableName], bool]) -> None:
         """Let `live.x`, in lower case, mean the table of the lake where there is one."""
-        names = (TableName(self.catalog, (_LIVE,), table) for table in self.live)
-        self.live_tables.update((_LIVE, name.table) for name in names if is_table(name))
+        self.live_tables.is_table = lambda table: is_table(TableName(self.catalog, (_LIVE,), table))
 
     def find(self, parts: tuple[str, ...]) -> TableName | None:
         """Like `resolve`, for names that are read: None for catalogs that settings define."""

@@ -96,7 +96,6 @@ class SqlQuery:
     """The query in a CREATE statement, parsed again for each session."""
 
     statement: str
-    text: str
     location: SourceLocation
     scope: NameScope
     columns: tuple[str, ...] = ()
@@ -164,7 +163,6 @@ class PythonQuery:
     """A decorated function with the names it saw when it was registered."""
 
     function: Callable[[], Any]
-    text: str
     project: Project
     scope: NameScope
     bindings: Bindings
@@ -175,7 +173,7 @@ class PythonQuery:
             return textwrap.dedent(inspect.getsource(self.function)).strip()
         except (OSError, TypeError):
             # The function was made by exec, or is not a plain function.
-            return self.text
+            return f"def {getattr(self.function, '__name__', '')}(): …"
 
     def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         def rewrite(text: str) -> str:

@@ -32,8 +32,6 @@ from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
 from tautochrone.project.snapshot_function import DELETED_COLUMN, VERSION_COLUMN, SnapshotFunction
-from tautochrone.project.source_text import source_text
-from tautochrone.project.sqltext import normalise
 from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_refused
 from tautochrone.project.table_formats import check_format
 from tautochrone.project.usercode import Bindings
@@ -176,7 +174,6 @@ class Registry(GraphElementRegistry):
         function = flow.func
         query = PythonQuery(
             function,
-            source_text(function, (self._project.root, *self._project.imports)),
             self._project,
             self._scope,
             Bindings.of(function, self.module, self.modules),
@@ -193,7 +190,7 @@ class Registry(GraphElementRegistry):
         if auto_cdc.snapshots_of is not None:
             auto_cdc = replace(auto_cdc, snapshots_of=source_parts)
         text = f"SELECT * FROM STREAM {quoted(*source_parts)}"
-        query = SqlQuery(text, text, location, self._scope)
+        query = SqlQuery(text, location, self._scope)
         flow_parts = self._parts(name, location)
         self._add_flow(flow_parts, self._parts(target, location), location, query, self._scope, {}, auto_cdc)
 
@@ -210,7 +207,6 @@ class Registry(GraphElementRegistry):
         snapshots = SnapshotFunction(
             function,
             auto_cdc.keys,
-            source_text(function, (self._project.root, *self._project.imports)),
             self._project,
             self._scope,
             Bindings.of(function, self.module, self.modules),
@@ -302,19 +298,8 @@ class Registry(GraphElementRegistry):
         self.warnings.append(DefinitionWarning(statement.location, reason))
 
     def _sql_query(self, statement: Statement, scope: NameScope) -> SqlQuery:
-        text = normalise(statement.text)
-        if statement.kind is StatementKind.MATERIALIZED_VIEW and statement.query is not None:
-            # A changed comment or property (such as the refresh policy) must not rebuild a view.
-            columns: list[object] = [
-                statement.schema_ddl,
-                statement.partition_columns,
-                statement.cluster_columns,
-                *statement.view_columns,
-            ]
-            text = f"{columns} {normalise(statement.query)}"
         return SqlQuery(
             statement.text,
-            text,
             statement.location,
             scope,
             statement.view_columns,

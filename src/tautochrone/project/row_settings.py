@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from tautochrone.project.start_settings import CATALOG_PREFIX, STATIC_SQL_SETTINGS
 
-__all__ = ["TUNING_SETTINGS", "is_named", "is_secret", "may_change_rows", "row_settings"]
+__all__ = ["SECRET", "TUNING_SETTINGS", "is_secret", "may_change_rows", "row_settings"]
 
 TUNING_SETTINGS = (
     "spark.sql.adaptive.",
@@ -134,15 +134,13 @@ _CORE = re.compile(
 )
 """The groups of Spark's own settings outside of `spark.sql.`. Other names below `spark.` are the user's."""
 
-_SECRET = re.compile(
-    # Not `tokenizer` and `max.tokens`.
-    r"(?i:secret|password|passwd|token|credentials?|(?:access|account|api|private)[._-]?key)(?![a-z])"
-)
+SECRET = r"(?i:secret|password|passwd|token|credentials?|(?:access|account|api|private)[._-]?key)(?![a-z])"
+"""A regular expression for names of secrets. Not `tokenizer` and `max.tokens`."""
 
 
 def is_secret(name: str) -> bool:
     """Whether a name is that of a secret, which is not compared: a new password gives the same rows."""
-    return _SECRET.search(name) is not None
+    return re.search(SECRET, name) is not None
 
 
 def may_change_rows(name: str) -> bool:
@@ -161,23 +159,18 @@ def may_change_rows(name: str) -> bool:
 def row_settings(
     started_with: Mapping[str, str],
     configuration: Mapping[str, str],
-    query_text: str,
     default_of: Callable[[str], str | None],
 ) -> dict[str, str]:
     """The settings of a query that belong to its definition.
 
     Args:
-        started_with: the settings of the Spark in which it is evaluated. Of names that are neither SQL
-            settings nor in the query only `configuration` counts: clusters add names of their own.
+        started_with: the settings of the Spark in which it is evaluated. Of names that are no SQL settings
+            only `configuration` counts: clusters add names of their own.
         configuration: what is set on top of them while it is evaluated.
-        query_text: the query as it was written. A setting that it names counts too, as its rows may hold the
-            value.
         default_of: the value that a setting has without being set. Setting it to this value changes nothing.
     """
 
     def counts(name: str) -> bool:
-        if is_named(name, query_text):
-            return not is_secret(name)
         return may_change_rows(name) and (name in configuration or name.startswith("spark.sql."))
 
     return {
@@ -185,11 +178,6 @@ def row_settings(
         for name, text in {**started_with, **configuration}.items()
         if counts(name) and not _is_same(text, default_of(name))
     }
-
-
-def is_named(name: str, query_text: str) -> bool:
-    """Whether a query's text contains a setting's name. Spark's substitution ignores case."""
-    return name.lower() in query_text.lower()
 
 
 def _is_same(text: str, default: str | None) -> bool:

@@ -63,7 +63,6 @@ class SnapshotFunction:
 
     function: Callable[[Any], Any]
     keys: tuple[str, ...]
-    text: str
     project: Project
     scope: NameScope
     bindings: Bindings
@@ -76,7 +75,7 @@ class SnapshotFunction:
         try:
             return textwrap.dedent(inspect.getsource(self.function)).strip()
         except (OSError, TypeError):
-            return self.text
+            return f"def {getattr(self.function, '__name__', '')}(…): …"
 
     @property
     def data_columns(self) -> StructType:

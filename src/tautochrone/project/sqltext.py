@@ -1,7 +1,7 @@
 """SQL text without a grammar: tokens, statements, names. Spark's parser interprets the statements.
 
-Only three tasks need text instead of a plan: splitting a file at its semicolons, a fingerprint that
-ignores layout, and renaming tables in place (so that lines and columns in messages stay right).
+Only two tasks need text instead of a plan: splitting a file at its semicolons, and renaming tables in place
+(so that lines and columns in messages stay right).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Chunk", "Renamed", "Token", "normalise", "rename", "split", "split_name", "tokens", "unquote"]
+__all__ = ["Chunk", "Renamed", "Token", "rename", "split", "split_name", "tokens", "unquote"]
 
 _TOKEN = re.compile(
     r"""
@@ -89,18 +89,6 @@ def split(text: str) -> list[Chunk]:
     if start >= 0:
         chunks.append(Chunk(text[start:end], text.count("\n", 0, start) + 1))
     return chunks
-
-
-def normalise(text: str) -> str:
-    """The text without comments and with single spaces; strings stay as they are."""
-    words: list[str] = []
-    for token in tokens(text):
-        if token.kind in ("space", "comment"):
-            if words and words[-1] != " ":
-                words.append(" ")
-        else:
-            words.append(token.text)
-    return "".join(words).strip()
 
 
 def split_name(text: str) -> tuple[str, ...]:

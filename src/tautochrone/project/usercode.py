@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CellType, ModuleType
 from typing import Any, TextIO
@@ -31,8 +33,9 @@ from pyspark.sql.datasource import DataSource
 from tautochrone.project.databricks.modules import databricks_modules
 from tautochrone.project.deferred_frames import evaluation_session, real_frame
 from tautochrone.project.forbidden_calls import Rule, rules
+from tautochrone.project.libraries import Libraries
 
-__all__ = ["Bindings", "evaluation_lock", "user_code"]
+__all__ = ["Bindings", "evaluation_lock", "forget_imports", "user_code"]
 
 # Module globals, the working directory and patched classes belong to the whole process.
 evaluation_lock = threading.RLock()
@@ -137,6 +140,7 @@ def user_code(
         stack.enter_context(_patched(rules(rewrite, data_sources, in_query=in_query)))
         stack.enter_context(_directory(folder))
         stack.enter_context(_import_path(imports))
+        stack.enter_context(_imports(Libraries((folder, *imports))))
         stack.enter_context(_stdout_to_stderr())
         stack.enter_context(databricks_modules())
         yield
@@ -210,6 +214,53 @@ def _import_path(folders: tuple[Path, ...]) -> Iterator[None]:
         sys.path[:] = before + [
             entry for entry in sys.path if entry not in before and entry not in own_entries
         ]
+
+
+_imported: set[str] = set()
+"""The modules that user code imported first."""
+
+
+def forget_imports(libraries: Libraries) -> None:
+    """Let user code import anew what it imported, except libraries: the files may have changed."""
+    for name in _imported:
+        module = sys.modules.get(name)
+        if module is not None and not libraries.has_module(module):
+            del sys.modules[name]
+    _imported.clear()
+    importlib.invalidate_caches()
+
+
+@contextlib.contextmanager
+def _imports(libraries: Libraries) -> Iterator[None]:
+    before, finder = set(sys.modules), _Finder(libraries)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        _imported.update(set(sys.modules) - before)
+
+
+class _Finder:
+    """Finds modules of the project."""
+
+    def __init__(self, libraries: Libraries) -> None:
+        self._libraries = libraries
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader or self._libraries.has(spec.origin):
+            return None
+        spec.loader = _FromSource(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _FromSource(SourceFileLoader):
+    """Python's cached bytecode hides a change within a second that keeps the size."""
+
+    def get_code(self, fullname: str) -> Any:
+        del fullname
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 class _StdoutOfOneThread:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tautochrone.errors import MetaError
+from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.events import Field
 from tautochrone.model.file_tables import is_file_table
@@ -91,6 +91,10 @@ class CheckpointLoop:
     def breaks_invariants(self) -> bool:
         """Whether the last checkpoint was aborted because of an invariant."""
         return bool(self._broken)
+
+    def take_outdated(self) -> TautochroneError | None:
+        """The last failure that loading definitions anew ends. It is returned once."""
+        return self._refresher.take_outdated()
 
     def begin(self) -> None:
         """Report which roots are aligned. Call it once, after the takeover."""

@@ -142,7 +142,7 @@ class Run:
                 while not self._stopping.is_set():
                     started = time.monotonic()
                     self._ingestion.watch()
-                    outdated = self._ingestion.take_outdated()
+                    outdated = self._ingestion.take_outdated() or self._checkpoints.take_outdated()
                     if outdated and self._definitions_load is not None and self._definitions_load(outdated):
                         self.outdated = outdated
                         break

@@ -15,6 +15,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
+from tautochrone.project.identity import changed_parts
 from tautochrone.runtime.refresh.estimate import Facts, InputFacts, decide
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
 
@@ -23,6 +24,7 @@ __all__ = [
     "Size",
     "Sizes",
     "choose",
+    "has_rows_of",
     "is_committed",
     "keeps_state",
     "node_needs_mode",
@@ -83,7 +85,9 @@ def choose(
         return Choice(RefreshMode.FULL, Reason.of(ReasonCode.FIRST_BUILD), policy=policy)
     old = {TableName.parse(name): Version(version) for name, version in last_commit.inputs.items()}
     if last_commit.definition != task.metadata.definition:
-        return Choice(RefreshMode.FULL, Reason.of(ReasonCode.DEFINITION_CHANGED), policy=policy)
+        parts = changed_parts(last_commit.definition, task.metadata.definition or "")
+        reason = Reason.of(ReasonCode.DEFINITION_CHANGED, parts=parts)
+        return Choice(RefreshMode.FULL, reason, policy=policy)
     changes = {name: _change(context, name, old, version) for name, version in new.items()}
     moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
     if not moved and forced is None:
@@ -123,15 +127,23 @@ def choose(
     )
 
 
+def has_rows_of(task: RefreshTask) -> bool:
+    """Whether a view's rows were made from the task's inputs by its definition, at whatever checkpoint."""
+    last_commit = task.fork.commit_metadata
+    return last_commit is not None and (
+        last_commit.definition == task.metadata.definition
+        and last_commit.inputs == {str(name): str(version) for name, version in task.inputs.items()}
+    )
+
+
 def is_committed(task: RefreshTask) -> bool:
     """Whether a view's rows are those of the task already. The checkpoint's number alone does not tell: it
     may be that of another store, or of another cut."""
-    last_commit, metadata = task.fork.commit_metadata, task.metadata
+    last_commit = task.fork.commit_metadata
     return last_commit is not None and (
         last_commit.checkpoint == task.checkpoint
-        and last_commit.store == metadata.store
-        and last_commit.definition == metadata.definition
-        and last_commit.inputs == {str(name): str(version) for name, version in task.inputs.items()}
+        and last_commit.store == task.metadata.store
+        and has_rows_of(task)
     )
 
 

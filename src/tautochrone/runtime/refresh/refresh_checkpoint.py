@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
-from tautochrone.errors import FencedError, TautochroneError
+from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
 from tautochrone.model import limits
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
@@ -15,11 +15,13 @@ from tautochrone.model.read_points import job_read_point
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.policy import policy_of
+from tautochrone.project.reevaluate import require_same_query
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher, require_never_merged
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
+from tautochrone.runtime.refresh.choose_mode import has_rows_of
 from tautochrone.runtime.refresh.event_merges import auto_cdc_of
 from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulkLoad
 from tautochrone.runtime.refresh.plans import Plans
@@ -63,6 +65,7 @@ class CheckpointRefresher:
         self._finished: set[TableName] = set()
         self._failures: dict[TableName, Reason] = {}
         self._waiting_for_bulk: set[TableName] = set()
+        self._outdated: DefinitionsOutdatedError | None = None
         self._few_rows_explained = False
         self._sessions = SessionPool(
             job.base,
@@ -140,6 +143,11 @@ class CheckpointRefresher:
             lost=upstream.lost,
         )
 
+    def take_outdated(self) -> DefinitionsOutdatedError | None:
+        """The last failure that loading definitions anew ends. It is returned once."""
+        outdated, self._outdated = self._outdated, None
+        return outdated
+
     @property
     def full_refreshes_left(self) -> frozenset[TableName]:
         """The datasets that are to be computed anew and were not yet."""
@@ -208,6 +216,8 @@ class CheckpointRefresher:
         except FencedError:
             raise
         except Exception as error:
+            if isinstance(error, DefinitionsOutdatedError):
+                self._outdated = error
             hint = error.hint if isinstance(error, TautochroneError) else None
             return self._fail(checkpoint, table, failure_of(error, f"refresh {table}"), hint)
         if not result.is_recovered:
@@ -247,6 +257,8 @@ class CheckpointRefresher:
 
     def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:
         if self._topology.is_view(task.name):
+            if not has_rows_of(task):
+                require_same_query(self._job.graph, task.flow)
             return self._views.refresh(task)
         auto_cdc = auto_cdc_of(task.flows)
         if auto_cdc is not None:

@@ -16,7 +16,6 @@ from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.current_time import clocks_of, reads_current_time
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
 from tautochrone.spark.jvm.catalyst import (
-    contains_pattern,
     items,
     kind,
     plan_and_subqueries,
@@ -32,7 +31,6 @@ __all__ = [
     "inputs_of",
     "lake_table",
     "linearity",
-    "literals_of",
     "replace_leaves",
     "stateful_node",
     "substitute_leaves",
@@ -114,20 +112,6 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
     # A stream takes the current time from its batch, not from a clock.
     clocks = frozenset[TableName]() if plan.isStreaming() else frozenset(clocks_of(plan))
     return FlowInputs(frozenset(batch), frozenset(stream), external, tuple(unversioned), clocks)
-
-
-def constant_relations(plan: JavaObject) -> list[str]:
-    """Texts that identify the plan's literal relations: they are part of the definition, not inputs."""
-    leaves = [leaf for root in plan_and_subqueries(plan) for leaf in items(root.collectLeaves())]
-    texts = []
-    for leaf in leaves:
-        leaf_kind = kind(leaf)
-        if leaf_kind == "Range":
-            texts.append(f"range {leaf.start()} {leaf.end()} {leaf.step()}")
-        elif leaf_kind == "LocalRelation":
-            # The hash code depends on the rows only, so it is the same in every process.
-            texts.append(f"rows {leaf.data().size()} {leaf.data().hashCode()}")
-    return texts
 
 
 def _describe(leaf: JavaObject) -> str:
@@ -223,25 +207,6 @@ def _nondeterministic_part(expression: JavaObject) -> str:
     if expression_kind in ("PythonUDF", "ScalaUDF", "PythonUDAF"):
         return f"{expression.name()} (a user function)"
     return f"{expression.prettyName()}()" if expression_kind != "Alias" else ""
-
-
-def literals_of(plan: JavaObject) -> list[str]:
-    """The constants in a query's expressions, in the order of the plan."""
-    texts: list[str] = []
-
-    def visit(expression: JavaObject) -> None:
-        if not contains_pattern(expression, "LITERAL"):
-            return
-        if kind(expression) == "Literal":
-            texts.append(str(expression.toString()))
-        for child in items(expression.children()):
-            visit(child)
-
-    for root in plan_and_subqueries(plan):
-        for node in walk(root) if contains_pattern(root, "LITERAL") else ():
-            for expression in items(node.expressions()):
-                visit(expression)
-    return texts
 
 
 def substitute_leaves(

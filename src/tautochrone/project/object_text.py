@@ -1,0 +1,219 @@
+"""The text of Python functions and values by which a definition is recognised as changed.
+
+Pickled bytes are others in each process: sets have an order by chance, and names of files and lines are in
+them. So functions, classes and objects are described by what they do: instructions with their constants,
+values of closures and globals, attributes. The same text means the same results, whatever the process.
+
+Functions of libraries stand for themselves, by name and version. Modules of the project that a function
+imports while it runs are described by their files.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import hashlib
+import os
+import types
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
+
+from pyspark.core.broadcast import Broadcast
+from pyspark.core.context import SparkContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import DataType
+
+from tautochrone.project.code_text import CodeText
+from tautochrone.project.libraries import Libraries
+
+__all__ = ["ObjectText"]
+
+_SIMPLE = (str, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented))
+_LRU_CACHE = type(functools.cache(len))
+_OF_INTERPRETER = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+_OF_EVERY_CLASS = frozenset(
+    {
+        "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__abstractmethods__",
+        "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "_abc_impl",
+    }
+)  # fmt: skip
+_LONG = 200
+"""Longer texts are replaced by their hash."""
+
+
+class ObjectText:
+    """Describes values of one definition.
+
+    Attributes:
+        reads: how its functions read what is not in them, such as `open` of a file, in order of names.
+        opaque: the types of values that cannot be described.
+    """
+
+    def __init__(self, libraries: Libraries) -> None:
+        self._libraries = libraries
+        self._code = CodeText(self, libraries)
+        self._open: list[int] = []
+        self._known: dict[int, tuple[Any, str]] = {}
+        self.reads: set[str] = set()
+        self.opaque: set[str] = set()
+        self._describers: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+            (types.FunctionType, self._function),
+            (type, self._class),
+            (types.ModuleType, self._whole_module),
+            (_OF_INTERPRETER, self._of_interpreter),
+            (types.CellType, self._cell),
+            (types.CodeType, lambda code: self._code.of(code, {}, "")),
+            (types.MethodType, lambda method: f"method {self.of([method.__self__, method.__func__])}"),
+            (functools.partial, lambda part: f"partial {self.of([part.func, part.args, part.keywords])}"),
+            ((staticmethod, classmethod), lambda way: f"{type(way).__name__} {self.of(way.__func__)}"),
+            (property, lambda part: f"property {self.of([part.fget, part.fset, part.fdel])}"),
+            (functools.cached_property, lambda part: f"cached {self.of(part.func)}"),
+            (_LRU_CACHE, lambda cached: f"lru_cache {self.of(cached.__wrapped__)}"),
+        )
+
+    def of(self, value: Any) -> str:
+        """The text of any value."""
+        if isinstance(value, _SIMPLE) and type(value).__module__ == "builtins":
+            return _short(f"{type(value).__name__} {value!r}")
+        if id(value) in self._open:
+            return f"cycle {self._open.index(id(value))}"
+        if id(value) not in self._known:
+            self._open.append(id(value))
+            try:
+                text = _short(self._describe(value))
+            finally:
+                self._open.pop()
+            # The value is kept, so that no other one gets its id.
+            self._known[id(value)] = value, text
+        return self._known[id(value)][1]
+
+    def module(self, module: types.ModuleType, chains: Iterable[tuple[str, ...]]) -> str:
+        """What a function uses of a module: attributes of attributes, or everything for an empty chain."""
+        if self._libraries.has_module(module):
+            self._note_module(module.__name__, chains)
+            return self._libraries.name_of(module.__name__)
+        parts = {chain: self._attribute(module, chain) for chain in {*chains}}
+        return f"module {sorted(parts.items())}"
+
+    def _note_module(self, name: str, chains: Iterable[tuple[str, ...]]) -> None:
+        self.reads.update(self._libraries.reads_of(name, chains))
+
+    def _attribute(self, module: types.ModuleType, chain: tuple[str, ...]) -> str:
+        value: Any = module
+        for index, name in enumerate(chain):
+            if not isinstance(value, types.ModuleType) or not hasattr(value, name):
+                return self.of(value)
+            value = getattr(value, name)
+            if isinstance(value, types.ModuleType):
+                return self.module(value, [chain[index + 1 :]])
+        return self.of(value)
+
+    def _describe(self, value: Any) -> str:
+        if isinstance(value, (bytes, bytearray, memoryview)) and type(value).__module__ == "builtins":
+            return f"bytes {bytes(value).hex()}"
+        kind = type(value)
+        if kind in (list, tuple):
+            return f"{kind.__name__} [{', '.join(map(self.of, value))}]"
+        if kind in (set, frozenset):
+            return f"set {sorted(map(self.of, value))}"
+        if isinstance(value, (dict, types.MappingProxyType)) and kind in (dict, types.MappingProxyType):
+            return f"dict {[(self.of(key), self.of(item)) for key, item in value.items()]}"
+        if isinstance(value, Enum):
+            return f"{self.of(kind)} {value.name} {self.of(value.value)}"
+        if isinstance(value, DataType):
+            return value.json()
+        return self._describe_code(value)
+
+    def _describe_code(self, value: Any) -> str:
+        for kinds, describe in self._describers:
+            if isinstance(value, kinds):
+                return describe(value)
+        return self._engine_object(value) or self._instance(value)
+
+    def _of_interpreter(self, value: Any) -> str:
+        owner, module = getattr(value, "__self__", None), getattr(value, "__module__", None)
+        bound = "" if owner is None or isinstance(owner, types.ModuleType) else self.of(owner)
+        if module:
+            self.reads.update(self._libraries.reads_of(str(module), [(value.__name__,)]))
+        return f"{module}.{getattr(value, '__qualname__', value.__name__)} {bound}"
+
+    def _engine_object(self, value: Any) -> str | None:
+        """The text of an object of PySpark or of the operating system, or None."""
+        if isinstance(value, type(os.environ)):
+            self.reads.add("os.environ")
+            return "os.environ"
+        if isinstance(value, Broadcast):
+            return f"broadcast {self.of(value.value)}"
+        if isinstance(value, (SparkSession, SparkContext)):
+            return type(value).__name__
+        if isinstance(value, (DataFrame, Column)):
+            # Functions that run in Python workers have none.
+            return repr(value)
+        return None
+
+    def _cell(self, cell: types.CellType) -> str:
+        try:
+            return self.of(cell.cell_contents)
+        except ValueError:
+            return "empty"
+
+    def _function(self, function: types.FunctionType) -> str:
+        if hasattr(function, "evalType") and hasattr(function, "func"):
+            # A UDF that another function calls.
+            return f"udf {self.of([function.func, getattr(function, 'returnType', None), function.evalType])}"
+        code = function.__code__
+        if self._libraries.has(code.co_filename):
+            module = function.__module__ or ""
+            self.reads.update(self._libraries.reads_of(module, [(function.__name__,)]))
+            closure = [self._cell(cell) for cell in function.__closure__ or ()]
+            return f"{self._libraries.name_of(module)} {function.__qualname__} {closure}"
+        values = [
+            function.__defaults__,
+            function.__kwdefaults__,
+            {key: value for key, value in vars(function).items() if key != "__wrapped__"},
+        ]
+        package = str(function.__globals__.get("__package__") or "")
+        closure = [self._cell(cell) for cell in function.__closure__ or ()]
+        return f"function {self._code.of(code, function.__globals__, package)} {self.of(values)} {closure}"
+
+    def _class(self, cls: type) -> str:
+        if self._libraries.has_class(cls):
+            return f"{self._libraries.name_of(str(cls.__module__))}.{cls.__qualname__}"
+        members = {name: self.of(member) for name, member in vars(cls).items() if name not in _OF_EVERY_CLASS}
+        kind = "" if type(cls) is type else self.of(type(cls))
+        bases = [self.of(base) for base in cls.__bases__]
+        return f"class {cls.__name__} {kind} {bases} {sorted(members.items())}"
+
+    def _whole_module(self, module: types.ModuleType) -> str:
+        if self._libraries.has_module(module):
+            return self._libraries.name_of(module.__name__)
+        names = sorted(name for name in vars(module) if not name.startswith("__"))
+        return f"module {[(name, self.of(vars(module)[name])) for name in names]}"
+
+    def _instance(self, value: Any) -> str:
+        kind = type(value)
+        try:
+            reduce = copyreg.dispatch_table.get(kind)
+            reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)
+        except Exception:
+            self.opaque.add(f"{kind.__module__}.{kind.__qualname__}")
+            return f"{self.of(kind)} {self.of(dict(getattr(value, '__dict__', {})))}"
+        if isinstance(reduced, str):
+            return f"{self.of(kind)} {reduced}"
+        parts = [
+            list(part) if index in (3, 4) and part is not None else part for index, part in enumerate(reduced)
+        ]
+        return f"object {self.of(kind)} {[self.of(part) for part in parts]}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()

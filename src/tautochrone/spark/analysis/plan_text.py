@@ -1,0 +1,90 @@
+"""The text of an analyzed plan by which a definition is recognised as changed: the same in every process.
+
+A call into the JVM for each node would take a second for a plan of some hundred nodes. So the plan is walked
+inside the JVM, by `PlanText.java`, which the compiler compiles that Spark has for its own generated code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import SparkSession
+
+from tautochrone.spark.jvm.cached_packages import cached_packages
+
+__all__ = ["PlanText", "PythonCommand", "plan_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCommand:
+    """A function that Python runs in a plan: what PySpark pickled, and the files of its broadcasts by id."""
+
+    pickled: bytes
+    broadcasts: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """A plan's text.
+
+    Attributes:
+        tokens: the text. Plans with the same tokens and the same functions give the same rows.
+        functions: what the tokens `python 0`, `python 1`, … stand for.
+        sources: names of tables that belong to no catalog.
+        opaque: classes of values of which only the class is in the text.
+    """
+
+    tokens: tuple[str, ...]
+    functions: tuple[PythonCommand, ...]
+    sources: tuple[str, ...]
+    opaque: tuple[str, ...]
+
+
+def plan_text(session: SparkSession, plan: JavaObject, secret: str) -> PlanText:
+    """The text of an analyzed plan. Rows that the driver gave to Spark are read by a job.
+
+    Args:
+        session: any.
+        secret: a regular expression for names of options that are left out.
+    """
+    compiled = _class(session)
+    text = compiled.getDeclaredConstructors()[0].newInstance(
+        _objects(session, session._jsparkSession, plan, secret)  # noqa: SLF001
+    )
+    return PlanText(
+        tokens=tuple(str(text.text()).split("\n")[:-1]),
+        functions=tuple(_command(text, number) for number in range(text.functions())),
+        sources=tuple(str(text.sources()).splitlines()),
+        opaque=tuple(str(text.opaque()).splitlines()),
+    )
+
+
+def _command(text: JavaObject, number: int) -> PythonCommand:
+    broadcasts = (line.split(" ", 1) for line in str(text.broadcasts(number)).splitlines())
+    return PythonCommand(bytes(text.command(number)), tuple((int(key), path) for key, path in broadcasts))
+
+
+_compiled: list[tuple[Any, JavaObject]] = []
+"""The gateway and the class that was compiled in its JVM."""
+
+
+def _class(session: SparkSession) -> JavaObject:
+    jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
+    gateway = session.sparkContext._gateway  # noqa: SLF001
+    if not _compiled or _compiled[0][0] is not gateway:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+        compiler.cook((Path(__file__).parent / "PlanText.java").read_text())
+        _compiled[:] = [(gateway, compiler.getClassLoader().loadClass("tautochrone.PlanText"))]
+    return _compiled[0][1]
+
+
+def _objects(session: SparkSession, *values: Any) -> JavaObject:
+    gateway: Any = session.sparkContext._gateway  # noqa: SLF001
+    array = gateway.new_array(gateway.jvm.java.lang.Object, len(values))
+    for index, value in enumerate(values):
+        array[index] = value
+    return array
