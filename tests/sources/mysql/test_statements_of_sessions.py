@@ -116,6 +116,7 @@ def test_statements_in_client_character_sets(schema: Schema, number: int) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("charset", _CHARSETS + _MORE_CHARSETS)
 def test_statements_in_all_client_character_sets(schema: Schema, charset: str) -> None:
     sets = schema.rows("SELECT character_set_name FROM information_schema.character_sets")
