@@ -293,13 +293,15 @@ def test_an_encrypted_log_is_read(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("1;" + "ab" * 32 + "\n")
     options = ("--plugin-load-add=file_key_management", "--encrypt-binlog=1", "--log-bin-compress=1")
     server = mariadb.private_server(options=(*options, f"--file-key-management-filename={tmp_path / 'keys'}"))
-    connection = server.connect(database=server.fresh_schema())
-    _run(connection, _TABLE.format("t", "InnoDB"), "INSERT INTO t VALUES (1, 'x')", "TRUNCATE t")
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW BINARY LOGS")
-        [(file, *_sizes)] = cursor.fetchall()
-    events = list(dump(server.connect(), file, 4))
-    server.remove()
+    try:
+        connection = server.connect(database=server.fresh_schema())
+        _run(connection, _TABLE.format("t", "InnoDB"), "INSERT INTO t VALUES (1, 'x')", "TRUNCATE t")
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            [(file, *_sizes)] = cursor.fetchall()
+        events = list(dump(server.connect(), file, 4))
+    finally:
+        server.remove()
     assert events[0].kind == 164, "that it is encrypted"
     assert {Kind.QUERY, Kind.XID} <= {event.kind for event in events}
     reader = _reader(0)
