@@ -89,12 +89,12 @@ def change_log(server: PrivateServer) -> MySQLChangeLog:
 def require_refused(log: MySQLChangeLog, position: LogPosition) -> None:
     """In a new connection and a new process, whatever is asked first."""
     (relation,) = log.relations()
-    asked: list[Callable[[], Any]] = [
+    questions: list[Callable[[], Any]] = [
         lambda: log.resume(position),
         lambda: log.read(position, 100),
         lambda: log.read_chunk(relation, "{}"),
     ]
-    for ask in asked:
+    for ask in questions:
         log.close()
         with pytest.raises(IngestError) as raised:
             ask()
