@@ -76,7 +76,7 @@ def session_sql(server: str, own: Mapping[str, str]) -> str:
         server: what it says of its version.
         own: settings of this kind of connection, instead of these or beside them.
 
-    >>> session_sql("11.4.2-MariaDB", {"wait_timeout": "60"}).count("wait_timeout = ")
+    >>> session_sql("11.4.2-MariaDB", {"wait_timeout": "60"}).count(", wait_timeout = ")
     1
     """
     # The number 0 stands for no modes, since '' is NULL in one of them.

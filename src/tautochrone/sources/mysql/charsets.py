@@ -147,7 +147,7 @@ def _pattern(name: str, characters: Mapping[bytes, str]) -> re.Pattern[bytes]:
     longer = []
     for size in sorted({len(data) for data in characters} - {1}, reverse=True):
         sequences = [data for data in characters if len(data) == size]
-        longer.append(b"".join(_any_of({data[place] for data in sequences}) for place in range(size)))
+        longer.append(b"".join(_any_of({data[position] for data in sequences}) for position in range(size)))
     if name == "gb18030":
         longer[0] = b"[\x81-\xfe][0-9][\x81-\xfe][0-9]"
     return re.compile(b"|".join([*longer, b"."]), re.DOTALL)
