@@ -31,6 +31,7 @@ COSTS: dict[str, Any] = {
 SAMPLES: dict[str, Any] = COSTS | {
     "reasons": [unclassified("a").to_json(), Reason.of(ReasonCode.FIRST_BUILD).to_json()],
     "sources": ["csv:x"],
+    "parts": ["query", "settings"],
     "waits_for": None,
     "wait_s": 4.0,
     "keep_last": 10,
