@@ -26,7 +26,7 @@ ORDERS = TableName("lake", ("default",), "orders")
 def check(session: Any, format_name: str, *data_sources: Any, **options: str) -> None:
     """The sink of a project, with one flow into it and one table that names it."""
     project = Project(Path(), data_sources=list(data_sources))
-    query = PythonQuery(lambda: None, "", project, None, None)  # type: ignore[arg-type]
+    query = PythonQuery(lambda: None, project, None, None)  # type: ignore[arg-type]
     sink = Sink(name=OUT, format=format_name, options=options, location=HERE)
     flow = SimpleNamespace(
         flow=SimpleNamespace(name="f", location=HERE, query=query), inputs=FlowInputs(), passes_on=ORDERS
