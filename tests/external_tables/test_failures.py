@@ -77,7 +77,7 @@ def test_definition_repaired(failing: Pipeline, writer: ExternalWriter) -> None:
     )
     happened = failing.run()
     assert happened.state == "COMPLETED", [event.get("error") for event in happened]
-    assert happened.mode("shares") == ("full", "the definition changed")
+    assert happened.mode("shares") == ("full", "the definition changed: its query")
     failing.verify()
     assert failing.query("SELECT id, number FROM numbers") == [(1, 11), (2, None)]
     writer.append((6, "b", 2))

@@ -47,7 +47,7 @@ def test_views_change(survey: Survey) -> None:
     assert survey.rows("SELECT * FROM big") == [(1, 5), (2, 50)]
     assert survey.rows("SELECT * FROM totals") == [("a", 2, "55"), ("b", 1, "1")]
     assert survey.rows("SELECT * FROM fresh") == [(2,)]
-    assert happened.mode("big") == ("full", "the definition changed")
+    assert happened.mode("big") == ("full", "the definition changed: its query")
     assert survey.pipeline.query("SELECT * FROM totals", checkpoint=1) == [("a", 55)]
     assert survey.pipeline.query("SELECT * FROM doomed", checkpoint=1) == [(1,), (2,)]
 
