@@ -93,8 +93,9 @@ def events(
         schema: the columns to take, as DDL or a StructType. Others are left out.
         connector: which database the events come from: `postgresql`, `mysql`, `mariadb`, `sqlserver`,
             `oracle`, `tidb` (TiCDC's Debezium format). Its positions order the changes, wherever and however
-            often Kafka holds them. `kafka`: the records' offsets order them, which is right as long as the
-            records of a key stay in one partition and are written once.
+            often Kafka holds them, as long as they rise: after a failover to a server with lower ones newer
+            events count as older, without an error. `kafka`: the records' offsets order them, which is right
+            as long as the records of a key stay in one partition and are written once.
         flattened: the records went through `ExtractNewRecordState`. They are ordered by their offsets:
             `connector` must be `kafka`. A record without a value deletes the row of its key.
         decimals: the connector's `decimal.handling.mode`.

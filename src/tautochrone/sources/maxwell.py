@@ -65,7 +65,8 @@ def events(
         keys: those of the AUTO CDC flow.
         ordered_by: what orders the changes of a row. `position`: that in the binlog, wherever and
             however often Kafka holds them; it needs Maxwell's `output_binlog_position`, and `output_xoffset`
-            for several changes of one key in one statement, where else the offset decides. Rows of a
+            for several changes of one key in one statement, where else the offset decides. After a failover
+            to a server with lower positions newer events count as older, without an error. Rows of a
             bootstrap have no position and come before all others. `offset`: the records' offsets, which is
             right as long as all records of a table stay in one partition and are written once.
         table: `database.table`, of a topic that has several.
