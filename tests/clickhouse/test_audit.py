@@ -25,6 +25,7 @@ from tautochrone.model.sink_abilities import (
 )
 from tautochrone.runtime.delivery.audit import SinkVerdict, verify_sink
 from tautochrone.sinks import open_sink
+from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 TABLE = TableName("lake", ("default",), "orders")
@@ -39,7 +40,7 @@ def deliver(sink: Sink, checkpoint: int, incarnation: str, version: str, *number
     transaction = TransactionId(
         incarnation=incarnation, sink="mirror", checkpoint=CheckpointNumber(checkpoint), fence=Fence(1)
     )
-    sink.begin(Intent(transaction=transaction, versions={TABLE: Version(version)}))
+    begin(sink, Intent(transaction=transaction, versions={TABLE: Version(version)}))
     sink.prepare(transaction, sink.write(transaction, TABLE, RowChange(added=rows(*numbers), rows=1)))
     sink.commit(transaction, Fence(1))
 

@@ -20,7 +20,7 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.types import Column, column_type
-from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, new_intent
+from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, begin, new_intent
 
 SUITE = SinkConformance()
 LONG = [Column("id", column_type("mirror", "t.id", spark.LongType()), "")]
@@ -68,13 +68,13 @@ def hashed(chunks: Sequence[Chunk]) -> list[bool]:
 def test_only_the_first_chunk_of_a_run_is_hashed(bench: EmbeddedBench) -> None:
     sink = opened(bench)
     first, second = new_intent(1), new_intent(2)
-    sink.begin(first)
+    begin(sink, first)
     chunks = SUITE.send(bench, sink, first, (1, "one"), (2, "two"))
     assert hashed(chunks) == [True, False] * 2
     assert codes(sink) == {ReasonCode.SINK_ROWS_HASHED_FIRST}
     sink.prepare(first.transaction, chunks)
     sink.commit(first.transaction, Fence(1))
-    sink.begin(second)
+    begin(sink, second)
     chunks = SUITE.send(bench, sink, second, (3, "three"))
     assert hashed(chunks) == [False, False]
     assert codes(sink) == {ReasonCode.SINK_ROWS_COUNTED}
@@ -87,13 +87,13 @@ def test_only_the_first_chunk_of_a_run_is_hashed(bench: EmbeddedBench) -> None:
     for other in (opened(bench), sink):
         other.recover([], Fence(1))
         intent = new_intent(3, attempt=1 + (other is sink))
-        other.begin(intent)
+        begin(other, intent)
         assert hashed(SUITE.send(bench, other, intent, (4, "four"))) == [True, True]
         other.abort(intent.transaction, Fence(1))
     deliver_two(bench, sink, 4)
     sink.ensure(ORDERS, bench.schema("more"), (), Fence(1))
     intent = new_intent(6)
-    sink.begin(intent)
+    begin(sink, intent)
     assert hashed(SUITE.send(bench, sink, intent, (5, "five"))) == [True, False]
 
 
@@ -108,7 +108,7 @@ def test_rows_that_are_staged_again_are_hashed(bench: EmbeddedBench) -> None:
     sink = opened(bench)
     deliver_two(bench, sink, 1)
     intent = new_intent(3)
-    sink.begin(intent)
+    begin(sink, intent)
     engine_of(sink).after = lambda text: "INSERT INTO" in text
     with pytest.raises(BrokenConnectionError):
         SUITE.send(bench, sink, intent, (7, "seven"))
@@ -132,8 +132,8 @@ def test_a_transaction_that_another_object_began_is_hashed(bench: EmbeddedBench)
     sink = opened(bench)
     deliver_two(bench, sink, 1)
     intent = new_intent(3)
-    opened(bench).begin(intent)
-    sink.begin(intent)
+    begin(opened(bench), intent)
+    begin(sink, intent)
     assert hashed(SUITE.send(bench, sink, intent, (3, "three"))) == [True, True]
     assert codes(sink) == {ReasonCode.SINK_ROWS_HASHED_AGAIN}
 
@@ -144,7 +144,7 @@ def test_rows_that_are_too_many_or_too_few_are_found(bench: EmbeddedBench, state
     sink = opened(bench)
     deliver_two(bench, sink, 1)
     intent = new_intent(3)
-    sink.begin(intent)
+    begin(sink, intent)
     chunks = SUITE.send(bench, sink, intent, (3, "three"))
     assert hashed(chunks) == [False, False]
     name = sink._tables.qualified_staging(sink._tables.staging(intent.transaction, LINES, Fence(1)))
@@ -168,7 +168,7 @@ def test_a_new_owner_drops_counted_rows_that_are_not_decided(folder: Path) -> No
         fence = 1 + decided
         sink = opened(bench, fence)
         intent = new_intent(fence, fence)
-        sink.begin(intent)
+        begin(sink, intent)
         chunks = SUITE.send(bench, sink, intent, *rows)
         sink.prepare(intent.transaction, chunks)
         if decided:
@@ -189,7 +189,7 @@ def test_a_moved_partition_with_other_rows_is_found_by_their_number(folder: Path
     bench = CountingBench(folder, database="counted_moves")
     sink = opened(bench)
     intent = new_intent(1)
-    sink.begin(intent)
+    begin(sink, intent)
     sink.prepare(intent.transaction, SUITE.send(bench, sink, intent, (1, "one")))
     name = sink._tables.rows(ORDERS)
     bench.reader.run(f"INSERT INTO {name} (id, word, _ck, _sign) VALUES (2, 'two', 1, 1)")

@@ -9,6 +9,7 @@ import pytest
 from tests.clickhouse.benches import CountingBench, EmbeddedBench, ShardedBench
 
 from tautochrone.testing.sink_conformance import SinkConformance
+from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 
 _databases = iter(range(1_000_000))
 
@@ -40,6 +41,22 @@ class TestCountingClickHouse(SinkConformance):
 
 @pytest.mark.slow
 class TestShardedClickHouse(SinkConformance):
+    @pytest.fixture
+    def bench(self, folder: Path) -> Iterator[ShardedBench]:
+        bench = ShardedBench(folder, database=f"test_{next(_databases)}")
+        yield bench
+        bench.close()
+
+
+class TestContentsOfEmbeddedClickHouse(SinkContentsConformance):
+    @pytest.fixture
+    def bench(self, folder: Path) -> Iterator[EmbeddedBench]:
+        bench = EmbeddedBench(folder, database=f"test_{next(_databases)}")
+        yield bench
+        bench.close()
+
+
+class TestContentsOfShardedClickHouse(SinkContentsConformance):
     @pytest.fixture
     def bench(self, folder: Path) -> Iterator[ShardedBench]:
         bench = ShardedBench(folder, database=f"test_{next(_databases)}")

@@ -16,7 +16,7 @@ from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Chunk
 from tautochrone.sinks.clickhouse import sink as sink_module
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
-from tautochrone.testing.sink_conformance import LINES, ORDERS, Row, new_intent
+from tautochrone.testing.sink_conformance import LINES, ORDERS, Row, begin, new_intent
 
 TABLES = (ORDERS, LINES)
 
@@ -58,7 +58,7 @@ class Mirror:
         added = Counter((chance.randrange(6), chance.choice("ab")) for _ in range(8))
         self.rows = added if replaces else self.rows - removed + added
         intent = new_intent(number, self.fence, replaced=TABLES if replaces else ())
-        self.sink.begin(intent)
+        begin(self.sink, intent)
         chunks: list[Chunk] = []
         for table in TABLES:
             if replaces:

@@ -31,6 +31,7 @@ from tautochrone.model.sink_abilities import (
     SinkMaintenance,
 )
 from tautochrone.sinks import examine_sink, open_sink
+from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 FRONT = Path(__file__).with_name("front.py")
@@ -109,7 +110,7 @@ class Mirror:
         versions = {name: Version(str(checkpoint)) for name in TABLES}
         replaced = tuple(TABLES) if replaces else ()
         intent = Intent(transaction=transaction, versions=versions, replaced=replaced)
-        sink.begin(intent)
+        begin(sink, intent)
         return intent
 
     def write(self, sink: Sink, transaction: TransactionId, rows: Sequence[tuple[Any, ...]]) -> list[Chunk]:

@@ -31,6 +31,7 @@ from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.tables import Tables
 from tautochrone.sinks.clickhouse.task_insert import FAILED, InsertTarget, task_function
 from tautochrone.sinks.clickhouse.task_staging import _answers, _by_value
+from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 TABLE = TableName("lake", ("default",), "orders")
@@ -81,7 +82,7 @@ def intent(checkpoint: int, fence: int = 1) -> Intent:
 
 def deliver(sink: Sink, checkpoint: int, change: RowChange) -> Sequence[Chunk]:
     transaction = intent(checkpoint).transaction
-    sink.begin(intent(checkpoint))
+    begin(sink, intent(checkpoint))
     chunks = sink.write(transaction, TABLE, change)
     sink.prepare(transaction, chunks)
     sink.commit(transaction, Fence(1))
@@ -164,7 +165,7 @@ def test_rows_of_lost_attempts_are_not_published(
 ) -> None:
     server, sink = servers[0], opened(servers[:1], database)
     first = intent(1)
-    sink.begin(first)
+    begin(sink, first)
     attempts = Attempts(sink, first.transaction, monkeypatch)
     # An executor that the driver gave up: its first insert comes after all others.
     late = server.folder.with_suffix(".late")
@@ -201,7 +202,7 @@ def test_rows_are_there_once_when_an_answer_to_the_driver_is_lost(
 ) -> None:
     server, sink = servers[0], opened(servers[:1], database)
     first = intent(1)
-    sink.begin(first)
+    begin(sink, first)
 
     def stage() -> Sequence[Chunk]:
         attempts = Attempts(sink, first.transaction, monkeypatch)
@@ -223,7 +224,7 @@ def test_tasks_of_an_older_owner_reach_nothing(
 ) -> None:
     sink = opened(servers[:1], database)
     first = intent(1)
-    sink.begin(first)
+    begin(sink, first)
     attempts = Attempts(sink, first.transaction, monkeypatch)
     digests = attempts.run(0, 3)
     chunks = attempts.staging.seal(digests) if moment != "open" else []
@@ -241,7 +242,7 @@ def test_tasks_of_an_older_owner_reach_nothing(
         with pytest.raises(SinkError, match="UNKNOWN_TABLE"):
             attempts.staging.seal(digests)
     second = intent(2, fence=2)
-    owner.begin(second)
+    begin(owner, second)
     owner.prepare(
         second.transaction, owner.write(second.transaction, TABLE, RowChange(added=lake(7), rows=1))
     )
@@ -254,7 +255,7 @@ def test_a_task_waits_for_a_busy_server_and_ends_at_a_refusal(
     servers: list[Server], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened(servers[:1], database)
-    sink.begin(intent(1))
+    begin(sink, intent(1))
     attempts = Attempts(sink, intent(1).transaction, monkeypatch)
     post: Callable[..., tuple[int, str, str]] = task_insert._post
     answers = [(500, "202", "TOO_MANY_SIMULTANEOUS_QUERIES"), (500, "252", "TOO_MANY_PARTS")]
@@ -327,7 +328,7 @@ def test_executors_that_do_not_reach_the_server(
     monkeypatch.setattr(
         sink, "options", type(sink.options)(host="127.0.0.1", port=9, database=database, task_rows=1)
     )
-    sink.begin(intent(1))
+    begin(sink, intent(1))
     change = RowChange(added=frame(spark, 0, 10), rows=10)
     with pytest.raises(SinkError) as failed:
         sink.write(intent(1).transaction, TABLE, change)
@@ -380,7 +381,7 @@ print(json.dumps([batch.to_pylist() for batch in insert(iter([rows]))]))
 def test_executors_need_nothing_of_this_package(servers: list[Server], database: str) -> None:
     sink = opened(servers[:1], database)
     assert isinstance(sink, ClickHouseSink)
-    sink.begin(intent(1))
+    begin(sink, intent(1))
     staging = sink.open_task_staging(intent(1).transaction, TABLE)
     insert = task_function(
         [staging.target],
@@ -411,6 +412,7 @@ from tests.clickhouse.test_server import Server
 from tests.clickhouse.test_tasks import TABLE, deliver, frame, opened
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber
+from tautochrone.testing.sink_conformance import begin
 
 folder = Path(sys.argv[1])
 # Tasks are tried four times.

@@ -19,7 +19,7 @@ from tautochrone.model.sink_abilities import (
 )
 from tautochrone.sinks.clickhouse import waits
 from tautochrone.sinks.clickhouse.engines import Engine
-from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, new_intent
+from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, begin, new_intent
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_the_sink_delivers_the_same_rows_again_and_again(bench: EmbeddedBench) -
     for number in range(1, 6):
         intent = new_intent(number)
         came, went = ([(1, "one")], []) if number % 2 else ([], [(1, "one")])
-        sink.begin(intent)
+        begin(sink, intent)
         suite.send(bench, sink, intent, *came, removed=went)
         sink.prepare(intent.transaction, suite.send(bench, sink, intent, *came, removed=went))
         sink.commit(intent.transaction, Fence(1))
@@ -168,7 +168,7 @@ def test_a_delivery_waits_while_a_table_has_many_unmerged_parts(
     for number in (1, 2, 3):
         suite.deliver(crowded, sink, new_intent(number), (number, "one"))
     with pytest.raises(SinkError) as refused:
-        sink.begin(new_intent(4))
+        begin(sink, new_intent(4))
     assert (refused.value.error_class, refused.value.retryable) == ("SINK_TOO_MANY_PARTS", True)
     # People are told when the wait begins.
     assert [reason.code for reason in reasons] == [ReasonCode.SINK_PARTS_UNMERGED]
@@ -177,7 +177,7 @@ def test_a_delivery_waits_while_a_table_has_many_unmerged_parts(
         crowded.reader.run(f"SYSTEM START MERGES {table}")
         crowded.reader.run(f"OPTIMIZE TABLE {table} FINAL")
     intent = new_intent(5)
-    sink.begin(intent)
+    begin(sink, intent)
     rows = [(number, "x" * 10) for number in range(4, 10)]
     chunks = suite.send(crowded, sink, intent, *rows)
     # Larger than chunk_bytes, so they came in several inserts.

@@ -25,6 +25,7 @@ from tautochrone.model.sink import (
 from tautochrone.model.sink_abilities import (
     RowAudit,
 )
+from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 TABLE = TableName("lake", ("shop",), "everything")
@@ -79,7 +80,7 @@ def deliver(sink: Sink, checkpoint: int, change: RowChange) -> None:
     transaction = TransactionId(
         incarnation="store", sink="mirror", checkpoint=CheckpointNumber(checkpoint), fence=Fence(1)
     )
-    sink.begin(Intent(transaction=transaction, versions={TABLE: Version(str(checkpoint))}))
+    begin(sink, Intent(transaction=transaction, versions={TABLE: Version(str(checkpoint))}))
     sink.prepare(transaction, sink.write(transaction, TABLE, change))
     sink.commit(transaction, Fence(1))
 

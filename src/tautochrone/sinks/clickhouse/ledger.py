@@ -12,7 +12,7 @@ compare-and-set. What counts is told by their highest values:
   an older owner writes late never counts.
 - `taut_replaced`: from which publication on the rows of a table count.
 - `taut_folded`: the highest floor: publications below it cannot be read any more (see `folding`).
-- `taut_layout`: how rows are spread over servers; written once.
+- `taut_layout`: whose the database is, and how rows are spread over servers; written once.
 - `taut_pins`: written by readers: a publication that must stay readable until a time.
 
 Rows that no longer count are deleted once nobody can need them.
@@ -34,6 +34,7 @@ from tautochrone.model.sink import Intent, Published, TransactionId, Transaction
 from tautochrone.sinks.clickhouse.comparison import SERVER_RUN_SQL, ServerRun
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
+from tautochrone.sinks.common.contents import database_taken
 from tautochrone.sinks.common.steps import require_fence
 
 __all__ = ["Content", "Entry", "Ledger", "Standing"]
@@ -58,7 +59,7 @@ _LEDGER = (
     (
         "taut_published",
         "fence UInt64, publication UInt64, checkpoint UInt64, incarnation String, id String, "
-        "intent String, published_at DateTime64(3, 'UTC') DEFAULT now64(3)",
+        "intent String, tables String, published_at DateTime64(3, 'UTC') DEFAULT now64(3)",
         "(publication, fence)",
     ),
     ("taut_replaced", "name String, publication UInt64", "(name, publication)"),
@@ -122,6 +123,29 @@ class Ledger:
         self._require_plain_database(database)
         if tables < len(_LEDGER):
             self._create(engine)
+
+    def restore(self) -> None:
+        """Create the tables of the ledger that somebody dropped."""
+        ((tables,),) = self._engine.rows(
+            "SELECT toUInt32(count()) FROM system.tables "
+            f"WHERE database = {text_sql(self._plain_database)} "
+            f"AND name IN ({', '.join(text_sql(table) for table, _, _ in _LEDGER)})"
+        )
+        if tables < len(_LEDGER):
+            self._create(self._engine)
+
+    def claim(self, lake: str) -> None:
+        """See `model.sink.Sink`. Of two claims at once the first in order counts, for both."""
+        table = self._table("taut_layout")
+        owner = json.dumps([self._name, lake])
+        query = f"SELECT value FROM {table} WHERE name = 'owner' ORDER BY value LIMIT 1"
+        rows = self._engine.rows(query)
+        if not rows:
+            self._engine.run(f"INSERT INTO {table} VALUES ('owner', {text_sql(owner)})")
+            rows = self._engine.rows(query)
+        if rows[0][0] != owner:
+            sink, other = json.loads(rows[0][0])
+            raise database_taken(self._name, lake, f"the database {self._plain_database}", [(sink, other)])
 
     @property
     def identity(self) -> str:
@@ -209,11 +233,16 @@ class Ledger:
 
     def newest(self) -> tuple[int, Published] | None:
         """The publication that readers see, and what it stands for."""
+        newest = self.newest_with_tables()
+        return None if newest is None else newest[:2]
+
+    def newest_with_tables(self) -> tuple[int, Published, str] | None:
+        """The same, and what the pointer records of the tables: see `records`."""
         rows = self._engine.rows(
-            f"SELECT toString(publication), intent FROM {self._table('taut_published')} "
+            f"SELECT toString(publication), intent, tables FROM {self._table('taut_published')} "
             "ORDER BY fence DESC, publication DESC LIMIT 1"
         )
-        return None if not rows else (int(rows[0][0]), _published(rows[0][1]))
+        return None if not rows else (int(rows[0][0]), _published(rows[0][1]), str(rows[0][2]))
 
     def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
         """What the newest publication of a checkpoint stands for: a store that was restored gives numbers
@@ -246,17 +275,17 @@ class Ledger:
             )
         return int(publication)
 
-    def publish(self, entry: Entry, fence: Fence) -> None:
+    def publish(self, entry: Entry, fence: Fence, tables: str) -> None:
         """Write the pointer."""
         transaction = entry.intent.transaction
         values = (
             f"{int(fence)}, {entry.publication}, {int(entry.intent.checkpoint)}, "
             f"{text_sql(transaction.incarnation)}, {text_sql(str(transaction))}, "
-            f"{_json_sql(entry.intent.as_json())}"
+            f"{_json_sql(entry.intent.as_json())}, {text_sql(tables)}"
         )
         self._engine.run(
             f"INSERT INTO {self._table('taut_published')} "
-            f"(fence, publication, checkpoint, incarnation, id, intent) VALUES ({values})"
+            f"(fence, publication, checkpoint, incarnation, id, intent, tables) VALUES ({values})"
         )
 
     def replaced(self, table: str, publication: int) -> None:

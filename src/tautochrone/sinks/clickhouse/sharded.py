@@ -66,10 +66,15 @@ class ShardedClickHouseSink:
         return self._first.published()
 
     def claim(self, lake: str) -> None:
-        """See `model.sink.Sink`. Not written yet."""
+        """See `model.sink.Sink`."""
+        for server in self._servers:
+            server.claim(lake)
 
-    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:  # noqa: ARG002
-        return {}
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
+        changed: dict[TableName, Reason] = {}
+        for server in self._servers:
+            changed = {**server.changed_tables(tables, max_rows), **changed}
+        return changed
 
     def highest_fence(self) -> Fence:
         return max(server.highest_fence() for server in self._servers)
@@ -101,8 +106,9 @@ class ShardedClickHouseSink:
 
     def begin(self, intent: Intent) -> TransactionState:
         self._require_answers()
+        above = max(server.highest_publication(intent) for server in self._servers)
         for server in self._servers:
-            state = server.begin(intent)
+            state = server.begin(intent, above)
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
@@ -117,9 +123,12 @@ class ShardedClickHouseSink:
             server.prepare(transaction, self._chunks_of(server, chunks))
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        if self._first.state(transaction) is _S.PREPARED:
+            for server in self._servers:
+                server.require_base(transaction)
         self._first.decide(transaction, fence)
         for server in (*self._others, self._first):
-            server.commit(transaction, fence)
+            server.commit(transaction, fence, is_decided=True)
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         for server in self._servers:

@@ -47,6 +47,7 @@ from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.folding import Folding
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.records import Records
 from tautochrone.sinks.clickhouse.rows import COUNTED, batches, digests
 from tautochrone.sinks.clickhouse.staging import Staging
 from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
@@ -72,6 +73,7 @@ class ClickHouseSink(TransactionSteps):
         self.options = options
         self._ledger = Ledger(name, engine, options.database)
         self._tables = Tables(name, engine, options)
+        self._records = Records(name, engine, options.database, self._ledger, self._tables)
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._commits_until_maintenance = 1
         self._waits = Waits(name, engine, self._tables, options)
@@ -86,14 +88,16 @@ class ClickHouseSink(TransactionSteps):
         return Capabilities()
 
     def published(self) -> Published | None:
+        self._ledger.restore()
         newest = self._ledger.newest()
         return None if newest is None else newest[1]
 
     def claim(self, lake: str) -> None:
-        """See `model.sink.Sink`. Not written yet."""
+        """See `model.sink.Sink`."""
+        self._ledger.claim(lake)
 
-    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:  # noqa: ARG002
-        return {}
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
+        return self._records.changed(tables, max_rows)
 
     def highest_fence(self) -> Fence:
         return self._ledger.highest_fence()
@@ -118,7 +122,8 @@ class ClickHouseSink(TransactionSteps):
 
     # -- one transaction --------------------------------------------------------------------------
 
-    def begin(self, intent: Intent) -> TransactionState:
+    def begin(self, intent: Intent, above: int = 0) -> TransactionState:
+        """`above`: a publication that another server of the sink has rows of."""
         transaction = intent.transaction
         self._begun.clear()
         self._compared_by.clear()
@@ -127,7 +132,9 @@ class ClickHouseSink(TransactionSteps):
         require_fence(self.name, transaction.fence, standing.fence)
         state = next_state(Operation.BEGIN, standing.state, transaction)
         self._waits.merges(list(intent.versions))
-        publication = standing.next_publication(intent.checkpoint)
+        self._records.require_base(intent)
+        above = max(above, self._records.highest_publication(intent)) if intent.replaced else above
+        publication = max(standing.next_publication(intent.checkpoint), above + 1)
         self._ledger.record(intent, transaction.fence, state, publication)
         is_new = standing.state is _S.UNKNOWN
         self._begun.add(Entry(state, publication, intent, {}), is_new=is_new)
@@ -165,10 +172,12 @@ class ClickHouseSink(TransactionSteps):
         if self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False) is _S.PREPARED:
             with self._begun.continued(transaction) as begun:
                 entry = begun.entry
+                self._records.require_base(entry.intent)
                 self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication, is_fenced=True)
                 begun.entry = replace(entry, state=_S.COMMITTING)
 
-    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+    def commit(self, transaction: TransactionId, fence: Fence, *, is_decided: bool = False) -> None:
+        """`is_decided`: another server of the sink has recorded that it is committed."""
         state = self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False)
         if state is _S.COMMITTED:
             return
@@ -179,6 +188,8 @@ class ClickHouseSink(TransactionSteps):
             if may_have_moved:
                 self._waits.quiet(self._tables.staged(transaction))
             elif state is not _S.COMMITTING:
+                if not is_decided:
+                    self._records.require_base(entry.intent)
                 self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication, is_fenced=True)
             if entry.intent.replaced or may_have_moved:
                 self._ledger.require(fence)
@@ -187,7 +198,7 @@ class ClickHouseSink(TransactionSteps):
             # Without a further check: a newer owner renamed the staging tables before it looked at the state,
             # finishes what is decided, and the pointer of an older one never counts.
             self._move(entry, fence, may_have_moved=may_have_moved)
-            self._ledger.publish(entry, fence)
+            self._ledger.publish(entry, fence, self._records.text(entry))
             self._drop_staging(transaction, begun.stagings)
             begun.entry = replace(entry, state=_S.COMMITTED)
 
@@ -333,6 +344,15 @@ class ClickHouseSink(TransactionSteps):
     def shard_key(self, table: TableName) -> Sequence[str]:
         """The columns whose hash says to which server a row goes; empty for all of them."""
         return self._tables.shard_key(table)
+
+    def require_base(self, transaction: TransactionId) -> None:
+        """Raise what `commit` would raise of the transaction's base, before it is decided."""
+        with self._begun.continued(transaction) as begun:
+            self._records.require_base(begun.entry.intent)
+
+    def highest_publication(self, intent: Intent) -> int:
+        """Of the rows in tables that are sent whole."""
+        return self._records.highest_publication(intent)
 
     def state(self, transaction: TransactionId) -> TransactionState:
         return self._state(transaction)

@@ -91,6 +91,18 @@ class Tables:
         self._create_views(table, columns)
         self._columns[table] = columns
 
+    def restore_views(self, table: TableName) -> None:
+        """Create the views of a table again if somebody dropped one."""
+        plain = plain_name(table)
+        names = ", ".join(text_sql(name) for name in (plain, f"{plain}_at", f"taut_read_{plain}"))
+        ((views,),) = self._engine.rows(
+            "SELECT toUInt32(count()) FROM system.tables WHERE engine = 'View' "
+            f"AND database = {text_sql(self._options.database)} AND name IN ({names})"
+        )
+        if views < 3:
+            self._require_own_names(table)
+            self._create_views(table, self._stored_columns(table))
+
     def columns(self, table: TableName) -> list[Column]:
         """The columns of a table, as the sink stores them."""
         if table not in self._columns:
