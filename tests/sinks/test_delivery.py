@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -143,8 +143,26 @@ class World:
     def delivery(
         self, effects: StrikingEffects | None = None, insert_only: Sequence[TableName] = (), **options: str
     ) -> Delivery:
-        effects = effects or StrikingEffects()
-        job: Any = SimpleNamespace(
+        declaration = SinkDeclaration(
+            name="mirror",
+            format=FORMAT,
+            tables=(LINES, ORDERS),
+            options={"path": self.path, **options},
+            insert_only=frozenset(insert_only),
+        )
+        return Delivery(self.job(effects or StrikingEffects(), Columns("id", "word")), declaration)
+
+    def mirrored(
+        self, format_name: str, options: Mapping[str, str], schema: Any, key: Sequence[str]
+    ) -> Delivery:
+        """A delivery to a sink of any format."""
+        declaration = SinkDeclaration(
+            name="mirror", format=format_name, tables=(LINES, ORDERS), options=options, key=tuple(key)
+        )
+        return Delivery(self.job(StrikingEffects(), schema), declaration)
+
+    def job(self, effects: StrikingEffects, schema: Any) -> Any:
+        return SimpleNamespace(
             store=self.store,
             name="job",
             journal=Journal(self.store, "job", effects, self.fence),
@@ -153,18 +171,10 @@ class World:
             emit=lambda event, **fields: self.events.append((event, fields)),
             base=None,
             lake_id="lake-1",
-            graph=SimpleNamespace(schemas={name: Columns("id", "word") for name in self.tables}),
+            graph=SimpleNamespace(schemas=dict.fromkeys(self.tables, schema)),
             tables=self.tables,
             lake_table=lambda name: self.tables[name],
         )
-        declaration = SinkDeclaration(
-            name="mirror",
-            format=FORMAT,
-            tables=(LINES, ORDERS),
-            options={"path": self.path, **options},
-            insert_only=frozenset(insert_only),
-        )
-        return Delivery(job, declaration)
 
     def check(self) -> int | None:
         """The sink shows the lake at its pointer; answers the pointer's checkpoint."""

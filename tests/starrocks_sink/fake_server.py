@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tautochrone.sinks.common.access import object_missing
+
 __all__ = ["FakeDatabase", "FakeServer", "Label", "server"]
 
 
@@ -79,7 +81,12 @@ class FakeDatabase:
     def query(self, statement: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.lock:
             self.statements.append(statement)
-            return self._sqlite.execute(statement.replace("%s", "?"), tuple(arguments)).fetchall()
+            try:
+                return self._sqlite.execute(statement.replace("%s", "?"), tuple(arguments)).fetchall()
+            except sqlite3.OperationalError as error:
+                if "no such" in str(error) or "unknown database" in str(error):
+                    raise object_missing("mirror", "StarRocks", str(error), self.name) from error
+                raise
 
     def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
         yield from self.query(statement)

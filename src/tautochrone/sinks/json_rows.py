@@ -52,6 +52,10 @@ class JsonRows:
             for field in schema.fields
         }
 
+    @property
+    def columns(self) -> list[str]:
+        return list(self._encoders)
+
     def rows(self, rows: Rows, chunk_rows: int, known_rows: int | None = None) -> Iterator[dict[str, Any]]:
         """Each row as a JSON object, with all columns of the table."""
         for names, columns in column_batches(rows, chunk_rows, known_rows):

@@ -36,6 +36,7 @@ from tautochrone.model.sink import (
     require_base,
 )
 from tautochrone.sinks import register_sink
+from tautochrone.sinks.common.access import object_missing
 from tautochrone.sinks.common.contents import (
     Content,
     Pointer,
@@ -124,15 +125,8 @@ class SqliteSink:
         return self._pointer().published
 
     def _pointer(self) -> Pointer:
-        try:
+        with self._missing_tables():
             row = self._connection.execute("SELECT published FROM taut_pointer").fetchone()
-        except sqlite3.OperationalError as error:
-            raise SinkError(
-                "SINK_OBJECT_MISSING",
-                f"Sink {self.name}: somebody dropped a table of the sink: {error}",
-                hint="The next try creates it.",
-                retryable=True,
-            ) from error
         return Pointer.parse(None if row is None else row[0])
 
     def claim(self, lake: str) -> None:
@@ -156,7 +150,10 @@ class SqliteSink:
         record = self._pointer().records.get(table)
         content = self._content(table)
         identity = None if content is None else ""
-        return change_of(record, identity, None, lambda: content == Content(), lambda: content)
+        is_whole = record is not None and set(record.columns) <= set(self._columns(table))
+        return change_of(
+            record, identity, None, lambda: content == Content(), lambda: content if is_whole else None
+        )
 
     def _content(self, table: TableName) -> Content | None:
         """The rows of a table; None: there is no such table. All of them are read, whatever their number."""
@@ -250,7 +247,8 @@ class SqliteSink:
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
         intent_by_name = {str(intent.transaction): intent for intent in intents}
-        listed = self._connection.execute("SELECT id, intent FROM taut_transactions").fetchall()
+        with self._missing_tables():
+            listed = self._connection.execute("SELECT id, intent FROM taut_transactions").fetchall()
         stored = {name: Intent.from_json(json.loads(text)) for name, text in listed if text != "null"}
         final: dict[str, TransactionState] = {}
         for name, intent in (stored | intent_by_name).items():
@@ -308,6 +306,15 @@ class SqliteSink:
     # -- inside -----------------------------------------------------------------------------------
 
     @contextmanager
+    def _missing_tables(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            raise object_missing(self.name, "SQLite", str(error), f"the file {self.path}") from error
+
+    @contextmanager
     def _write(self, fence: Fence) -> Iterator[sqlite3.Connection]:
         """One transaction of SQLite: the fence is compared under its lock, so a check cannot go stale."""
         connection = self._connection
@@ -320,7 +327,8 @@ class SqliteSink:
                     f"Sink {self.name} is delivered to by a newer owner: fence {fence} is below {highest}",
                     parameters={"sink": self.name, "fence": str(fence), "highest": str(highest)},
                 )
-            yield connection
+            with self._missing_tables():
+                yield connection
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -453,7 +461,9 @@ class SqliteSink:
         intent = self._intent(transaction)
         contents = {table: self._content(table) for table in intent.versions}
         records = {
-            table: TableRecord("", content) for table, content in contents.items() if content is not None
+            table: TableRecord("", content, tuple(self._columns(table)))
+            for table, content in contents.items()
+            if content is not None
         }
         connection.execute("UPDATE taut_pointer SET published = ?", (Pointer(intent, records).text(),))
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from tautochrone.errors import SinkError
 
-__all__ = ["database_missing", "login_refused", "rights_missing"]
+__all__ = [
+    "database_missing",
+    "login_refused",
+    "object_missing",
+    "rights_missing",
+    "statement_refused",
+]
 
 
 def login_refused(subject: str, server: str, answer: str, *, settings: str) -> SinkError:
@@ -47,4 +53,32 @@ def rights_missing(subject: str, server: str, answer: str, *, needed: str) -> Si
         f"{subject}: {server} refuses it a right: {answer}",
         hint=f"{needed} Start the run anew afterwards.",
         sqlstate="42501",
+    )
+
+
+def object_missing(sink: str, server: str, answer: str, container: str) -> SinkError:
+    """The server knows no table, column, schema or database of the sink's: somebody dropped or altered it."""
+    return SinkError(
+        "SINK_OBJECT_MISSING",
+        f"Sink {sink}: {server} lacks something that the sink created: {answer}",
+        hint="The next try opens the sink anew, creates what is missing, and sends the rows. If the error "
+        f"stays, drop {container}: then everything is created and delivered again.",
+        parameters={"sink": sink},
+        retryable=True,
+        sqlstate="42P01",
+    )
+
+
+def statement_refused(
+    sink: str, server: str, answer: str, container: str, *, retryable: bool, sqlstate: str
+) -> SinkError:
+    """The server refuses a statement for a reason that the sink does not know."""
+    return SinkError(
+        "SINK_DATABASE_REFUSED",
+        f"Sink {sink}: {server} refuses a statement: {answer}",
+        hint="What the server says is the reason. If somebody altered what the sink created, drop "
+        f"{container}: the next run creates it, and delivers all rows.",
+        retryable=retryable,
+        sqlstate=sqlstate,
+        parameters={"sink": sink},
     )

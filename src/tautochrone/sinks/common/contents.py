@@ -42,10 +42,11 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """What a table must be. `identity` is the adapter's own text."""
+    """What a table must be. `identity` is the adapter's own text, `columns` are those of the lake's table."""
 
     identity: str
     content: Content
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Pointer:
         value = {
             **self.intent.as_json(),
             "tables": {
-                str(table): [record.identity, record.content.rows, record.content.total]
+                str(table): [record.identity, record.content.rows, record.content.total, record.columns]
                 for table, record in self.records.items()
             },
         }
@@ -79,8 +80,8 @@ class Pointer:
             return cls()
         value: dict[str, Any] = json.loads(text)
         records = {
-            TableName.parse(name): TableRecord(identity, Content(rows, total))
-            for name, (identity, rows, total) in value["tables"].items()
+            TableName.parse(name): TableRecord(identity, Content(rows, total), tuple(columns))
+            for name, (identity, rows, total, columns) in value["tables"].items()
         }
         return cls(Intent.from_json(value), records)
 

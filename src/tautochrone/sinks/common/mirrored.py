@@ -16,17 +16,21 @@ __all__ = [
     "COMPOSITES",
     "HASH",
     "KEY",
+    "altered_columns",
     "database_time",
     "from_json",
     "key_hash",
     "name_taken",
     "refuse_changed_columns",
+    "refuse_columns_of_other_case",
     "refuse_reserved_columns",
     "require_same_key",
     "row_hash",
+    "schema_unsupported",
     "sql_type",
     "table_missing",
     "unsupported_number",
+    "value_unsupported",
 ]
 
 HASH = "_taut_hash"
@@ -102,12 +106,25 @@ def refuse_reserved_columns(sink: str, table: TableName, schema: Any) -> None:
         )
 
 
-def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any, container: str) -> None:
+def refuse_columns_of_other_case(sink: str, table: TableName, schema: Any) -> None:
+    """Refuse columns that differ in case only, which are the same for the system.
+
+    Raises:
+        SinkError: `SINK_SCHEMA_UNSUPPORTED`.
+    """
+    names: dict[str, str] = {}
+    for name in schema.names:
+        other = names.setdefault(name.lower(), name)
+        if other != name:
+            raise schema_unsupported(sink, table, f"the columns {other} and {name} differ in case only")
+
+
+def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any, name: str) -> None:
     """Refuse columns that went or have another type.
 
     Args:
         stored: the columns that the sink has.
-        container: what to drop, such as `the schema lake`.
+        name: of the sink's table, with that of what holds it.
 
     Raises:
         SinkError: `SINK_COLUMNS_CHANGED`.
@@ -118,14 +135,33 @@ def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any
         raise SinkError(
             "SINK_COLUMNS_CHANGED",
             f"Sink {sink}: columns of {table} changed their type or went: {', '.join(changed)}",
-            hint=f"Drop {container}, run `taut sinks --forget {sink}`, and the next run delivers all rows.",
+            hint=_drop(name),
             parameters={"sink": sink, "table": str(table)},
             sqlstate="0A000",
         )
 
 
+def altered_columns(sink: str, table: TableName, columns: Sequence[str], name: str) -> SinkError:
+    """The refusal of a table whose columns somebody else altered: they would not hold all values.
+
+    Args:
+        name: of the sink's table, with that of what holds it.
+    """
+    return SinkError(
+        "SINK_COLUMNS_CHANGED",
+        f"Sink {sink}: somebody altered columns or keys of the table of {table}: {', '.join(columns)}",
+        hint=_drop(name),
+        parameters={"sink": sink, "table": str(table)},
+        sqlstate="0A000",
+    )
+
+
+def _drop(name: str) -> str:
+    return f"Drop the table {name} of the sink: the next run creates it, and delivers all of its rows."
+
+
 def require_same_key(
-    sink: str, table: TableName, before: Sequence[str], after: Sequence[str], container: str
+    sink: str, table: TableName, before: Sequence[str], after: Sequence[str], name: str
 ) -> None:
     """Refuse another key than the one of the rows that are there.
 
@@ -136,8 +172,7 @@ def require_same_key(
         raise SinkError(
             "SINK_OPTION_INVALID",
             f"Sink {sink}: {table} was delivered with the key {before}, and now has {after}",
-            hint=f"Set it back, or drop {container} and run `taut sinks --forget {sink}`: the next run "
-            "delivers all rows.",
+            hint=f"Set it back. Or: {_drop(name)}",
             sqlstate="22023",
         )
 
@@ -153,7 +188,8 @@ def name_taken(sink: str, table: TableName, name: str, kind: str, container: str
         "SINK_NAME_TAKEN",
         f"Sink {sink}: {table} is mirrored as {name}, and the {kind} {container} has something else of this "
         "name",
-        hint=f"Give the sink another {kind} (option {kind}), or rename the dataset.",
+        hint=f"If nobody needs it, drop it: the next run creates its own, and delivers all rows. Or give the "
+        f"sink another {kind} (option {kind}), or rename the dataset.",
         parameters={"sink": sink, "table": str(table)},
         sqlstate="42P07",
     )
@@ -162,10 +198,46 @@ def name_taken(sink: str, table: TableName, name: str, kind: str, container: str
 def table_missing(sink: str, table: TableName) -> SinkError:
     """The error for a table that the sink does not know."""
     return SinkError(
-        "SINK_ROW_MISSING",
+        "SINK_BASE_CHANGED",
         f"Sink {sink} has no table for {table}",
-        hint=f"`taut sinks --forget {sink}`: the next run delivers all rows.",
+        hint="The next try creates it, and delivers all of its rows.",
+        retryable=True,
         parameters={"sink": sink, "table": str(table)},
+    )
+
+
+def schema_unsupported(sink: str, table: TableName, problem: str) -> SinkError:
+    """The refusal of a table that the system cannot have: nothing of it was written.
+
+    Args:
+        problem: a part of a sentence, or what the system says.
+    """
+    return SinkError(
+        "SINK_SCHEMA_UNSUPPORTED",
+        f"Sink {sink}: its system cannot have the table of {table}: {problem}",
+        hint="Rename, cast or leave out columns in the query of the dataset.",
+        parameters={"sink": sink, "table": str(table)},
+        sqlstate="0A000",
+    )
+
+
+def value_unsupported(
+    sink: str, table: TableName, problem: str, column: str | None = None, row: str | None = None
+) -> SinkError:
+    """The refusal of a value that the system cannot hold.
+
+    Args:
+        problem: what the system, or Python, says.
+        row: its key, or all of it, as text.
+    """
+    where = "" if column is None else f" in the column {column}"
+    which = "" if row is None else f" of the row {row}"
+    return SinkError(
+        "SINK_VALUE_UNSUPPORTED",
+        f"Sink {sink}: {table} has a value{where}{which} that the sink cannot hold: {problem}",
+        hint="Change or filter such values in the query of the dataset, or leave the column out of it.",
+        parameters={"sink": sink, "table": str(table), "column": column or "", "row": row or ""},
+        sqlstate="22000",
     )
 
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from tautochrone.errors import SinkContentError
+from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason
@@ -53,7 +54,8 @@ from tautochrone.sinks.common.contents import (
     pointer_missing,
     table_changed,
 )
-from tautochrone.sinks.common.mirrored import table_missing
+from tautochrone.sinks.common.mirrored import schema_unsupported, table_missing
+from tautochrone.sinks.common.staged_rows import MirroredRows, row_batches, send_rows
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
@@ -63,9 +65,9 @@ from tautochrone.sinks.common.steps import (
     signed_frames,
     total_digest,
 )
-from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
+from tautochrone.sinks.json_rows import comparable, row_number
 
-__all__ = ["Database", "MirroredRows", "RelationalSink"]
+__all__ = ["Database", "RelationalSink"]
 
 _S = TransactionState
 _OPEN = (_S.INITIALIZED, _S.PREPARED)
@@ -82,17 +84,6 @@ class Database(Protocol):
         """A cursor in a transaction of its own."""
 
     def close(self) -> None: ...
-
-
-class MirroredRows(Protocol):
-    """A table as the sink knows it."""
-
-    @property
-    def rows(self) -> JsonRows:
-        """How rows become JSON values."""
-
-    def values(self, row: Mapping[str, Any]) -> list[Any]:
-        """A row in JSON values as the database takes it; the last one is its hash in hexadecimal digits."""
 
 
 @dataclass(slots=True)
@@ -147,8 +138,9 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
         none."""
 
     @abstractmethod
-    def _content(self, cursor: Any, mirrored: _Mirrored) -> Content | None:
-        """The rows of a table; None if an altered table has no hashes."""
+    def _content(self, cursor: Any, mirrored: _Mirrored, columns: Sequence[str]) -> Content | None:
+        """The rows of a table; None if it lacks one of these columns, or was altered so that it may hold
+        other values than those that are sent."""
 
     @abstractmethod
     def _is_empty(self, cursor: Any, mirrored: _Mirrored) -> bool:
@@ -224,7 +216,11 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             identity,
             max_rows,
             lambda: mirrored is not None and self._is_empty(cursor, mirrored),
-            lambda: None if mirrored is None else self._content(cursor, mirrored),
+            lambda: (
+                None
+                if mirrored is None or record is None
+                else self._content(cursor, mirrored, record.columns)
+            ),
         )
         if reason is None:
             self._identities.compared(table, record, identity)
@@ -344,7 +340,7 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             identity = self._identity(cursor, table)
             if identity is None:
                 raise table_changed(self.name, table)
-            new_records[table] = TableRecord(identity, content)
+            new_records[table] = TableRecord(identity, content, tuple(mirrored.rows.columns))
         return new_records
 
     def _required_content(
@@ -387,6 +383,16 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
     def close(self) -> None:
         self._connection.close()
 
+    @contextmanager
+    def _schema_errors(self, table: TableName) -> Iterator[None]:
+        """What a database has against creating or altering a table."""
+        try:
+            yield
+        except SinkError as error:
+            if error.error_class != "SINK_DATABASE_REFUSED" or error.retryable:
+                raise
+            raise schema_unsupported(self.name, table, error.message) from error
+
     # -- rows -------------------------------------------------------------------------------------
 
     def _table(self, cursor: Any, table: TableName) -> _Mirrored:
@@ -417,24 +423,15 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
         chunks: list[Chunk] = []
         for rows, sign in signed_rows:
             # Rows are computed before a database's transaction begins: it must not be idle in it for long.
-            for batch in self._batches(mirrored, rows, known_rows):
+            for batch in row_batches(self.name, table, mirrored, rows, self._chunk_rows, known_rows):
                 number = len(chunks)
-                total = sum(sign * int(values[-1][:8], 16) for values in batch)
-                self._send(staging.name, mirrored, batch, sign, number)
+                total = sum(sign * int(values[-1][:8], 16) for _, values in batch)
+                send = partial(self._send, staging.name, mirrored, sign=sign, chunk=number)
+                send_rows(self.name, table, mirrored, batch, send)
                 staging.content += Content(sign * len(batch), total)
                 digest = Digest(len(batch), str(total))
                 chunks.append(Chunk(table=table, number=number, digest=digest))
         return chunks
-
-    def _batches(self, mirrored: _Mirrored, rows: Rows, known_rows: int | None) -> Iterator[list[list[Any]]]:
-        batch: list[list[Any]] = []
-        for row in mirrored.rows.rows(rows, self._chunk_rows, known_rows):
-            batch.append(mirrored.values(row))
-            if len(batch) == self._chunk_rows:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
 
     def _require_removed(self, table: TableName, rows: int, present: int) -> None:
         if present != rows:
@@ -443,6 +440,16 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
                 f"Sink {self.name}: {table} lacks {rows - present} of {rows} rows to remove",
                 hint="Somebody else changed the table. Drop it: the next run creates it, and delivers all "
                 "of its rows.",
+                parameters={"sink": self.name, "table": str(table)},
+            )
+
+    def _require_inserted(self, table: TableName, rows: int, present: int) -> None:
+        if present != rows:
+            raise SinkContentError(
+                "SINK_CONTENT_DIFFERS",
+                f"Sink {self.name}: the table of {table} took {present} of {rows} new rows",
+                hint="A trigger or a rule of the table keeps rows away. Drop it, or the table: the next run "
+                "creates the table, and delivers all of its rows.",
                 parameters={"sink": self.name, "table": str(table)},
             )
 

@@ -13,7 +13,12 @@ from pymysql.cursors import SSCursor
 from tautochrone.errors import SinkError
 from tautochrone.model.mysql_session import session_sql
 from tautochrone.model.refused_connections import MYSQL_LOGIN_REFUSED
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.sinks.common.access import (
+    login_refused,
+    object_missing,
+    rights_missing,
+    statement_refused,
+)
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
 __all__ = ["ConnectionLostError", "Database", "quoted"]
@@ -34,6 +39,7 @@ _RIGHTS_MISSING = (
     ER.COLUMNACCESS_DENIED_ERROR,
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
 )
+_OBJECT_MISSING = (ER.NO_SUCH_TABLE, ER.BAD_TABLE_ERROR, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR)
 _NOT_REACHABLE = (
     ER.CON_COUNT_ERROR,
     ER.HOST_IS_BLOCKED,
@@ -168,11 +174,13 @@ class Database:
                     hint="Is it up, and are host, port and TLS right?",
                     sqlstate="08006",
                 ) from error
-            raise SinkError(
-                "SINK_DATABASE_REFUSED",
-                f"Sink {self._sink}: MariaDB refuses a statement: {text}",
-                hint="Tables of a sink are changed by the sink only.",
-                retryable=code in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT),
-                sqlstate="58000",
-                parameters={"sink": self._sink},
+            container = f"the database {self._options.database}"
+            if code in _OBJECT_MISSING:
+                if code == ER.BAD_DB_ERROR:
+                    # The next connection begins without it.
+                    self.close()
+                raise object_missing(self._sink, "MariaDB", text, container) from error
+            is_retryable = code in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT)
+            raise statement_refused(
+                self._sink, "MariaDB", text, container, retryable=is_retryable, sqlstate="58000"
             ) from error

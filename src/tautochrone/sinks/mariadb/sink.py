@@ -12,13 +12,16 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.sinks.common.contents import Content
-from tautochrone.sinks.common.mirrored import HASH, KEY
+from tautochrone.sinks.common.mirrored import HASH, KEY, value_unsupported
 from tautochrone.sinks.common.relational import RelationalSink
 from tautochrone.sinks.mariadb.database import Database, quoted
 from tautochrone.sinks.mariadb.options import MariadbOptions
 from tautochrone.sinks.mariadb.tables import MirroredTable, Tables
 
 __all__ = ["MariadbSink"]
+
+_LARGE = 100_000
+"""Characters of a value from which on the server's limit is asked."""
 
 
 class MariadbSink(RelationalSink[MirroredTable]):
@@ -61,7 +64,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
             record = self._lock(cursor, fence).records.get(table)
             before = self._identity(cursor, table)
             mirrored = self._tables.register(cursor, table, schema, key)
-        with self._database.autocommit() as cursor:
+        with self._schema_errors(table), self._database.autocommit() as cursor:
             self._tables.create(cursor, table, mirrored)
             self._identities.altered(table, record, before, self._identity(cursor, table))
         self._mirrored[table] = mirrored
@@ -83,8 +86,8 @@ class MariadbSink(RelationalSink[MirroredTable]):
     def _identity(self, cursor: Any, table: TableName) -> str | None:
         return self._tables.identity(cursor, table)
 
-    def _content(self, cursor: Any, mirrored: MirroredTable) -> Content | None:
-        if not self._tables.has_hashes(cursor, mirrored.table):
+    def _content(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> Content | None:
+        if self._tables.lacks(cursor, mirrored, columns) or self._tables.altered(cursor, mirrored):
             return None
         cursor.execute(
             f"SELECT COUNT(*), SUM(CAST(CONV(LEFT(HEX({quoted(HASH)}), 8), 16, 10) AS UNSIGNED)) "
@@ -131,7 +134,24 @@ class MariadbSink(RelationalSink[MirroredTable]):
         )
         encoded = [[*values[:-hashes], *map(bytes.fromhex, values[-hashes:]), chunk] for values in rows]
         with self._database.transaction() as cursor:
+            self._require_packets(cursor, mirrored, statement, encoded)
             self._insert(cursor, statement, encoded)
+
+    def _require_packets(
+        self, cursor: Any, mirrored: MirroredTable, statement: str, rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """Refuse rows of which the server would cut the connection, and which would be tried for ever."""
+        large = [row for row in rows if any(isinstance(v, (str, bytes)) and len(v) > _LARGE for v in row)]
+        if not large:
+            return
+        cursor.execute("SELECT @@max_allowed_packet")
+        longest = int(cursor.fetchone()[0])
+        for row in large:
+            sizes = [len(cursor.mogrify("%s", (value,)).encode("utf8", "surrogateescape")) for value in row]
+            if len(statement.encode()) + sum(sizes) + 2 * len(sizes) >= longest:
+                column = mirrored.columns[sizes.index(max(sizes))]
+                problem = f"the row has more than max_allowed_packet, which is {longest} bytes in the server"
+                raise value_unsupported(self.name, mirrored.table, problem, column)
 
     def _insert(self, cursor: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         if rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,13 @@ from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     KEY,
+    altered_columns,
     database_time,
     from_json,
     key_hash,
     name_taken,
     refuse_changed_columns,
+    refuse_columns_of_other_case,
     refuse_reserved_columns,
     require_same_key,
     row_hash,
@@ -65,6 +68,13 @@ _TYPES: dict[type, str] = {
 }
 _FLOATS = (spark.FloatType, spark.DoubleType)
 _INSTANTS = (spark.TimestampType, spark.TimestampNTZType)
+
+
+def _plain_type(text: str) -> str:
+    """A type without what servers write differently."""
+    kind = re.sub(r" character set.*", "", text.lower().replace(", ", ","))
+    kind = {"boolean": "tinyint", "json": "longtext"}.get(kind, kind)
+    return re.sub(r"^(tinyint|smallint|int|bigint)\(\d+\)", r"\1", kind)
 
 
 def _sql_type(spark_type: Any) -> str:
@@ -171,6 +181,7 @@ class Tables:
         """
         mirrored = self._mirrored(table, schema, key)
         refuse_reserved_columns(self._sink, table, schema)
+        refuse_columns_of_other_case(self._sink, table, schema)
         name = self._plain_name(table)
         columns = self._existing_columns(cursor, name)
         stored = self._stored(cursor, table)
@@ -179,18 +190,25 @@ class Tables:
                 raise self._name_taken(table, name)
         else:
             stored_schema, stored_key = stored
-            container = f"the database {self._options.database}"
-            refuse_changed_columns(self._sink, table, stored_schema, schema, container)
-            require_same_key(self._sink, table, stored_key, mirrored.rows.key, container)
+            full_name = f"{self._options.database}.{name}"
+            # A table that was dropped is created as it shall be now.
+            if columns:
+                # What could not be added before may have been taken out of the query.
+                fields = [field for field in stored_schema.fields if field.name.lower() in columns]
+                stored_schema = spark.StructType(fields)
+                refuse_changed_columns(self._sink, table, stored_schema, schema, full_name)
+                require_same_key(self._sink, table, stored_key, mirrored.rows.key, full_name)
+                altered = self.altered(cursor, self._mirrored(table, stored_schema, stored_key))
+                if altered:
+                    raise altered_columns(self._sink, table, altered, full_name)
         cursor.execute(
             f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s) "
-            "ON DUPLICATE KEY UPDATE schema_json = %s",
+            "ON DUPLICATE KEY UPDATE key_columns = VALUES(key_columns), schema_json = VALUES(schema_json)",
             (
                 name,
                 self._sink,
                 str(table),
                 json.dumps(mirrored.rows.key),
-                schema.json(),
                 schema.json(),
             ),
         )
@@ -213,16 +231,25 @@ class Tables:
                 f"CREATE TABLE IF NOT EXISTS {mirrored.name} ({row_number}{mirrored.definitions}, {keys}) "
                 "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
             )
-        for column in mirrored.schema.names if columns else ():
-            if column.lower() not in columns:
-                self._add_column(cursor, mirrored, column)
+            return
+        lacking = [column for column in mirrored.schema.names if column.lower() not in columns]
+        if lacking:
+            self._add_columns(cursor, mirrored, lacking)
 
-    def _add_column(self, cursor: Any, mirrored: MirroredTable, column: str) -> None:
+    def _add_columns(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> None:
+        # A table may get more columns than one of that size could be created with, and then takes no rows.
+        probe = quoted(self._options.database, "taut_probe")
+        cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {probe}")
+        cursor.execute(f"CREATE TEMPORARY TABLE {probe} ({mirrored.definitions}) ENGINE = InnoDB")
+        cursor.execute(f"DROP TEMPORARY TABLE {probe}")
+        # One statement adds all of them, or none.
+        added = ", ".join(f"ADD COLUMN {mirrored.definition_of(column)}" for column in columns)
         try:
-            cursor.execute(f"ALTER TABLE {mirrored.name} ADD COLUMN {mirrored.definition_of(column)}")
+            cursor.execute(f"ALTER TABLE {mirrored.name} {added}")
         except pymysql.Error as error:
             # The statement of a process that died may still have run.
-            if error.args[0] != ER.DUP_FIELDNAME:
+            is_known = error.args[0] == ER.DUP_FIELDNAME
+            if not is_known or self.lacks(cursor, mirrored, columns):
                 raise
 
     def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
@@ -250,12 +277,46 @@ class Tables:
             f"FROM information_schema.statistics {where} ORDER BY index_name, seq_in_index",
             of_table,
         )
-        text = repr((columns, cursor.fetchall()))
+        indexes = cursor.fetchall()
+        cursor.execute(
+            "SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = %s "
+            "AND event_object_table = %s ORDER BY trigger_name",
+            of_table,
+        )
+        text = repr((columns, indexes, cursor.fetchall()))
         return f"{created[0]} {created[1]} {hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}"
 
-    def has_hashes(self, cursor: Any, table: TableName) -> bool:
-        """Whether the column of hashes is there."""
-        return HASH in self._existing_columns(cursor, self._plain_name(table))
+    def altered(self, cursor: Any, mirrored: MirroredTable) -> list[str]:
+        """The columns that have another type than the sink gave them, those of the sink itself that are gone,
+        the primary key if it is another one, without which a key could have two rows, and triggers that may
+        change what is written. MariaDB shows triggers only to users with the right TRIGGER."""
+        where = "WHERE table_schema = %s AND table_name = %s"
+        of_table = (self._options.database, self._plain_name(mirrored.table))
+        cursor.execute(
+            f"SELECT column_name, column_type, column_key FROM information_schema.columns {where}", of_table
+        )
+        existing = {str(name).lower(): (_plain_type(kind), key) for name, kind, key in cursor.fetchall()}
+        expected = {field.name: _plain_type(_sql_type(field.dataType)) for field in mirrored.schema.fields}
+        hashes = dict.fromkeys(mirrored.columns[len(expected) :], "binary(16)")
+        own = hashes if mirrored.is_keyed else hashes | {"_taut_row": "bigint unsigned"}
+        # Columns of the lake's table that are gone are added again.
+        present = {name: kind for name, kind in expected.items() if name.lower() in existing}
+        altered = [
+            name for name, kind in (present | own).items() if existing.get(name.lower(), ("", ""))[0] != kind
+        ]
+        primary = KEY if mirrored.is_keyed else "_taut_row"
+        if existing.get(primary, ("", ""))[1] != "PRI" and primary not in altered:
+            altered.append(primary)
+        cursor.execute(
+            "SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = %s "
+            "AND event_object_table = %s AND action_timing = 'BEFORE'",
+            of_table,
+        )
+        return [*altered, *(f"trigger {name}" for (name,) in cursor.fetchall())]
+
+    def lacks(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> bool:
+        existing = self._existing_columns(cursor, self._plain_name(mirrored.table))
+        return any(column.lower() not in existing for column in columns)
 
     def _indexed(self, field: Any) -> str | None:
         kind = _sql_type(field.dataType)

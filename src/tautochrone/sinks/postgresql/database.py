@@ -18,7 +18,13 @@ from tautochrone.model.refused_connections import (
     postgresql_database_is_missing,
     postgresql_login_is_refused,
 )
-from tautochrone.sinks.common.access import database_missing, login_refused, rights_missing
+from tautochrone.sinks.common.access import (
+    database_missing,
+    login_refused,
+    object_missing,
+    rights_missing,
+    statement_refused,
+)
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
 __all__ = ["ConnectionLostError", "Database"]
@@ -33,6 +39,8 @@ _SETTINGS = {
 }
 _NOT_REACHABLE = ("08", "53", "57P", "25P03")
 """SQLSTATE: no connection, too many, the server stops or starts, idle too long."""
+_OBJECT_MISSING = ("42P01", "42703", "3F000")
+"""SQLSTATE: no such table, column, schema."""
 _CONNECT_REFUSED = re.compile(r'permission denied for database "')
 """libpq does not pass on the SQLSTATE of a connection that the server refuses, only its text."""
 
@@ -129,14 +137,20 @@ class Database:
                 self.close()
                 raise database_missing(f"Sink {self._sink}", "PostgreSQL", text) from error
             # Without a SQLSTATE the connection could not be made, or was cut.
-            if error.sqlstate and not error.sqlstate.startswith(_NOT_REACHABLE):
-                raise SinkError(
-                    "SINK_DATABASE_REFUSED",
-                    f"Sink {self._sink}: PostgreSQL refuses a statement: {text}",
-                    hint="Tables of a sink are changed by the sink only.",
-                    retryable=error.sqlstate.startswith(("40", "55P03")),
-                    sqlstate=error.sqlstate,
-                    parameters={"sink": self._sink},
+            container = f"the schema {self._options.schema}"
+            if error.sqlstate in _OBJECT_MISSING:
+                raise object_missing(self._sink, "PostgreSQL", text, container) from error
+            # The driver itself refuses values that it cannot send, such as texts with NUL.
+            sqlstate = error.sqlstate or ("22000" if isinstance(error, psycopg.DataError) else "")
+            if sqlstate and not sqlstate.startswith(_NOT_REACHABLE):
+                is_retryable = sqlstate.startswith(("40", "55P03"))
+                raise statement_refused(
+                    self._sink,
+                    "PostgreSQL",
+                    text,
+                    container,
+                    retryable=is_retryable,
+                    sqlstate=sqlstate,
                 ) from error
             self.close()
             raise ConnectionLostError(

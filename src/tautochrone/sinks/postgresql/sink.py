@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from tautochrone.model.names import Fence, TableName
@@ -40,7 +41,7 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
             )
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
-        with self._database.transaction() as cursor:
+        with self._schema_errors(table), self._database.transaction() as cursor:
             record = self._lock(cursor, fence).records.get(table)
             before = self._identity(cursor, table)
             self._mirrored[table] = self._tables.ensure(cursor, table, schema, key)
@@ -61,8 +62,10 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
     def _identity(self, cursor: Any, table: TableName) -> str | None:
         return self._tables.identity(cursor, table)
 
-    def _content(self, cursor: Any, mirrored: MirroredTable) -> Content | None:
-        if not self._tables.has_hashes(cursor, mirrored):
+    def _content(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> Content | None:
+        if not set(columns) <= set(mirrored.columns) or self._tables.altered(
+            cursor, mirrored, mirrored.schema
+        ):
             return None
         cursor.execute(
             sql.SQL(
@@ -139,11 +142,20 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
                 ).format(**names)
             )
             self._require_removed(table, removed, cursor.rowcount)
-        cursor.execute(
-            sql.SQL(
-                "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE _taut_sign = 1"
-            ).format(**names)
-        )
+        cursor.execute(sql.SQL("SELECT count(*) FROM {staging} WHERE _taut_sign = 1").format(**names))
+        (added,) = cursor.fetchone()
+        insert = sql.SQL(
+            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE _taut_sign = 1"
+        ).format(**names)
+        try:
+            with cursor.connection.transaction():
+                cursor.execute(insert)
+        except psycopg.errors.ProgramLimitExceeded:
+            # A key may be longer than an entry of an index can be. The index is for readers only.
+            if not self._tables.drop_key_index(cursor, table):
+                raise
+            cursor.execute(insert)
+        self._require_inserted(table, added, cursor.rowcount)
 
     def _stored_rows(self, mirrored: MirroredTable) -> Iterator[Mapping[str, Any]]:
         columns = sql.SQL(", ").join(map(sql.Identifier, mirrored.columns))

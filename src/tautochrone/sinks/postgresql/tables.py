@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from tautochrone.model.names import TableName
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
+    altered_columns,
     from_json,
     name_taken,
     refuse_changed_columns,
     refuse_reserved_columns,
     row_hash,
+    schema_unsupported,
     sql_type,
 )
 from tautochrone.sinks.common.names import NameRules, mirror_name
@@ -45,6 +48,13 @@ _TYPES: dict[type, str] = {
     spark.TimestampType: "timestamp with time zone",
     spark.TimestampNTZType: "timestamp without time zone",
 }
+
+_WRITERS = (
+    "SELECT name FROM (SELECT tgrelid AS of_table, 'trigger ' || tgname AS name FROM pg_trigger "
+    "WHERE NOT tgisinternal AND tgtype & 2 = 2 "
+    "UNION ALL SELECT ev_class, 'rule ' || rulename FROM pg_rewrite) AS writers"
+)
+"""Triggers that run before a row is written, and rules: both may write something else."""
 
 
 def _sql_type(spark_type: Any) -> str:
@@ -106,22 +116,27 @@ class Tables:
 
         Raises:
             SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
-                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`.
+                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_SCHEMA_UNSUPPORTED`.
         """
         mirrored = self._mirrored(table, schema, key)
         refuse_reserved_columns(self._sink, table, schema)
+        self._refuse_names(table, schema)
         existing = self._stored_schema(cursor, table)
         if existing is None:
             self._create(cursor, table, mirrored)
         else:
-            refuse_changed_columns(self._sink, table, existing, schema, f"the schema {self._options.schema}")
+            name = f"{self._options.schema}.{self._plain_name(table)}"
+            refuse_changed_columns(self._sink, table, existing, schema, name)
+            altered = self.altered(cursor, mirrored, existing)
+            if altered:
+                raise altered_columns(self._sink, table, altered, name)
         stored = () if existing is None else existing.names
         for field in schema.fields:
             if field.name not in stored:
                 self._add_column(cursor, mirrored, field)
         if existing is None:
-            for columns in ([HASH], mirrored.rows.key):
-                self._create_index(cursor, mirrored, columns)
+            self._create_index(cursor, mirrored, None, [HASH])
+            self._create_index(cursor, mirrored, self._key_index(table), mirrored.rows.key)
         return mirrored
 
     def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
@@ -138,7 +153,9 @@ class Tables:
             "col_description(a.attrelid, a.attnum)), ',' ORDER BY a.attnum)) FROM pg_attribute a "
             "WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), "
             "(SELECT md5(string_agg(concat_ws(' ', i.indexrelid, i.indkey, i.indisvalid), ',' "
-            "ORDER BY i.indexrelid)) FROM pg_index i WHERE i.indrelid = c.oid) "
+            "ORDER BY i.indexrelid)) FROM pg_index i WHERE i.indrelid = c.oid), "
+            "(SELECT md5(string_agg(w.name, ',' ORDER BY w.name)) "
+            f"FROM ({_WRITERS} WHERE of_table = c.oid) AS w) "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
             (self._options.schema, self._plain_name(table)),
@@ -146,14 +163,23 @@ class Tables:
         row = cursor.fetchone()
         return None if row is None else " ".join(map(str, row))
 
-    def has_hashes(self, cursor: Any, mirrored: MirroredTable) -> bool:
-        """Whether the column of hashes is there, as the sink created it."""
+    def altered(self, cursor: Any, mirrored: MirroredTable, existing: Any) -> list[str]:
+        """The columns, that of the hashes too, that have another type than the sink gave them or are gone,
+        and triggers and rules that may change what is written.
+
+        Args:
+            existing: the columns with a comment of the sink.
+        """
         cursor.execute(
-            "SELECT 1 FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND attnum > 0 "
-            "AND NOT attisdropped AND atttypid = 'uuid'::regtype",
-            (mirrored.name.as_string(None), HASH),
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+            (mirrored.name.as_string(None),),
         )
-        return cursor.fetchone() is not None
+        types = {name: kind.replace(" ", "") for name, kind in cursor.fetchall()}
+        expected = {field.name: _sql_type(field.dataType) for field in existing.fields} | {HASH: "uuid"}
+        altered = [name for name, kind in expected.items() if types.get(name) != kind.replace(" ", "")]
+        cursor.execute(f"{_WRITERS} WHERE of_table = %s::regclass", (mirrored.name.as_string(None),))
+        return [*altered, *(str(name) for (name,) in cursor.fetchall())]
 
     def _mirrored(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
         rows = JsonRows(self._sink, table, schema, key)
@@ -171,10 +197,37 @@ class Tables:
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
         cursor.execute(comment.format(mirrored.name, sql.Literal(self._comment(table))))
 
-    def _create_index(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> None:
+    def _create_index(
+        self, cursor: Any, mirrored: MirroredTable, name: str | None, columns: Sequence[str]
+    ) -> None:
         if columns:
             listed = sql.SQL(", ").join(map(sql.Identifier, columns))
-            cursor.execute(sql.SQL("CREATE INDEX ON {} ({})").format(mirrored.name, listed))
+            named = sql.SQL("") if name is None else sql.Identifier(name)
+            cursor.execute(sql.SQL("CREATE INDEX {} ON {} ({})").format(named, mirrored.name, listed))
+
+    def _key_index(self, table: TableName) -> str:
+        name = self._plain_name(table)
+        return f"taut_key_{hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()}"
+
+    def drop_key_index(self, cursor: Any, table: TableName) -> bool:
+        """Drop the index of the key, if there is one; whether there was."""
+        name = self._key_index(table)
+        cursor.execute(
+            "SELECT 1 FROM pg_indexes WHERE schemaname = %s AND indexname = %s", (self._options.schema, name)
+        )
+        exists = cursor.fetchone() is not None
+        if exists:
+            cursor.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(self._options.schema, name)))
+        return exists
+
+    def _refuse_names(self, table: TableName, schema: Any) -> None:
+        """PostgreSQL cuts longer names of columns, and tells nobody. The driver cuts them at a NUL."""
+        for name in schema.names:
+            if "\x00" in name:
+                raise schema_unsupported(self._sink, table, f"the name of the column {name!r} has a NUL")
+            if len(name.encode()) > _MAX_NAME_BYTES:
+                problem = f"the name of the column {name} has more than {_MAX_NAME_BYTES} bytes"
+                raise schema_unsupported(self._sink, table, problem)
 
     def _add_column(self, cursor: Any, mirrored: MirroredTable, field: Any) -> None:
         column = sql.Identifier(field.name)

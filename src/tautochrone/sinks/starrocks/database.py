@@ -12,7 +12,7 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.sinks.common.access import login_refused, object_missing, rights_missing
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
 __all__ = ["Database", "SqlDatabase", "quoted"]
@@ -20,6 +20,8 @@ __all__ = ["Database", "SqlDatabase", "quoted"]
 _IDLE_S = 60
 """A connection that was idle for longer may have been closed by the server."""
 _NOT_REACHABLE = (ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN)
+_OBJECT_MISSING = (ER.NO_SUCH_TABLE, ER.BAD_TABLE_ERROR, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR, 5501, 5502)
+"""The last two are StarRocks's own for an unknown database and an unknown table."""
 _RIGHTS_MISSING = (
     ER.DBACCESS_DENIED_ERROR,
     ER.TABLEACCESS_DENIED_ERROR,
@@ -127,10 +129,15 @@ class Database:
                     retryable=True,
                     sqlstate="08006",
                 ) from error
+            container = f"the database {self._options.database}"
+            if code in _OBJECT_MISSING:
+                raise object_missing(self._sink, "StarRocks", text, container) from error
             raise SinkError(
                 "SINK_DATABASE_REFUSED",
                 f"Sink {self._sink}: StarRocks refuses a statement: {text}",
-                hint="With fewer backends than copies of a table, set the option replication_num.",
+                hint="What StarRocks says is the reason. With fewer backends than copies of a table, set the "
+                f"option replication_num. If somebody altered what the sink created, drop {container}: the "
+                "next run creates it, and delivers all rows.",
                 sqlstate="58000",
                 parameters={"sink": self._sink},
             ) from error

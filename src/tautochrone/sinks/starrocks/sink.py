@@ -182,7 +182,7 @@ class StarrocksSink(TransactionSteps):
             identity,
             max_rows,
             lambda: self._tables.is_empty(table),
-            lambda: self._tables.content(table),
+            lambda: self._tables.content(table, () if record is None else record.columns),
         )
         if change is None:
             self._identities.compared(table, record, identity)
@@ -351,7 +351,7 @@ class StarrocksSink(TransactionSteps):
                 for rows in spool.chunks():
                     for row in rows:
                         content += Content(row.sign, row.sign * int(row.hash[:8], 16))
-            new_records[table] = TableRecord(identity, content)
+            new_records[table] = TableRecord(identity, content, tuple(self._table(table).rows.columns))
         return new_records
 
     def _pointer(self, pointer: Pointer) -> bytes:

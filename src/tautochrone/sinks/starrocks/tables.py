@@ -22,11 +22,13 @@ from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     KEY,
+    altered_columns,
     database_time,
     from_json,
     key_hash,
     name_taken,
     refuse_changed_columns,
+    refuse_columns_of_other_case,
     refuse_reserved_columns,
     require_same_key,
     row_hash,
@@ -177,9 +179,13 @@ class Tables:
                 raise self._name_taken(table, mirrored.plain_name)
         else:
             stored_schema, stored_key, _ = stored
-            container = f"the database {self._options.database}"
-            refuse_changed_columns(self._sink, table, stored_schema, schema, container)
-            require_same_key(self._sink, table, stored_key, mirrored.rows.key, container)
+            name = f"{self._options.database}.{mirrored.plain_name}"
+            # A table that was dropped is created as it shall be now.
+            if columns:
+                refuse_changed_columns(self._sink, table, stored_schema, schema, name)
+                require_same_key(self._sink, table, stored_key, mirrored.rows.key, name)
+                if not {HASH, KEY} <= columns:
+                    raise altered_columns(self._sink, table, [HASH, KEY], name)
         is_complete = all(name.lower() in columns for name in schema.names) and bool(columns)
         if stored is None or not is_complete or stored[0] != schema or not stored[2]:
             self._register(table, mirrored, is_created=stored is not None and stored[2])
@@ -215,10 +221,10 @@ class Tables:
         digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
         return f"{numbers[0][0] if numbers else ''} {digest}"
 
-    def content(self, table: TableName) -> Content | None:
-        """The rows of a table; None if it has no hashes."""
+    def content(self, table: TableName, columns: Sequence[str]) -> Content | None:
+        """The rows of a table; None if it lacks one of these columns, or the hashes."""
         name = self._plain_name(table)
-        if not {HASH, KEY} <= self._existing_columns(name):
+        if not {HASH, KEY, *map(str.lower, columns)} <= self._existing_columns(name):
             return None
         ((rows, total),) = self._database.query(
             f"SELECT COUNT(*), SUM(CAST(CONV(SUBSTR({quoted(HASH)}, 1, 8), 16, 10) AS BIGINT)) "
@@ -282,6 +288,7 @@ class Tables:
 
     def _refuse_reserved_columns(self, table: TableName, schema: Any) -> None:
         refuse_reserved_columns(self._sink, table, schema)
+        refuse_columns_of_other_case(self._sink, table, schema)
         if OPERATION in map(str.lower, schema.names):
             raise SinkError(
                 "SINK_COLUMN_NAME_RESERVED",
