@@ -75,10 +75,10 @@ def test_tables_without_key_need_full_identity(database: psycopg.Connection) -> 
         "CREATE TABLE f PARTITION OF e DEFAULT"
     )
     tables = read_tables(database, "p")
-    with pytest.raises(DefinitionError) as raised:
-        captured_tables(tables, ["public.*"], [], "c")
-    assert raised.value.error_class == "CAPTURED_TABLE_WITHOUT_KEY"
-    assert "have no key: public.a, public.c, public.d, public.e." in str(raised.value)
+    for name in ("public.a", "public.c", "public.d", "public.e"):
+        with pytest.raises(DefinitionError, match=f"have no key: {name}") as raised:
+            captured_tables(tables, [name], [], "c")
+        assert raised.value.error_class == "CAPTURED_TABLE_WITHOUT_KEY"
     assert captured_tables(tables, ["public.b"], [], "c")[0].identity == ("x",)
 
 
