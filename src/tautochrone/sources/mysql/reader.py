@@ -42,7 +42,7 @@ _INCOMPLETE = (
 )
 _OTHER_TYPES = (
     "has rows in the log of other types than its columns, such as those of times from before MariaDB 10.1, "
-    "which ALTER TABLE … FORCE with mysql56_temporal_format = ON ends,"
+    "which ALTER TABLE ... FORCE with mysql56_temporal_format = ON ends,"
 )
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
 

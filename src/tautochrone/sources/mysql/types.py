@@ -98,7 +98,7 @@ _FILE_NAMES = "filename"
 
 _HINT_OF_OLD_TIMES = (
     "the column is stored as before MariaDB 10.1: SET GLOBAL mysql56_temporal_format = ON, then ALTER TABLE "
-    "… FORCE; or leave the table out with exclude=[…]"
+    "... FORCE; or leave the table out with exclude=[...]"
 )
 
 
