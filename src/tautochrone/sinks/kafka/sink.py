@@ -111,9 +111,10 @@ class KafkaSink(TransactionSteps):
         return None if self._control.pointer is None else self._control.pointer.published()
 
     def claim(self, lake: str) -> None:
-        """See `model.sink.Sink`. Not written yet."""
+        """Limit: nothing is written, so two sinks that share a control topic are not refused."""
 
     def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:  # noqa: ARG002
+        """Limit: none is looked at. `require_no_other_writer` compares the topics when a process recovers."""
         return {}
 
     def highest_fence(self) -> Fence:
