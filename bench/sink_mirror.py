@@ -136,8 +136,10 @@ class Mirror:
         transaction = TransactionId(
             incarnation="bench", sink="bench", checkpoint=CheckpointNumber(self.checkpoint), fence=_FENCE
         )
-        intent = Intent(transaction=transaction, versions={self.mirrored: Version(str(self.checkpoint))})
-        self.sink.begin(intent)
+        shown = self.sink.published()
+        base = None if shown is None else shown.transaction
+        versions = {self.mirrored: Version(str(self.checkpoint))}
+        self.sink.begin(Intent(transaction=transaction, versions=versions, base=base))
         change = RowChange(added=added, removed=removed, rows=min(added.table.num_rows, _COLLECTED_ROWS))
         self.sink.prepare(transaction, self.sink.write(transaction, self.mirrored, change))
         self.sink.commit(transaction, _FENCE)

@@ -58,7 +58,15 @@ class _Server:
             sink.fence(_FENCE)
             sink.ensure(_TABLE, frame.schema, (), _FENCE)
             started = time.perf_counter()
-            sink.begin(Intent(transaction=transaction, versions={_TABLE: version}, replaced=(_TABLE,)))
+            shown = sink.published()
+            sink.begin(
+                Intent(
+                    transaction=transaction,
+                    versions={_TABLE: version},
+                    base=None if shown is None else shown.transaction,
+                    replaced=(_TABLE,),
+                )
+            )
             chunks = sink.replace(transaction, _TABLE, frame)
             sink.prepare(transaction, chunks)
             sink.commit(transaction, _FENCE)

@@ -194,7 +194,7 @@ def test_a_sink_of_another_lake_is_refused(world: World, quiet: object, tmp_path
     other.sources.add()
     refused = other.run()
     assert not refused.completed
-    assert [event["error_class"] for event in refused.named("sink_failed")] == ["SINK_OF_ANOTHER_STORE"]
+    assert [event["error_class"] for event in refused.named("sink_failed")] == ["SINK_DATABASE_TAKEN"]
     assert refused.named("checkpoint"), refused.describe()
     check(world)
 

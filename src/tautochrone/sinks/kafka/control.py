@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.errors import SinkError
-from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.sink import Intent, Published, TransactionId
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.sink import Published, TransactionId
 from tautochrone.sinks.kafka.client import Client, TopicInfo
 from tautochrone.sinks.kafka.options import KafkaOptions
 
@@ -51,13 +51,8 @@ class Pointer:
     totals: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def published(self) -> Published:
-        value: dict[str, Any] = {
-            "transaction": self.transaction.as_json(),
-            "versions": self.versions,
-            "replaced": [],
-            "chunks": None,
-        }
-        return Published(transaction=self.transaction, versions=Intent.from_json(value).versions)
+        versions = {TableName.parse(name): Version(version) for name, version in self.versions.items()}
+        return Published(transaction=self.transaction, versions=versions)
 
     def records(self) -> list[tuple[str, Mapping[str, Any]]]:
         """The pointer's record, and the one by which it is still known when it is not the newest."""
