@@ -6,6 +6,8 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar, Protocol
 
 from tautochrone.errors import IngestError
@@ -13,14 +15,24 @@ from tautochrone.sources.mysql.binlog import Event, Kind, MariaDBGtid, dump, ide
 from tautochrone.sources.mysql.connection import BINLOG_NOT_READABLE, fetch, fetch_one
 from tautochrone.sources.mysql.histories import History, MariaDBHistory, MySQLHistory
 
-__all__ = ["LAST", "Flavor", "MariaDB", "MySQL", "file_identity", "flavor_of", "last_mark", "mark_of"]
+__all__ = [
+    "LAST",
+    "Flavor",
+    "MariaDB",
+    "MySQL",
+    "TransactionMark",
+    "file_identity",
+    "flavor_of",
+    "last_mark",
+]
 
 Transactions = dict[str, str]
 """Marks of transactions that the log has before a position, by what they are counted in."""
 
 LAST = "last"
-"""Counts the last transaction that was read, with a mark of `mark_of`."""
+"""Counts the last transaction that was read, as a `TransactionMark`."""
 _FIRST_OFFSET = 4
+_MARKED_EVENTS = 8
 _MAX_SCANNED_BYTES = 64 * 1024 * 1024
 _OWNED_GTIDS_TIMEOUT_S = 600.0
 _OWNED_GTIDS_PAUSE_S = 0.002
@@ -265,8 +277,8 @@ class MySQL:
     def transactions_of(self, text: str) -> Transactions:
         return {LAST if "@" in mark else self._EXECUTED: mark for mark in text.split(",") if mark}
 
-    def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:
-        return LAST, mark_of(event), None
+    def transaction_of(self, event: Event) -> tuple[str, str, bool | None]:  # noqa: ARG002
+        return LAST, "", None  # its mark has its rows, too
 
     def is_prepared(self, event: Event) -> bool:  # noqa: ARG002
         """The first statement of the transaction says it."""
@@ -341,11 +353,33 @@ def _has_position(connection: Any, file: str, offset: int) -> bool:
     return offset <= sizes.get(file, -1)
 
 
-def mark_of(event: Event) -> str:
-    """Of a transaction, by its first event: where it is, and a hash of its GTID and time, which has
-    microseconds on MySQL."""
-    digest = hashlib.sha256(b"%d %d %s" % (event.timestamp, event.server, event.body)).hexdigest()[:16]
-    return f"{event.file}@{event.start}@{digest}"
+@dataclass(slots=True)
+class TransactionMark:
+    """Where a transaction is in the log, and a hash of its first events. Two servers of one number may give
+    other rows the same GTID in the same second, which is all that MariaDB's first event has.
+
+    Args:
+        file: of the log.
+        start: the offset of its first event.
+
+    Attributes:
+        events: so many are in the hash.
+    """
+
+    file: str
+    start: int
+    events: int = 0
+    _hash: Any = field(default_factory=hashlib.sha256)
+
+    def take(self, event: Event) -> None:
+        """The next event of the transaction."""
+        if self.events < _MARKED_EVENTS:
+            self._hash.update(b"%d %d %d %d " % (event.kind, event.timestamp, event.server, len(event.body)))
+            self._hash.update(event.body)
+            self.events += 1
+
+    def __str__(self) -> str:
+        return f"{self.file}@{self.start}@{self.events}-{self._hash.hexdigest()[:16]}"
 
 
 def _other_last(
@@ -354,22 +388,29 @@ def _other_last(
     """Whether the last transaction is another one there; empty: it is the same, or is not known."""
     if LAST not in marks:
         return ""
-    last_file, start, _hash = marks[LAST].split("@")
+    last_file, start, hashed = marks[LAST].split("@")
     # Without the file of the last transaction, what follows it is there.
-    if not _has_position(connection, last_file, 0) or _mark_at(connect, last_file, int(start)) == marks[LAST]:
+    if not _has_position(connection, last_file, 0):
+        return ""
+    if _mark_at(connect, last_file, int(start), int(hashed.partition("-")[0])) == marks[LAST]:
         return ""
     return _other_transactions(file, offset)
 
 
-def _mark_at(connect: Callable[[], Any], file: str, start: int) -> str | None:
-    event = _first_event(connect, file, start, with_files=False)
-    return None if event is None or event.start != start else mark_of(event)
+def _mark_at(connect: Callable[[], Any], file: str, start: int, events: int) -> str | None:
+    mark = TransactionMark(file, start)
+    for event in _first_events(connect, file, start, events):
+        mark.take(event)
+        if event.file != file or (mark.events == 1 and event.start != start):
+            return None
+    return str(mark)
 
 
 def file_identity(connect: Callable[[], Any], file: str) -> str | None:
     """See `binlog.identity_of`; None: the server does not have the file."""
-    event = _first_event(connect, file, _FIRST_OFFSET, with_files=True)
-    return None if event is None else identity_of(event)
+    for event in _first_events(connect, file, _FIRST_OFFSET, 1, with_files=True):
+        return identity_of(event)
+    return None
 
 
 def last_mark(connect: Callable[[], Any], file: str, offset: int) -> Transactions:
@@ -381,20 +422,25 @@ def last_mark(connect: Callable[[], Any], file: str, offset: int) -> Transaction
         for event in dump(log, file, _FIRST_OFFSET):
             if event.file != file or event.end > offset:
                 break
-            last = event if event.kind in Kind.GTID else last
+            if event.kind in Kind.GTID:
+                last = TransactionMark(file, event.start)
+            if last is not None:
+                last.take(event)
     finally:
         log._force_close()  # noqa: SLF001
-    return {} if last is None else {LAST: mark_of(last)}
+    return {} if last is None else {LAST: str(last)}
 
 
-def _first_event(connect: Callable[[], Any], file: str, start: int, *, with_files: bool) -> Event | None:
-    """By a connection of its own; None: there is none."""
+def _first_events(
+    connect: Callable[[], Any], file: str, start: int, count: int, *, with_files: bool = False
+) -> list[Event]:
+    """By a connection of its own; empty: the server has no event there."""
     log = connect()
     try:
-        return next(dump(log, file, start, with_files=with_files), None)
-    except Exception as error:  # the server has no event there
+        return list(islice(dump(log, file, start, with_files=with_files), count))
+    except Exception as error:
         if error.args and error.args[0] == BINLOG_NOT_READABLE:
-            return None
+            return []
         raise
     finally:
         log._force_close()  # noqa: SLF001

@@ -15,7 +15,7 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, complete_images, identity_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
 from tautochrone.sources.mysql.continuity import log_lost, other_file
-from tautochrone.sources.mysql.flavors import LAST, Flavor, mark_of
+from tautochrone.sources.mysql.flavors import LAST, Flavor, TransactionMark
 from tautochrone.sources.mysql.foreign_keys import Cascade
 from tautochrone.sources.mysql.groups import Change, Group, prepared_xid
 from tautochrone.sources.mysql.histories import History
@@ -112,6 +112,7 @@ class LogReader:
     _prepared_groups: dict[str, Group] = field(default_factory=dict)
     _mark: tuple[str, str] | None = None
     _begun: Event | None = None
+    _begun_mark: TransactionMark | None = None
     _begun_s: int | None = None
     """When its first statement was executed, which is the same on all replicas."""
     _layouts: dict[bytes, tuple[CapturedTable, TableMap] | None] = field(default_factory=dict)
@@ -163,6 +164,8 @@ class LogReader:
                 `CHANGE_LOG_EVENT_NOT_SUPPORTED`.
         """
         kind = event.kind
+        if self._begun_mark is not None and kind not in Kind.GTID:
+            self._begun_mark.take(event)
         if kind in Kind.FIRST and self._begun_s is None:
             self._begun_s = event.timestamp
         if kind == Kind.FORMAT:
@@ -209,6 +212,8 @@ class LogReader:
         self._mark, self._group = (counter, mark), Group(is_single, event.file, event.start)
         self._group.is_prepared = self.flavor.is_prepared(event)
         self._begun, self._begun_s = event, None
+        self._begun_mark = TransactionMark(event.file, event.start)
+        self._begun_mark.take(event)
 
     def _take_prepare(self, event: Event) -> None:
         group = self._group
@@ -402,14 +407,14 @@ class LogReader:
             if self.changed:
                 return
             self._take_changes(event, group)
-        if self._mark is not None and self._begun is not None:
+        if self._mark is not None and self._begun_mark is not None:
             before = self.gtid if self.flavor.counts_domains else {}
-            self.gtid = {**before, **dict([self._mark]), LAST: mark_of(self._begun)}
+            self.gtid = {**before, **dict([self._mark]), LAST: str(self._begun_mark)}
         if self.history is not None and self._begun is not None:
             self.history.time_s = self._begun_s
             if not self.history.take(self._begun):
                 self.history = None
-        self._group = self._mark = self._begun = None
+        self._group = self._mark = self._begun = self._begun_mark = None
         self.point, self.file = point, event.file
 
     def _take_changes(self, event: Event, group: Group) -> None:
