@@ -34,10 +34,37 @@ def test_state_is_discarded_when_the_plan_changes(testbed: ViewTestbed) -> None:
         "INSERT INTO lake.src.t VALUES (1, 5000000000)",
     )
     refresh = testbed.checkpoint(allowed={"spread"}).refresh("spread")
-    assert refresh["mode"] == "full"
-    assert "no longer has the state" in refresh["reason"]
+    assert (refresh["mode"], refresh["reason_code"]) == ("full", "INPUT_TYPES_CHANGED")
     testbed.sql("DELETE FROM lake.src.t WHERE x = 31")
     assert testbed.checkpoint().refresh("spread")["mode"] == "incremental"
+
+
+def test_rows_that_no_commit_changed_give_others_with_another_type(testbed: ViewTestbed) -> None:
+    testbed.sql(
+        f"CREATE TABLE lake.src.t (k INT, x FLOAT, n INT) {MERGE}",
+        "INSERT INTO lake.src.t VALUES (1, 1.1, 2147483647), (2, 0.5, 1)",
+    )
+    testbed.view("texts", "SELECT k, CAST(x AS STRING) AS s FROM src.t", INCREMENTAL)
+    testbed.view("types", "SELECT k, typeof(n) AS s FROM src.t", INCREMENTAL)
+    testbed.view("kept", "SELECT k, n FROM src.t", INCREMENTAL)
+    testbed.view("beside", "SELECT k FROM src.t", INCREMENTAL)
+    testbed.checkpoint()
+    testbed.sql(
+        "ALTER TABLE lake.src.t ALTER COLUMN x TYPE DOUBLE",
+        "ALTER TABLE lake.src.t ALTER COLUMN n TYPE BIGINT",
+        "INSERT INTO lake.src.t VALUES (3, 0.25, 1)",
+    )
+    happened = testbed.checkpoint(allowed={"texts", "types", "kept"})
+    refreshes = {name: happened.refresh(name) for name in ("texts", "types", "kept", "beside")}
+    assert {name: refresh["mode"] for name, refresh in refreshes.items()} == {
+        "texts": "diff",
+        "types": "diff",
+        "kept": "full",
+        "beside": "append",
+    }
+    assert {refresh["reason_code"] for name, refresh in refreshes.items() if name != "beside"} == {
+        "INPUT_TYPES_CHANGED"
+    }
 
 
 def test_sums_of_another_scale_have_another_state(testbed: ViewTestbed) -> None:

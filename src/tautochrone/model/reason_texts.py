@@ -18,6 +18,7 @@ _PARTS_OF_DEFINITIONS = {
     "query": "its query",
     "functions": "the code of functions in its query",
     "settings": "settings that may change its rows, or its expectations",
+    "inputs": "the types of columns that it reads",
 }
 
 
@@ -119,6 +120,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NOT_DETERMINISTIC: "{function} returns other values each time",
     ReasonCode.UNVERSIONED_SOURCE: _unversioned_text,
     ReasonCode.NEW_INPUT: "{input} is a new input",
+    ReasonCode.INPUT_TYPES_CHANGED: "columns that it reads have other types than before",
     ReasonCode.FILE_COLUMNS_CHANGED: "{input} have other columns or types than before",
     ReasonCode.FILES_NOT_TAKEN_IN: "the rows of {input} could not be taken in: {text}",
     ReasonCode.COLUMN_NOT_COMPARABLE: "column {column} cannot be compared",

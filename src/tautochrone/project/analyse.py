@@ -439,18 +439,15 @@ class _Analysis:
         text: DescribedPlan,
         common: DescribedPlan | None,
     ) -> Identity:
-        query: list[object] = [
-            (common or text).tokens,
-            [[field.name, field.dataType.simpleString(), field.nullable] for field in schema.fields],
-        ]
+        declared: list[object] = []
         if text.has_node("CurrentDatabase"):
-            query.append(flow.scope.namespace)
+            declared.append(flow.scope.namespace)
         dataset = self._definitions.datasets.get(flow.target)
         if dataset is not None:
-            query.append([dataset.schema_ddl, dataset.partition_columns, dataset.cluster_columns])
+            declared.append([dataset.schema_ddl, dataset.partition_columns, dataset.cluster_columns])
         if flow.auto_cdc is not None:
-            query.append(flow.auto_cdc.text)
-        functions: list[object] = [*text.functions]
+            declared.append(flow.auto_cdc.text)
+        functions: list[object] = []
         if isinstance(flow.snapshots, SnapshotFunction):
             functions.append(function_text(flow.snapshots.function, self._definitions.folders))
         settings: list[object] = [row_settings(self._started_with, flow.conf, self._sql_defaults)]
@@ -461,4 +458,4 @@ class _Analysis:
             for view_flow in self._definitions.flows_of(view):
                 settings += [part for part in self._settings[view_flow.name] if part not in settings]
         self._settings[flow.name] = settings
-        return identity_of(query, functions, settings)
+        return identity_of(common or text, schema, declared, functions, settings)

@@ -18,29 +18,57 @@ from typing import Any
 from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 from tautochrone.project.definitions import Definitions, Flow
 from tautochrone.project.libraries import Libraries
 from tautochrone.project.object_text import ObjectText
 from tautochrone.project.row_settings import SECRET
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.plan_text import PlanText, PythonCommand, plan_text
+from tautochrone.spark.analysis.plan_text import DERIVED, PlanText, PythonCommand, plan_text
 
-__all__ = ["DescribedPlan", "Identity", "changed_parts", "described_flow", "function_text", "identity_of"]
+__all__ = [
+    "INPUTS",
+    "DescribedPlan",
+    "Identity",
+    "changed_parts",
+    "described_flow",
+    "function_text",
+    "has_same_columns",
+    "identity_of",
+]
 
-_PARTS = ("query", "functions", "settings")
+INPUTS = "inputs"
+"""The part of a definition that its author does not decide."""
+
+_COLUMNS = "columns"
+_DECIDED_BY_TYPES = frozenset({"types", _COLUMNS})
+_PARTS = ("query", "functions", "settings", "types", _COLUMNS, INPUTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Hashes of the parts of a definition. `str` is what is stored, and compared."""
+    """Hashes of the parts of a definition. `str` is what is stored, and compared.
+
+    Attributes:
+        query: the evaluated query, without what follows from the types of the columns that it reads.
+        functions: the code that Python runs in it.
+        settings: what may change its rows besides.
+        types: the whole evaluated query.
+        columns: names and types of its result.
+        inputs: the columns that it reads, with their types. When this part agrees and `types` does not, the
+            query was changed in a way that only types show.
+    """
 
     query: str
     functions: str
     settings: str
+    types: str
+    columns: str
+    inputs: str
 
     def __str__(self) -> str:
-        return f"{self.query}.{self.functions}.{self.settings}"
+        return ".".join(getattr(self, part) for part in _PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +77,13 @@ class DescribedPlan:
 
     Attributes:
         tokens: of the plan.
+        inputs: the columns that it reads, with their types.
         functions: texts of the functions in it.
         unread: what functions read while they run, and values without a text: a change there is not seen.
     """
 
     tokens: tuple[str, ...]
+    inputs: tuple[str, ...]
     functions: tuple[str, ...]
     unread: tuple[str, ...]
 
@@ -68,7 +98,7 @@ class DescribedPlan:
         if sizes[0] != sizes[1]:
             return None
         tokens, functions = _common(self.tokens, other.tokens), _common(self.functions, other.functions)
-        return DescribedPlan(tokens, functions, self.unread)
+        return DescribedPlan(tokens, self.inputs, functions, self.unread)
 
     def may_be(self, other: DescribedPlan) -> bool:
         """Whether another evaluation has what this one, of `common`, says."""
@@ -97,7 +127,7 @@ def _described(
     functions += [objects.of(source) for source in data_sources if source.name() in text.sources]
     unread = [f"{name} in a function" for name in sorted(objects.reads)]
     unread += [f"a value of type {name}" for name in sorted({*objects.opaque, *text.opaque})]
-    return DescribedPlan(text.tokens, tuple(functions), tuple(unread))
+    return DescribedPlan(text.tokens, text.inputs, tuple(functions), tuple(unread))
 
 
 def function_text(function: Callable[..., Any], folders: tuple[Path, ...]) -> str:
@@ -105,22 +135,56 @@ def function_text(function: Callable[..., Any], folders: tuple[Path, ...]) -> st
     return ObjectText(Libraries(folders)).of(function)
 
 
-def identity_of(query: Sequence[Any], functions: Sequence[Any], settings: Sequence[Any]) -> Identity:
-    """The identity of a definition with these parts; all are JSON values."""
-    return Identity(_hash(query), _hash(functions), _hash(settings))
+def identity_of(
+    plan: DescribedPlan,
+    schema: StructType,
+    declared: Sequence[Any],
+    functions: Sequence[Any],
+    settings: Sequence[Any],
+) -> Identity:
+    """The identity of a definition with these parts; all sequences are JSON values.
+
+    Args:
+        plan: what its evaluations have in common.
+        schema: of its rows.
+        declared: what it says besides the query.
+        functions: that are not in the plan.
+        settings: that may change its rows.
+    """
+    query = [token for token in plan.tokens if not token.startswith(DERIVED)]
+    columns = [[field.name, field.dataType.simpleString(), field.nullable] for field in schema.fields]
+    return Identity(
+        query=_hash([query, schema.names, declared]),
+        functions=_hash([*plan.functions, *functions]),
+        settings=_hash(settings),
+        types=_hash(plan.tokens),
+        columns=_hash(columns),
+        inputs=_hash(plan.inputs),
+    )
 
 
 def changed_parts(stored: str, current: str) -> list[str]:
-    """Which parts of a definition differ: `query`, `functions`, `settings`. Empty if that cannot be told, as
-    for a table whose flows are others.
+    """Which parts of a definition differ: `query`, `functions`, `settings`, and `inputs` for the types of the
+    columns that it reads. Empty if that cannot be told, as for a table whose flows are others.
 
-    >>> changed_parts("1.2.3", "1.4.3")
+    >>> changed_parts("1.2.3.4.5.6", "1.7.3.4.5.6")
     ['functions']
     """
     old, new = stored.split("."), current.split(".")
     if len(old) != len(_PARTS) or len(new) != len(_PARTS):
         return []
-    return [name for name, before, after in zip(_PARTS, old, new, strict=True) if before != after]
+    differ = [name for name, before, after in zip(_PARTS, old, new, strict=True) if before != after]
+    changed = [name for name in differ if name not in _DECIDED_BY_TYPES]
+    if INPUTS not in differ and "query" not in differ and _DECIDED_BY_TYPES.intersection(differ):
+        return ["query", *changed]
+    return changed
+
+
+def has_same_columns(stored: str, current: str) -> bool:
+    """Whether the results of two definitions have the same columns and types."""
+    part = _PARTS.index(_COLUMNS)
+    old, new = stored.split("."), current.split(".")
+    return len(old) == len(new) == len(_PARTS) and old[part] == new[part]
 
 
 def _common(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.project.identity import changed_parts
+from tautochrone.project.identity import INPUTS, changed_parts, has_same_columns
 from tautochrone.runtime.refresh.estimate import Facts, InputFacts, decide
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
 
@@ -84,10 +84,21 @@ def choose(
     if last_commit is None or last_commit.definition is None:
         return Choice(RefreshMode.FULL, Reason.of(ReasonCode.FIRST_BUILD), policy=policy)
     old = {TableName.parse(name): Version(version) for name, version in last_commit.inputs.items()}
-    if last_commit.definition != task.metadata.definition:
-        parts = changed_parts(last_commit.definition, task.metadata.definition or "")
-        reason = Reason.of(ReasonCode.DEFINITION_CHANGED, parts=parts)
-        return Choice(RefreshMode.FULL, reason, policy=policy)
+    stored, current = last_commit.definition, task.metadata.definition or ""
+    if stored != current:
+        parts = changed_parts(stored, current)
+        other_types = parts == [INPUTS]
+        reason = (
+            Reason.of(ReasonCode.INPUT_TYPES_CHANGED)
+            if other_types
+            else Reason.of(ReasonCode.DEFINITION_CHANGED, parts=parts)
+        )
+        # A strict policy does not allow to compare, but to build anew what lost its base.
+        comparable = has_same_columns(stored, current) and policy is not RefreshPolicy.INCREMENTAL_STRICT
+        if not other_types or not comparable:
+            return Choice(RefreshMode.FULL, reason, policy=policy)
+        # Rows that no commit changed may give others: `1.1` of a FLOAT is `1.100000023841858` as a DOUBLE.
+        forced = forced or reason
     changes = {name: _change(context, name, old, version) for name, version in new.items()}
     moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
     if not moved and forced is None:
@@ -246,7 +257,8 @@ def _obstacles(
 ) -> list[Reason]:
     """Why the change cannot be followed; the first reason is the plainest."""
     if forced is not None:
-        return [forced]
+        lost = [change.reason for change in moved.values() if change.kind is ChangeKind.UNKNOWN]
+        return lost if lost and forced.code is ReasonCode.INPUT_TYPES_CHANGED else [forced]
     if planned is None:
         if not flow.linear:
             return [Reason.of(ReasonCode.NOT_LINEAR, operator=flow.linear_reason)]

@@ -12,6 +12,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeSet;
 import java.util.UUID;
 import java.util.regex.Pattern;
 
@@ -24,8 +25,11 @@ import org.apache.spark.sql.catalyst.encoders.AgnosticEncoder;
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
+import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.In;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
@@ -68,6 +72,9 @@ import org.apache.spark.sql.types.UserDefinedType;
  * Every node is a Scala product, so its arguments are walked without knowing its class: an argument of a class
  * that is not known here is never left out. A token stands on a line of its own. Not in the text: ids that
  * Spark counts, names of aliases, what only says how rows are computed.
+ *
+ * A token that begins with `~` follows from the types of the columns that the plan reads: the type of a column, a
+ * cast that Spark added, the place of a field in its struct.
  */
 public class PlanText {
     private StringBuilder text = new StringBuilder();
@@ -75,6 +82,9 @@ public class PlanText {
     private final Map columns = new HashMap();
     /** Columns whose types files may decide. */
     private final Set inferred = new HashSet();
+    /** The types of the columns of tables by their ids, and those that the plan reads. */
+    private final Map typesOfInputs = new HashMap();
+    private final TreeSet inputs = new TreeSet();
     private final org.apache.spark.sql.classic.SparkSession session;
     private final Pattern secret;
     private int leaves = 0;
@@ -89,10 +99,18 @@ public class PlanText {
         this.session = (org.apache.spark.sql.classic.SparkSession) session;
         this.secret = Pattern.compile(secret);
         plan((LogicalPlan) plan);
+        for (scala.collection.Iterator each = ((LogicalPlan) plan).output().iterator(); each.hasNext(); ) {
+            read((Attribute) each.next());
+        }
     }
 
     public String text() {
         return text.toString();
+    }
+
+    /** The columns of tables and files that the plan reads, with their types. */
+    public String inputs() {
+        return String.join("\n", inputs);
     }
 
     public String sources() {
@@ -130,7 +148,16 @@ public class PlanText {
     }
 
     private void token(Object part) {
-        text.append(String.valueOf(part).replace("\\", "\\\\").replace("\n", "\\n")).append('\n');
+        String line = String.valueOf(part).replace("\\", "\\\\").replace("\n", "\\n");
+        text.append(line.startsWith("~") ? "\\" : "").append(line).append('\n');
+    }
+
+    /** A value that follows from the types of columns. */
+    private void derived(Object value) {
+        String[] lines = apart(value).split("\n");
+        for (int index = 0; index < lines.length; index++) {
+            text.append(lines[index].startsWith("~") ? "" : "~").append(lines[index]).append('\n');
+        }
     }
 
     private String apart(Object value) {
@@ -220,6 +247,16 @@ public class PlanText {
         for (scala.collection.Iterator each = leaf.output().iterator(); each.hasNext(); index++) {
             Attribute column = (Attribute) each.next();
             columns.put(column.exprId(), "@" + number + "." + (isByName ? column.name() : "" + index));
+            if (leaf instanceof DataSourceV2Relation || inferred.contains(column.exprId())) {
+                typesOfInputs.put(column.exprId(), column.dataType().json() + " " + column.nullable());
+            }
+        }
+    }
+
+    private void read(Attribute column) {
+        Object type = typesOfInputs.get(column.exprId());
+        if (type != null) {
+            inputs.add(columns.get(column.exprId()) + " " + type);
         }
     }
 
@@ -278,8 +315,9 @@ public class PlanText {
             Object column = columns.get(((Attribute) expression).exprId());
             token(column != null ? column : id(((Attribute) expression).exprId()));
             if (!inferred.contains(((Attribute) expression).exprId())) {
-                type(expression.dataType());
+                derived(expression.dataType());
             }
+            read((Attribute) expression);
         } else if (expression instanceof Alias) {
             expression(((Alias) expression).child());
             token("as " + id(((Alias) expression).exprId()));
@@ -289,6 +327,25 @@ public class PlanText {
         } else if (expression instanceof NamedLambdaVariable) {
             token(id(((NamedLambdaVariable) expression).exprId()));
             type(expression.dataType());
+        } else if (expression instanceof Cast && ((Cast) expression).getTagValue(Cast.USER_SPECIFIED_CAST()).isEmpty()) {
+            expression(((Cast) expression).child());
+            derived(expression.dataType());
+            derived(((Cast) expression).timeZoneId());
+            derived(((Cast) expression).evalMode());
+        } else if (expression instanceof GetStructField) {
+            GetStructField field = (GetStructField) expression;
+            token("(field");
+            expression(field.child());
+            token(field.childSchema().fields()[field.ordinal()].name());
+            derived(Integer.valueOf(field.ordinal()));
+            token(")");
+        } else if (expression instanceof GetArrayStructFields) {
+            GetArrayStructFields field = (GetArrayStructFields) expression;
+            token("(fields");
+            expression(field.child());
+            token(field.field().name());
+            derived(Integer.valueOf(field.ordinal()));
+            token(")");
         } else if (expression instanceof RuntimeReplaceable) {
             // Its other arguments are in what it is replaced by.
             expression(((RuntimeReplaceable) expression).replacement());

@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from tautochrone.spark.jvm.cached_packages import cached_packages
 
-__all__ = ["PlanText", "PythonCommand", "plan_text"]
+__all__ = ["DERIVED", "PlanText", "PythonCommand", "plan_text"]
+
+DERIVED = "~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,16 @@ class PlanText:
     """A plan's text.
 
     Attributes:
-        tokens: the text. Plans with the same tokens and the same functions give the same rows.
+        tokens: the text. Plans with the same tokens and the same functions give the same rows. Those that
+            begin with `DERIVED` follow from the types of the columns that the plan reads.
+        inputs: the columns of tables and files that the plan reads, with their types.
         functions: what the tokens `python 0`, `python 1`, … stand for.
         sources: names of tables that belong to no catalog.
         opaque: classes of values of which only the class is in the text.
     """
 
     tokens: tuple[str, ...]
+    inputs: tuple[str, ...]
     functions: tuple[PythonCommand, ...]
     sources: tuple[str, ...]
     opaque: tuple[str, ...]
@@ -56,6 +61,7 @@ def plan_text(session: SparkSession, plan: JavaObject, secret: str) -> PlanText:
     )
     return PlanText(
         tokens=tuple(str(text.text()).split("\n")[:-1]),
+        inputs=tuple(str(text.inputs()).splitlines()),
         functions=tuple(_command(text, number) for number in range(text.functions())),
         sources=tuple(str(text.sources()).splitlines()),
         opaque=tuple(str(text.opaque()).splitlines()),
