@@ -153,7 +153,7 @@ class MySQLChangeLog(NetsByKey):
         check_server(connection, self._capture.name)
         file, offset = committed_end(connection)
         flavor = flavor_of(connection)
-        transactions = flavor.transactions_before(connection, file, offset)
+        transactions = flavor.transactions_before(connection, self._connect, file, offset)
         file_id = file_identity(self._connect, file)
         if transactions is None or file_id is None:
             raise log_lost(self.name, f"the binary log {file} is gone")

@@ -76,7 +76,9 @@ class Flavor(Protocol):
     def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:
         """Those that a snapshot waits for, each with its thread."""
 
-    def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
+    def transactions_before(
+        self, connection: Any, connect: Callable[[], Any], file: str, offset: int
+    ) -> Transactions | None:
         """None: the log does not have the position."""
 
     def history_now(self, connection: Any, marks: Mapping[str, str]) -> History | None:
@@ -138,9 +140,33 @@ class MariaDB:
         """A snapshot has a position by itself."""
         return ()
 
-    def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
+    def transactions_before(
+        self, connection: Any, connect: Callable[[], Any], file: str, offset: int
+    ) -> Transactions | None:
         (text,) = fetch_one(connection, f"SELECT BINLOG_GTID_POS(%s, {offset})", [file])
-        return None if text is None else self.transactions_of(text)
+        if text is not None:
+            return self.transactions_of(text)
+        # NULL also where an event before the position is longer than the session's max_allowed_packet.
+        return (
+            self._read_transactions(connect, file, offset)
+            if _has_position(connection, file, offset)
+            else None
+        )
+
+    def _read_transactions(self, connect: Callable[[], Any], file: str, offset: int) -> Transactions | None:
+        """As `transactions_before`, by reading the file."""
+        log, history = connect(), None
+        try:
+            for event in dump(log, file, _FIRST_OFFSET):
+                if event.file != file or event.end > offset:
+                    break
+                if history is None:
+                    history = self.history.at_start(event)
+                else:
+                    history.take(event)
+        finally:
+            log._force_close()  # noqa: SLF001
+        return None if history is None else self.transactions_of(self.marks_of(history))
 
     def history_now(self, connection: Any, marks: Mapping[str, str]) -> History | None:
         (text,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_binlog_state")
@@ -181,7 +207,7 @@ class MariaDB:
         marks: Mapping[str, str],
     ) -> str:
         # The server reads the file from its beginning for this.
-        now = self.transactions_before(connection, file, offset)
+        now = self.transactions_before(connection, connect, file, offset)
         if now is None:
             return f"the server removed the binary log {file}"
         if now != {counter: mark for counter, mark in marks.items() if counter != LAST}:
@@ -256,7 +282,13 @@ class MySQL:
                 )
             time.sleep(_OWNED_GTIDS_PAUSE_S)
 
-    def transactions_before(self, connection: Any, file: str, offset: int) -> Transactions | None:
+    def transactions_before(
+        self,
+        connection: Any,
+        connect: Callable[[], Any],  # noqa: ARG002
+        file: str,
+        offset: int,
+    ) -> Transactions | None:
         if not _has_position(connection, file, offset):
             return None
         (executed,) = fetch_one(connection, "SELECT @@GLOBAL.gtid_executed")
