@@ -22,7 +22,7 @@ from tests.starrocks_sink.benches import StarrocksBench
 
 from tautochrone.errors import SinkError
 from tautochrone.runtime.delivery.delivery import Delivery
-from tautochrone.runtime.delivery.delivery_worker import NOT_RETRYABLE
+from tautochrone.runtime.delivery.delivery_worker import needs_attention
 from tautochrone.sinks import register_sink
 from tautochrone.testing.mariadb import SINK_PASSWORD, is_installed, sink_url
 from tautochrone.testing.postgresql import fresh_database
@@ -340,7 +340,7 @@ def settle(mirror: Any, delivery: Delivery) -> str:
     while (error := tried(delivery)) is not None:
         failures += 1
         assert failures < 3 * TRIES, error
-        if error.error_class in NOT_RETRYABLE or failures == TRIES:
+        if needs_attention(error) or failures == TRIES:
             assert "drop" in (error.hint or "").lower(), (error, error.hint)
             answer = error.error_class
             mirror.drop()

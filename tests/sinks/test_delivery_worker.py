@@ -16,8 +16,8 @@ from tautochrone.project.secret_references import Reference
 from tautochrone.project.setting_layers import Value
 from tautochrone.project.sink_settings import sink_settings
 from tautochrone.runtime.delivery import delivery_worker
-from tautochrone.runtime.delivery.delivery_worker import NOT_RETRYABLE, DeliveryWorker
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker, needs_attention
+from tautochrone.sinks.common.access import login_refused, rights_missing, statement_refused
 
 RIGHT = "right-password"
 
@@ -148,6 +148,21 @@ def test_classes_that_are_not_tried_again_are_not_retryable() -> None:
         rights_missing("Sink mirror", "The server", "no", needed="A right."),
     ):
         assert isinstance(error, SinkError)
-        assert error.error_class in NOT_RETRYABLE
+        assert needs_attention(error)
         assert not error.retryable
         assert error.hint
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_an_error_of_a_sink_says_itself_whether_it_is_tried_again(
+    mirror: Mirror, server: Server, retryable: bool
+) -> None:
+    server.error = statement_refused(
+        "mirror", "The server", "no", "it", retryable=retryable, sqlstate="58000"
+    )
+    worker = mirror.worker()
+    worker.start()
+    worker.finish()
+    assert len(server.tried) == (3 if retryable else 1)
+    assert [failed["retry_in_ms"] is None for failed in mirror.of("sink_failed")][:1] == [not retryable]
+    worker.stop()

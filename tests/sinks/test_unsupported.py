@@ -21,7 +21,7 @@ from tests.sinks.benches import ORDERS, deliver, stage
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.runtime.delivery.delivery_worker import NOT_RETRYABLE
+from tautochrone.runtime.delivery.delivery_worker import needs_attention
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
 from tautochrone.sinks.postgresql.options import postgresql_options
@@ -141,7 +141,7 @@ def test_a_value_arrives_or_is_refused_by_its_class(system: _System, kind: Any, 
         error = _refusal(lambda: stage(sink, transaction(number), [(number, value)], columns=["id", "v"]))  # noqa: B023
         if error is not None:
             assert error.error_class == "SINK_VALUE_UNSUPPORTED", (value, error)
-            assert error.error_class in NOT_RETRYABLE
+            assert needs_attention(error)
             assert not error.retryable
             assert str(ORDERS) in error.message
             sink.abort(transaction(number), Fence(1))
@@ -233,7 +233,7 @@ def test_a_table_is_created_whole_or_refused_before_it(system: _System, problem:
     assert (again and again.error_class) == (refused and refused.error_class)
     if refused is not None:
         assert refused.error_class in REFUSALS, refused
-        assert refused.error_class in NOT_RETRYABLE
+        assert needs_attention(refused)
     if refused is not None:
         sink.ensure(ORDERS, simple, [], Fence(1))
     names = simple.names if refused else schema.names

@@ -303,6 +303,8 @@ def next_state(operation: Operation, state: TransactionState, transaction: Trans
         raise SinkError(
             "SINK_TRANSACTION_STATE",
             f"Sink {transaction.sink}: {operation} is refused, transaction {transaction} is {state}",
+            # The next try asks the sink first what became of the transaction.
+            retryable=True,
             parameters={"sink": transaction.sink, "operation": operation, "state": state},
         )
     return following

@@ -452,7 +452,9 @@ class SqliteSink:
                 )
                 if done.rowcount != 1:
                     raise SinkContentError(
-                        "SINK_ROW_MISSING", f"Sink {self.name}: {table} has no row {text} to remove"
+                        "SINK_ROW_MISSING",
+                        f"Sink {self.name}: {table} has no row {text} to remove",
+                        retryable=False,
                     )
             else:
                 marks = ", ".join("?" * len(row))

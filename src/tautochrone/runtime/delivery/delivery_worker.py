@@ -11,7 +11,7 @@ from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 
-__all__ = ["NOT_RETRYABLE", "DeliveryWorker"]
+__all__ = ["DeliveryWorker", "needs_attention"]
 
 _FIRST_PAUSE_S = 0.2
 _POLL_S = 5.0
@@ -19,43 +19,23 @@ _POLL_S = 5.0
 _LAST_TRIES = 3
 """Failed tries in a row after which the end of a run waits no longer for a sink."""
 
-NOT_RETRYABLE = frozenset(
-    {
-        "SINK_AHEAD_OF_STORE",
-        "SINK_COLUMN_MISSING",
-        "SINK_COLUMNS_CHANGED",
-        "SINK_COLUMN_NAME_RESERVED",
-        "SINK_CONTENT_CHANGED",
-        "SINK_DATABASE_MISSING",
-        "SINK_DATABASE_REPLICATED",
-        "SINK_DATABASE_TAKEN",
-        "SINK_FOLDER_UNUSABLE",
-        "SINK_FORMAT_UNKNOWN",
-        "SINK_LOGIN_REFUSED",
-        "SINK_NAME_TAKEN",
-        "SINK_NEEDS_KEY",
-        "SINK_OF_ANOTHER_STORE",
-        "SINK_OPTION_INVALID",
-        "SINK_OPTION_MISSING",
-        "SINK_PACKAGE_MISSING",
-        "SINK_RIGHTS_MISSING",
-        "SINK_ROW_MISSING",
-        "SINK_SCHEMA_UNSUPPORTED",
-        "SINK_SERVERS_CHANGED",
-        "SINK_SERVERS_DIFFER",
-        "SINK_SERVERS_SAME",
-        "SINK_SERVER_TOO_OLD",
-        "SINK_TAKES_INSERTS_ONLY",
-        "SINK_TAKES_ONE_TABLE",
-        "SINK_TOPIC_CHANGED",
-        "SINK_TOPIC_RETENTION",
-        "SINK_TYPE_UNSUPPORTED",
-        "SINK_VALUE_UNSUPPORTED",
-    }
-)
-"""Error classes that no further try can change."""
+_SINK_CLASS = "SINK_"
+"""The prefix of the classes of errors that our sinks raise."""
 _LOGIN_REFUSED = "SINK_LOGIN_REFUSED"
 """It does change when the file of a password does, as when passwords are rotated."""
+
+
+def needs_attention(error: Exception) -> bool:
+    """Whether no further try can end a failed delivery: the sink's error says so itself.
+
+    Errors that are not of a sink, such as those of the lake, and those of adapters that other people wrote
+    are tried again.
+    """
+    return (
+        isinstance(error, TautochroneError)
+        and error.error_class.startswith(_SINK_CLASS)
+        and not error.retryable
+    )
 
 
 class DeliveryWorker(SinkWorker):
@@ -94,7 +74,7 @@ class DeliveryWorker(SinkWorker):
             error.location = error.location or self._declaration.location or None
         self._is_login_refused = error_class == _LOGIN_REFUSED
         has_new_secrets = self._is_login_refused and self._has_new_secrets()
-        self._needs_attention = error_class in NOT_RETRYABLE and not has_new_secrets
+        self._needs_attention = needs_attention(error) and not has_new_secrets
         is_skipped = self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures == self._attempts
         text = self._failure_text(error)
         if journal.fence:

@@ -440,6 +440,7 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
                 f"Sink {self.name}: {table} lacks {rows - present} of {rows} rows to remove",
                 hint="Somebody else changed the table. Drop it: the next run creates it, and delivers all "
                 "of its rows.",
+                retryable=False,
                 parameters={"sink": self.name, "table": str(table)},
             )
 

@@ -166,7 +166,8 @@ def kafka_errors(
             "SINK_KAFKA_FAILED",
             f"Sink {sink}: Kafka answers {cause.name()}: {cause.str()}",
             hint="The name of the error is in Kafka's documentation of its protocol.",
-            retryable=bool(cause.retriable()),
+            # Also where Kafka says no: that is about this producer, and the next try has a new one.
+            retryable=True,
             parameters={"sink": sink},
         ) from error
 

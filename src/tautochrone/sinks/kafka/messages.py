@@ -63,6 +63,8 @@ def _upsert(sink: str, table: TableName, encoder: JsonRows, row: _Row, keys: set
             hint=f"Name columns that identify a row in [sinks.{sink}] key, or set mode = changelog.",
             parameters={"sink": sink, "table": str(table)},
             sqlstate="23505",
+            # A later checkpoint may have one row for each key.
+            retryable=True,
         )
     keys.add(key)
     return key.encode(), row

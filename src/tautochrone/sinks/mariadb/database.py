@@ -50,6 +50,24 @@ _NOT_REACHABLE = (
 )
 
 
+_PASSING = (
+    ER.CHECKREAD,
+    ER.LOCK_DEADLOCK,
+    ER.LOCK_TABLE_FULL,
+    ER.LOCK_WAIT_TIMEOUT,
+    # The server was made a replica, and another one takes over.
+    ER.OPTION_PREVENTS_STATEMENT,
+    ER.QUERY_INTERRUPTED,
+    # Memory and disks that are full.
+    ER.DISK_FULL,
+    ER.OUTOFMEMORY,
+    ER.OUT_OF_RESOURCES,
+    ER.RECORD_FILE_FULL,
+    1836,  # ER_READ_ONLY_MODE
+    1969,  # ER_STATEMENT_TIMEOUT
+)
+
+
 class ConnectionLostError(SinkError):
     """The connection is gone, with the temporary tables of its transactions."""
 
@@ -180,7 +198,6 @@ class Database:
                     # The next connection begins without it.
                     self.close()
                 raise object_missing(self._sink, "MariaDB", text, container) from error
-            is_retryable = code in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT)
             raise statement_refused(
-                self._sink, "MariaDB", text, container, retryable=is_retryable, sqlstate="58000"
+                self._sink, "MariaDB", text, container, retryable=code in _PASSING, sqlstate="58000"
             ) from error

@@ -208,6 +208,8 @@ class MariadbSink(RelationalSink[MirroredTable]):
                 hint=f"Name columns that identify a row in [sinks.{self.name}] key, or leave key out.",
                 parameters={"sink": self.name, "table": str(table)},
                 sqlstate="23505",
+                # A later checkpoint may have one row for each key.
+                retryable=True,
             )
         if removed_rows:
             cursor.execute(

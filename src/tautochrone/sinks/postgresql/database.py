@@ -39,6 +39,9 @@ _SETTINGS = {
 }
 _NOT_REACHABLE = ("08", "53", "57P", "25P03")
 """SQLSTATE: no connection, too many, the server stops or starts, idle too long."""
+_PASSING = ("25006", "40", "55006", "55P03", "57014", "58")
+"""SQLSTATE: a standby that takes over, conflicts, objects in use, statements that were ended, errors of the
+system below."""
 _OBJECT_MISSING = ("42P01", "42703", "3F000")
 """SQLSTATE: no such table, column, schema."""
 _CONNECT_REFUSED = re.compile(r'permission denied for database "')
@@ -143,7 +146,7 @@ class Database:
             # The driver itself refuses values that it cannot send, such as texts with NUL.
             sqlstate = error.sqlstate or ("22000" if isinstance(error, psycopg.DataError) else "")
             if sqlstate and not sqlstate.startswith(_NOT_REACHABLE):
-                is_retryable = sqlstate.startswith(("40", "55P03"))
+                is_retryable = sqlstate.startswith(_PASSING)
                 raise statement_refused(
                     self._sink,
                     "PostgreSQL",

@@ -159,6 +159,7 @@ def _row_missing(mirrored: MirroredTable, missing: int, rows: int) -> SinkConten
         f"Sink {mirrored.sink}: {mirrored.table} lacks {missing} of {rows} rows to remove",
         hint="Somebody else changed the table. Drop the database of the sink and run "
         f"`taut sinks --forget {mirrored.sink}`: the next run delivers all rows.",
+        retryable=False,
         parameters={"sink": mirrored.sink, "table": str(mirrored.table)},
     )
 
@@ -171,4 +172,6 @@ def _not_unique(mirrored: MirroredTable, rows: int) -> SinkError:
         hint=f"Name columns that identify a row in [sinks.{mirrored.sink}] key, or leave key out.",
         parameters={"sink": mirrored.sink, "table": str(mirrored.table)},
         sqlstate="23505",
+        # A later checkpoint may have one row for each key.
+        retryable=True,
     )

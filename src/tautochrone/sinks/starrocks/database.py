@@ -138,6 +138,8 @@ class Database:
                 hint="What StarRocks says is the reason. With fewer backends than copies of a table, set the "
                 f"option replication_num. If somebody altered what the sink created, drop {container}: the "
                 "next run creates it, and delivers all rows.",
+                # Of what passes by itself, such as backends that are away, it has no codes.
+                retryable=True,
                 sqlstate="58000",
                 parameters={"sink": self._sink},
             ) from error
