@@ -28,13 +28,19 @@ _MAX_FIXED_DIGITS = 15
 
 def json_text(data: bytes) -> str:
     """
+    Raises:
+        ValueError: the bytes are none of the format, or a text in them is no UTF-8.
+
     >>> json_text(bytes([0x0C, 2, 0x68, 0x69]))
     '"hi"'
     >>> json_text(bytes([2, 1, 0, 7, 0, 5, 0xFF, 0xFF]))
     '[-1]'
     """
     # A column NOT NULL that an UPDATE IGNORE set to NULL has no bytes.
-    return _value(data[0], data[1:]) if data else "null"
+    try:
+        return _value(data[0], data[1:]) if data else "null"
+    except (IndexError, KeyError, OverflowError, RecursionError, struct.error) as error:
+        raise ValueError(f"it is no binary JSON ({type(error).__name__}: {error})") from error
 
 
 def _value(kind: int, data: bytes) -> str:
@@ -51,7 +57,8 @@ def _value(kind: int, data: bytes) -> str:
     if kind == _STRING:
         length, at = _length(data, 0)
         return _quoted(data[at : at + length].decode())
-    assert kind == _OPAQUE, f"unknown type {kind} of binary JSON"
+    if kind != _OPAQUE:
+        raise ValueError(f"it is no binary JSON (unknown type {kind})")
     length, at = _length(data, 1)
     return _opaque(data[0], data[at : at + length])
 
@@ -100,7 +107,8 @@ def _double(value: float) -> str:
     ['1.0', '-0.5', '100000000000000.0', '0.000000000000001', '2.5e22', '1e300']
     """
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    assert isinstance(exponent, int)
+    if not isinstance(exponent, int):
+        raise ValueError(f"it has a number that JSON does not have ({value})")
     minus, figures = "-" * sign, "".join(map(str, digits))
     point = len(figures) + exponent
     """Digits before the decimal point."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pymysql import err
 from pymysql.constants import COMMAND, CR
 
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers
+from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, require_offsets
 
 __all__ = ["columns_of_rows"]
 
@@ -139,6 +139,8 @@ def _columns(rows: bytes, row_starts: Sequence[int], width: int) -> list[pa.Arra
 def _ascending_texts(buffer: Bytes, starts: Integers, lengths: Integers, is_null: Flags) -> pa.Array:
     """As `text_column`, of pieces that follow each other in the buffer: every second one of the pieces that
     the buffer is cut into."""
+    # The offsets of the last piece are those of the buffer.
+    require_offsets(len(buffer))
     cuts = np.empty(2 * len(starts) + 1, np.int32)
     cuts[0] = 0
     cuts[1::2] = starts

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers
+from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, require_offsets
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.charsets import Charsets
@@ -218,6 +218,7 @@ class _Writer:
         ]
         count, width = len(images.starts), len(columns)
         names = pa.array([name for name, _texts in columns] * count, pa.string())
+        require_offsets(sum(_text_bytes(texts) for _name, texts in columns))
         by_column = pa.concat_arrays([texts for _name, texts in columns])
         by_row = np.arange(count * width).reshape(width, count).T.reshape(-1)
         offsets = pa.array(np.arange(0, count * width + 1, width, dtype=np.int32))
@@ -230,6 +231,10 @@ class _Writer:
                 changed = pc.not_equal(self._texts(before, number), self._texts(after, number))
                 different |= changed.to_numpy(zero_copy_only=False)
         return different
+
+
+def _text_bytes(texts: pa.Array) -> int:
+    return int(pc.sum(pc.binary_length(texts)).as_py() or 0)
 
 
 def _read(buffer: Bytes, positions: Integers, layout: TableMap) -> tuple[_Images, Integers]:

@@ -18,7 +18,7 @@ from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, te
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import Column
-from tautochrone.sources.mysql.texts import charset_of, decoded, hexadecimal
+from tautochrone.sources.mysql.texts import UndecodableValueError, charset_of, decoded, hexadecimal
 from tautochrone.sources.mysql.types import BINARIES
 
 __all__ = ["PADDING", "Cells", "decimal_bytes", "text_of"]
@@ -247,12 +247,19 @@ def _hexadecimal(cells: Cells, octets: int) -> pa.Array:
 
 
 def _json(cells: Cells) -> pa.Array:
-    """MySQL's; MariaDB's JSON is text."""
+    """MySQL's; MariaDB's JSON is text.
+
+    Raises:
+        UndecodableValueError
+    """
     pieces = zip(cells.starts.tolist(), cells.lengths.tolist(), cells.is_null.tolist(), strict=True)
-    texts = [
-        None if null else json_text(bytes(cells.buffer[start : start + length]))
-        for start, length, null in pieces
-    ]
+    texts: list[str | None] = []
+    for row, (start, length, null) in enumerate(pieces):
+        data = bytes(cells.buffer[start : start + length])
+        try:
+            texts.append(None if null else json_text(data))
+        except ValueError as error:
+            raise UndecodableValueError(row, data, str(error)) from error
     return pa.array(texts, pa.string())
 
 
