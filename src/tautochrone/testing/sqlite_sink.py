@@ -451,11 +451,8 @@ class SqliteSink:
                     f"DELETE FROM {target} WHERE rowid IN ({row_query})", tuple(row.values())
                 )
                 if done.rowcount != 1:
-                    raise SinkContentError(
-                        "SINK_ROW_MISSING",
-                        f"Sink {self.name}: {table} has no row {text} to remove",
-                        retryable=False,
-                    )
+                    sentence = f"Sink {self.name}: {table} has no row {text} to remove"
+                    raise SinkContentError("SINK_ROW_MISSING", sentence, retryable=False)
             else:
                 marks = ", ".join("?" * len(row))
                 connection.execute(f"INSERT INTO {target} ({columns}) VALUES ({marks})", tuple(row.values()))

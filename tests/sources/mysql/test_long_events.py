@@ -27,8 +27,8 @@ def test_a_position_behind_a_long_event_is_known(schema: Schema) -> None:
         begun = log.begin("reader")
         assert begun.marker == known.marker
         with closing(log._connect()) as connection:
-            place = (begun.marker[FILE], 10**12)
-            assert flavor_of(connection).transactions_before(connection, log._connect, *place) is None
+            beyond = (begun.marker[FILE], 10**12)
+            assert flavor_of(connection).transactions_before(connection, log._connect, *beyond) is None
         schema.run("INSERT INTO t VALUES (2, 'b')")
         # As after a restart: the log is recognised by the transactions before the position.
         log.close()
