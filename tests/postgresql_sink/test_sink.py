@@ -249,3 +249,29 @@ def test_a_role_that_may_not_is_not_tried_again(bench: PostgresqlBench) -> None:
     assert "lets taut_secret into" in str(examine_sink("mirror", "postgresql", options))
     with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED"):
         examine_sink("mirror", "postgresql", {**options, "password": "wrong-1"})
+
+
+@pytest.mark.usefixtures("roles")
+def test_row_level_security_that_binds_the_sink_is_refused(bench: PostgresqlBench) -> None:
+    """Policies for readers are theirs; those that hide rows from the sink would make its tables wrong."""
+    schema = sql.Identifier(bench.options.schema)
+    table = sql.Identifier(bench.options.schema, "orders")
+
+    def run(statement: str) -> None:
+        with psycopg.connect(bench.url, autocommit=True) as connection:
+            connection.execute(sql.SQL(statement).format(schema=schema, table=table))
+
+    run("CREATE SCHEMA {schema} AUTHORIZATION taut_reader")
+    sink = PostgresqlSink("mirror", replace(bench.options, user="taut_reader"))
+    try:
+        sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        run("ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+        run("CREATE POLICY p ON {table} USING (false)")
+        sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        run("ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
+        with pytest.raises(SinkError, match="row level security") as refused:
+            sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        assert refused.value.error_class == "SINK_COLUMNS_CHANGED"
+    finally:
+        sink.close()
+        run("DROP SCHEMA {schema} CASCADE")

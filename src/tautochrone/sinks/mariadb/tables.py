@@ -278,22 +278,20 @@ class Tables:
             of_table,
         )
         indexes = cursor.fetchall()
-        cursor.execute(
-            "SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = %s "
-            "AND event_object_table = %s ORDER BY trigger_name",
-            of_table,
-        )
-        text = repr((columns, indexes, cursor.fetchall()))
+        text = repr((columns, indexes, self._writers(cursor, of_table)))
         return f"{created[0]} {created[1]} {hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}"
 
     def altered(self, cursor: Any, mirrored: MirroredTable) -> list[str]:
-        """The columns that have another type than the sink gave them, those of the sink itself that are gone,
-        the primary key if it is another one, without which a key could have two rows, and triggers that may
-        change what is written. MariaDB shows triggers only to users with the right TRIGGER."""
+        """The columns that have another type than the sink gave them, are computed or, of the
+        sink itself, gone, the primary key if it is another one, without which a key could have two rows, and
+        what may change or remove what is written. MariaDB shows triggers only to users with the right
+        TRIGGER."""
         where = "WHERE table_schema = %s AND table_name = %s"
         of_table = (self._options.database, self._plain_name(mirrored.table))
         cursor.execute(
-            f"SELECT column_name, column_type, column_key FROM information_schema.columns {where}", of_table
+            "SELECT column_name, CONCAT(column_type, IF(extra LIKE '%%GENERATED%%', ' generated', '')), "
+            f"column_key FROM information_schema.columns {where}",
+            of_table,
         )
         existing = {str(name).lower(): (_plain_type(kind), key) for name, kind, key in cursor.fetchall()}
         expected = {field.name: _plain_type(_sql_type(field.dataType)) for field in mirrored.schema.fields}
@@ -308,11 +306,30 @@ class Tables:
         if existing.get(primary, ("", ""))[1] != "PRI" and primary not in altered:
             altered.append(primary)
         cursor.execute(
-            "SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = %s "
-            "AND event_object_table = %s AND action_timing = 'BEFORE'",
+            f"SELECT DISTINCT index_name FROM information_schema.statistics {where} AND non_unique = 0 "
+            "AND index_name <> 'PRIMARY' ORDER BY index_name",
             of_table,
         )
-        return [*altered, *(f"trigger {name}" for (name,) in cursor.fetchall())]
+        # INSERT … ON DUPLICATE KEY UPDATE would write over the row of another key.
+        altered += [f"unique index {name}" for (name,) in cursor.fetchall()]
+        return [*altered, *self._writers(cursor, of_table)]
+
+    def _writers(self, cursor: Any, of_table: tuple[str, str]) -> list[str]:
+        """Triggers, and foreign keys that change rows when others are changed."""
+        cursor.execute(
+            "SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = %s "
+            "AND event_object_table = %s ORDER BY trigger_name",
+            of_table,
+        )
+        triggers = [f"trigger {name}" for (name,) in cursor.fetchall()]
+        actions = "('CASCADE', 'SET NULL', 'SET DEFAULT')"
+        cursor.execute(
+            "SELECT constraint_name FROM information_schema.referential_constraints "
+            "WHERE constraint_schema = %s AND table_name = %s "
+            f"AND (delete_rule IN {actions} OR update_rule IN {actions}) ORDER BY constraint_name",
+            of_table,
+        )
+        return [*triggers, *(f"foreign key {name}" for (name,) in cursor.fetchall())]
 
     def lacks(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> bool:
         existing = self._existing_columns(cursor, self._plain_name(mirrored.table))

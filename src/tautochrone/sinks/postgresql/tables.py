@@ -51,10 +51,16 @@ _TYPES: dict[type, str] = {
 
 _WRITERS = (
     "SELECT name FROM (SELECT tgrelid AS of_table, 'trigger ' || tgname AS name FROM pg_trigger "
-    "WHERE NOT tgisinternal AND tgtype & 2 = 2 "
-    "UNION ALL SELECT ev_class, 'rule ' || rulename FROM pg_rewrite) AS writers"
+    "WHERE NOT tgisinternal AND tgenabled <> 'D' "
+    "UNION ALL SELECT ev_class, 'rule ' || rulename FROM pg_rewrite WHERE ev_enabled <> 'D' "
+    "UNION ALL SELECT oid, 'row level security' FROM pg_class "
+    "WHERE relkind IN ('r', 'p') AND relrowsecurity AND row_security_active(oid) "
+    "UNION ALL SELECT inhparent, 'child ' || inhrelid::regclass::text FROM pg_inherits "
+    "UNION ALL SELECT conrelid, 'foreign key ' || conname FROM pg_constraint "
+    "WHERE contype = 'f' AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd'))) AS writers"
 )
-"""Triggers that run before a row is written, and rules: both may write something else."""
+"""What may write, hide or remove other rows than those that are sent: triggers, rules, policies, tables that
+inherit, and foreign keys that change rows when others are changed."""
 
 
 def _sql_type(spark_type: Any) -> str:
@@ -164,20 +170,22 @@ class Tables:
         return None if row is None else " ".join(map(str, row))
 
     def altered(self, cursor: Any, mirrored: MirroredTable, existing: Any) -> list[str]:
-        """The columns, that of the hashes too, that have another type than the sink gave them or are gone,
-        and triggers and rules that may change what is written.
+        """The columns, that of the hashes too, that are computed, gone, or of another type than the sink gave
+        them, and what may change, hide or remove what is written.
 
         Args:
             existing: the columns with a comment of the sink.
         """
         cursor.execute(
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "SELECT attname, format_type(atttypid, atttypmod) || attgenerated::text FROM pg_attribute "
             "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
             (mirrored.name.as_string(None),),
         )
         types = {name: kind.replace(" ", "") for name, kind in cursor.fetchall()}
         expected = {field.name: _sql_type(field.dataType) for field in existing.fields} | {HASH: "uuid"}
         altered = [name for name, kind in expected.items() if types.get(name) != kind.replace(" ", "")]
+        # Columns of the lake's table that somebody else added: the sink cannot add them.
+        altered += [name for name in mirrored.columns if name in types and name not in expected]
         cursor.execute(f"{_WRITERS} WHERE of_table = %s::regclass", (mirrored.name.as_string(None),))
         return [*altered, *(str(name) for (name,) in cursor.fetchall())]
 
