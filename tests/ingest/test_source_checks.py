@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
 from tautochrone.errors import IngestError
 from tautochrone.ingest.kafka_topics import KafkaTopics, restart_topics
+from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.source_files import skipped_files
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import RecreatedTopic, SkipReason
@@ -54,6 +56,32 @@ class Cluster:
         if self.refuses:
             raise TopicIdsRefusedError("KAFKA_TOPIC_IDS_REFUSED", "no")
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+    def earliest(self, topics: Collection[str]) -> dict[str, dict[str, int]]:
+        if self.refuses:
+            raise TopicIdsRefusedError("KAFKA_TOPIC_IDS_REFUSED", "no")
+        return {topic: {"0": 9, "1": 4} for topic in topics}
+
+
+def test_records_that_are_gone_are_counted_in_each_batch() -> None:
+    events: list[str] = []
+    cluster = Cluster()
+    check = RowsLeftOut("f", "lake.db.t", lambda _event, **fields: events.append(str(fields["reason"])))
+    check._readers = {0: cluster}  # type: ignore[dict-item]
+    first = SparkPosition(query_id="q", batch_id=3, offsets=OFFSETS, commit="v1\n{}")
+    last = replace(first, offsets=OFFSETS.replace('"0":7', '"0":8').replace('"0":3', '"0":20'), batch_id=4)
+    assert check.after_batch(None, first) is first
+    assert events == []
+    assert check.after_batch(first, last) is last
+    # Of the first topic the batch itself had one record, of the second all up to the earliest are gone.
+    assert [event.split(" went")[0] for event in events] == [
+        "up to 1 records of partition a-0",
+        "up to 6 records of partition b-0",
+    ]
+    cluster.refuses = True
+    check.after_batch(first, last)
+    check.after_batch(first, last)
+    assert len(events) == 3
 
 
 def flow(cluster: Cluster, events: list[str]) -> KafkaTopics:

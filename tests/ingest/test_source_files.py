@@ -98,6 +98,25 @@ def test_files_skipped_by_an_earlier_release_are_read(pipeline: Pipeline) -> Non
     assert shown(pipeline) == []
 
 
+def test_what_a_reader_leaves_out_as_asked_is_said_once_in_a_run(pipeline: Pipeline) -> None:
+    put(pipeline, "a.txt", 1)
+    put(pipeline, "b.dat", 2)
+    assert completed(pipeline).of("source_rows_left_out") == []
+    define(pipeline, '.option("ignoreCorruptFiles", True).option("PathGlobFilter", "*.txt")')
+    put(pipeline, "c.txt", 3)
+    put(pipeline, "d.dat", 4)
+    happened = completed(pipeline)
+    assert ids(pipeline) == [1, 2, 3]
+    told = happened.of("source_rows_left_out")
+    assert {(event["flow"], event["reason_code"]) for event in told} == {
+        ("numbers", "READER_LEAVES_OUT_ROWS")
+    }
+    assert sorted(event["reason"].split(" leaves")[0] for event in told) == [
+        "PathGlobFilter = *.txt",
+        "ignoreCorruptFiles = true",
+    ]
+
+
 def test_file_replaced_in_place_is_reported(pipeline: Pipeline) -> None:
     put(pipeline, "a.txt", 1, days_old=1)
     put(pipeline, "b.txt", 2)

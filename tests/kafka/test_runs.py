@@ -83,4 +83,8 @@ def test_records_that_are_gone(pipeline: Pipeline, topic: Topic) -> None:
     happened = pipeline.run()
     assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     assert pipeline.query("SELECT count(*) FROM events") == [(55,)]
+    option, gone = happened.of("source_rows_left_out")
+    assert (option["reason_code"], gone["reason_code"]) == ("READER_LEAVES_OUT_ROWS", "RECORDS_GONE")
+    assert "failOnDataLoss = false" in option["reason"]
+    assert f"up to 5 records of partition {topic.name}-1 went away" in gone["reason"]
     pipeline.verify()

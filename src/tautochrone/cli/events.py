@@ -275,6 +275,7 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     ),
     "files_not_taken_in": lambda _e, f: f"  {f['files']:<32} compared as a whole: {f['reason']}",
     "source_files_unchecked": lambda _e, f: f"  {short(f['dataset']):<32} {f['reason']}",
+    "source_rows_left_out": lambda _e, f: f"  {short(f['dataset']):<32} {f['reason']}",
     "kafka_topic_recreated": lambda _e, f: (
         f"  {short(f['dataset']):<32} recreated topics {', '.join(f['topics'])}: {f['reason']}"
     ),

@@ -304,6 +304,11 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.BATCH_NOT_IN_TABLE: "{table} has not the batch that it belongs to; its source is read again",
     ReasonCode.PREPARED_ON_OLDER_VERSION: "main moved since it was prepared; its source is read again",
     ReasonCode.FILES_UNCHECKED: "what its file sources skip cannot be told: {text}",
+    ReasonCode.READER_LEAVES_OUT_ROWS: "{option} = {value} leaves out {input}, or rows of them, unseen",
+    ReasonCode.RECORDS_GONE: (
+        "up to {records} records of partition {partition} went away before they were read, and the reader's "
+        "failOnDataLoss = false goes on without them"
+    ),
     ReasonCode.TOPIC_RECREATED: (
         "Kafka gives another id; the new topic is taken in from its beginning, the rows of the old one stay"
     ),

@@ -60,7 +60,7 @@ TUNING_SETTINGS = (
     "spark.sql.iceberg.",
     "spark.sql.inMemoryColumnarStorage.",
     "spark.sql.join.preferSortMergeJoin",
-    "spark.sql.json.filterPushdown.enabled",
+    # Not spark.sql.json.filterPushdown.enabled: it decides which malformed rows are left out.
     "spark.sql.leafNodeDefaultParallelism",
     "spark.sql.limit.initialNumPartitions",
     "spark.sql.limit.scaleUpFactor",

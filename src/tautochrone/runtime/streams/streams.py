@@ -17,6 +17,7 @@ from tautochrone.ingest.flow import FlowQuery, spark_position
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.kafka_topics import KafkaTopics
 from tautochrone.ingest.log_flow import DEFAULT_MAX_EVENTS, LogFlow
+from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
@@ -216,6 +217,7 @@ class Streams:
                     ],
                     store=partial(job.journal.skipped_files, table, flow),
                 ),
+                RowsLeftOut(flow, str(table), job.emit),
                 KafkaTopics(
                     flow=flow,
                     dataset=str(table),

@@ -184,10 +184,37 @@ def obstacle_to_following(plan: JavaObject, reads: FileReads) -> str | None:
                 for expression in items(node.expressions()):
                     if any(kind(part) in _FILE_FUNCTIONS for part in walk(expression)):
                         return "the query asks in which file a row is"
+        if (obstacle := _obstacle_of_conditions(root)) is not None:
+            return obstacle
         for leaf in items(root.collectLeaves()):
             if _is_over_files(leaf) and (obstacle := _obstacle(leaf, reads)):
                 return obstacle
     return table_of_several_sources(file_relations(plan, reads))
+
+
+def _obstacle_of_conditions(root: JavaObject) -> str | None:
+    """Spark evaluates conditions while it parses JSON. A row whose condition is false by then is left out,
+    and it is not noticed that the row is malformed, of which all values would be NULL."""
+    leaves = items(root.collectLeaves())
+    if not any(_is_over_files(leaf) and _format(leaf) == "json" for leaf in leaves):
+        return None
+    for node in walk(root):
+        for expression in items(node.expressions()):
+            if any(_may_accept_null(part) for part in walk(expression)):
+                return "a condition that is true of NULL decides which rows of JSON are malformed"
+    return None
+
+
+def _may_accept_null(expression: JavaObject) -> bool:
+    if kind(expression) == "Not":
+        return any(kind(part) == "IsNotNull" for part in walk(expression))
+    return kind(expression) in ("IsNull", "EqualNullSafe")
+
+
+def _ignores_corrupt_files(leaf: JavaObject, reads: FileReads) -> bool:
+    setting = "spark.sql.files.ignoreCorruptFiles"
+    default = reads.conf.get(setting, str(leaf.relation().sparkSession().conf().get(setting)))
+    return _options(leaf).get("ignorecorruptfiles", default).lower() == "true"
 
 
 def _obstacle(leaf: JavaObject, reads: FileReads) -> str | None:
@@ -203,6 +230,9 @@ def _obstacle(leaf: JavaObject, reads: FileReads) -> str | None:
     if _path(leaf, reads) is None:
         # Some may come from globs, whose new matches would look like another source.
         return "it is read by several paths"
+    if _ignores_corrupt_files(leaf, reads):
+        # Damage in a column that the query does not read leaves out no rows.
+        return "which rows of a corrupt file are ignored depends on the columns that the query reads"
     if file_format in _TEXT_FORMATS:
         # Which rows are malformed depends on the columns that a query reads.
         corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").lower()

@@ -7,6 +7,7 @@ Private fields of Spark's file source are read by reflection, in one call for al
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -28,6 +29,16 @@ _NO_AGE = "9223372036854775807ms"
 """The largest value of the option: no file is older."""
 _ENTRY = re.compile(r"NewFileEntry\((.*),\d+,(-?\d+)\)")
 _MISSING = "ignoremissingfiles"
+_LEAVING_OUT = {
+    "ignorecorruptfiles": "true",
+    _MISSING: "true",
+    "mode": "dropmalformed",
+    "ignoreextension": "false",
+}
+"""Options with a value by which a reader leaves out rows or files without an error."""
+_FILTERS = ("pathglobfilter", "modifiedbefore", "modifiedafter")
+_SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+"""Settings that count where the reader has no option of the name."""
 
 
 class StartedFileListing:
@@ -86,6 +97,10 @@ class StartedFileListing:
         return list(items(self._execution.sources()))
 
 
+def _leaves_out(option: str, value: str) -> bool:
+    return option.lower() in _FILTERS or _LEAVING_OUT.get(option.lower()) == value.strip().lower()
+
+
 def _private(instance: JavaObject, name: str) -> Any:
     field = instance.getClass().getDeclaredField(name)
     field.setAccessible(True)
@@ -120,6 +135,15 @@ class FileSource(SparkSource):
         if any(option.lower() == _AGE for option in self.options()):
             return self.leaf
         return self.with_options(session, {_AGE: _NO_AGE}, {_AGE})
+
+    def leaving_out(self, session: SparkSession) -> Mapping[str, str]:
+        given = {name: value for name, value in self.options().items() if _leaves_out(name, value)}
+        names = {name.lower() for name in self.options()}
+        for setting in _SETTINGS:
+            value = str(session.conf.get(setting, "false"))
+            if value.lower() == "true" and setting.rpartition(".")[2].lower() not in names:
+                given[setting] = value
+        return given
 
     def _may_miss_files(self, session: SparkSession) -> bool:
         if str(session.conf.get("spark.sql.files.ignoreMissingFiles", "false")).lower() == "true":

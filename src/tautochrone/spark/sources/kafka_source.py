@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -51,6 +52,14 @@ class KafkaSource(SparkSource):
 
     def topic_ids(self, session: SparkSession) -> TopicIdReader | Unsupported:
         return TopicIds(session, self.read)
+
+    def leaving_out(self, session: SparkSession) -> Mapping[str, str]:
+        del session
+        return {"failOnDataLoss": "false"} if self.may_lose_records() else {}
+
+    def may_lose_records(self) -> bool:
+        options = {name.lower(): value for name, value in self.options().items()}
+        return options.get("failondataloss", "true").strip().lower() == "false"
 
     def topics(self) -> frozenset[str]:
         return self.read.topics

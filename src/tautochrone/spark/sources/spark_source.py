@@ -155,6 +155,15 @@ class SparkSource(ABC):
         del session, query
         return Unsupported(f"{self.name} reads no files")
 
+    def leaving_out(self, session: SparkSession) -> Mapping[str, str]:
+        """The reader's options, and settings of the session, that leave out rows without an error."""
+        del session
+        return {}
+
+    def may_lose_records(self) -> bool:
+        """Whether the reader goes on without an error where records are gone that it did not read."""
+        return False
+
     def prepared(self, session: SparkSession) -> JavaObject:
         """The leaf with the options that it needs to skip no data silently."""
         del session
