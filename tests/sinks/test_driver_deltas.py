@@ -125,7 +125,7 @@ class Table:
     """A table with random columns, rows and statements."""
 
     def __init__(self, spark: SparkSession, lake: IcebergLake, chance: random.Random) -> None:
-        self.spark, self.chance, self.ids = spark, chance, 0
+        self.spark, self.chance, self.ids, self.names = spark, chance, 0, 0
         self.name = TableName("lake", ("deltas",), f"t_{uuid.uuid4().hex[:8]}")
         self.columns: dict[str, tuple[str, pa.DataType, Make]] = {}
         declared = ["id BIGINT"]
@@ -168,6 +168,11 @@ class Table:
         else:
             self.evolve(sql)
 
+    def new_name(self) -> str:
+        """A name that no column had before."""
+        self.names += 1
+        return f"n{self.names}"
+
     def evolve(self, sql: str) -> None:
         name = self.chance.choice(list(self.columns))
         declared, _, make = self.columns[name]
@@ -176,11 +181,11 @@ class Table:
             arrow = SIMPLE[WIDER[declared]][0] if WIDER[declared] in SIMPLE else pa.decimal128(12, 2)
             self.columns[name] = (WIDER[declared], arrow, make)
         elif self.chance.random() < 0.5:
-            new = f"r{len(self.columns)}_{self.ids}"
+            new = self.new_name()
             self.spark.sql(f"ALTER TABLE {sql} RENAME COLUMN `{name}` TO `{new}`")
             self.columns = {(new if key == name else key): value for key, value in self.columns.items()}
         else:
-            new = f"n{len(self.columns)}_{self.ids}"
+            new = self.new_name()
             self.columns[new] = random_type(self.chance)
             self.spark.sql(f"ALTER TABLE {sql} ADD COLUMN `{new}` {self.columns[new][0]}")
 
