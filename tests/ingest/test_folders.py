@@ -334,3 +334,52 @@ def test_changed_plan_is_not_equal(files: Memory, path: str) -> None:
     files.delete("f/0-6-a/offsets/7")
     with pytest.raises(FileNotFoundError):
         own.plan(7)
+
+
+# -- what the folder lacks --------------------------------------------------------------------------
+
+
+def test_a_log_that_goes_while_it_is_read_is_not_archived_as_empty(files: Memory) -> None:
+    """Spark deletes logs that a compacted one holds."""
+    query(files, "f/0-6-a")
+    files.write("f/0-6-a/sources/0/6", "files of batch 6")
+    own = folders(files, 6).own
+    stamps = files.stamps
+
+    def stamps_before_one_goes(path: str) -> dict[str, tuple[int, int]]:
+        before = stamps(path)
+        files.delete("f/0-6-a/sources/0/6")
+        return before
+
+    files.stamps = stamps_before_one_goes  # type: ignore[method-assign]
+    plan = own.plan(7)
+    assert (plan.present, dict(plan.fresh)) == ({"0/7"}, {"0/7": "files of batch 7"})
+
+
+def test_a_position_is_not_written_without_what_a_restart_needs(files: Memory) -> None:
+    query(files, "f/0-6-a")
+    own = folders(files, 6).own
+    for number in (8, 9):
+        files.write(f"f/0-6-a/sources/0/{number}", f"files of batch {number}")
+    first = archived(files, own)
+    own.committed()
+    files.write("f/0-6-a/sources/0/8.compact", "all files")
+    plan = own.plan(7)
+    files.delete("f/0-6-a/sources/0/9")
+    with pytest.raises(FileNotFoundError, match="sources/0/9"):
+        own.position(plan, first, stateful=False)
+    files.write("f/0-6-a/commits/7", "")
+    with pytest.raises(FileNotFoundError, match="commits/7"):
+        own.position(plan, first, stateful=False)
+
+
+def test_the_files_of_a_batch_are_all_known_or_refused(files: Memory) -> None:
+    query(files, "f/0-6-a")
+    own = folders(files, 6).own
+    for number, name in ((0, "0"), (1, "1.compact")):
+        files.write(
+            f"f/0-6-a/sources/0/{name}", f'v1\n{{"path":"{number}","batchId":{number},"timestamp":1}}'
+        )
+    assert own.planned_files(0, 0, 1) == {"0", "1"}
+    with pytest.raises(FileNotFoundError, match="sources/0/2"):
+        own.planned_files(0, 0, 2)

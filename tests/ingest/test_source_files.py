@@ -107,11 +107,11 @@ def test_what_a_reader_leaves_out_as_asked_is_said_once_in_a_run(pipeline: Pipel
     put(pipeline, "d.dat", 4)
     happened = completed(pipeline)
     assert ids(pipeline) == [1, 2, 3]
-    told = happened.of("source_rows_left_out")
-    assert {(event["flow"], event["reason_code"]) for event in told} == {
+    said = happened.of("source_rows_left_out")
+    assert {(event["flow"], event["reason_code"]) for event in said} == {
         ("numbers", "READER_LEAVES_OUT_ROWS")
     }
-    assert sorted(event["reason"].split(" leaves")[0] for event in told) == [
+    assert sorted(event["reason"].split(" leaves")[0] for event in said) == [
         "PathGlobFilter = *.txt",
         "ignoreCorruptFiles = true",
     ]

@@ -92,20 +92,30 @@ class CheckpointFolder:
             raise FileNotFoundError(f"{self.path}: no metadata or no offsets of batch {batch_id}")
         # At any depth: Iceberg's source keeps its initial offset in `sources/<n>/offsets/0`.
         stamps = self._files.stamps(f"{self.path}/sources")
-        fresh = {path for path, stamp in stamps.items() if self._archived.get(path) != stamp}
-        self._stamps = stamps
+        fresh = {
+            path: self._files.read(f"{self.path}/sources/{path}")
+            for path, stamp in sorted(stamps.items())
+            if self._archived.get(path) != stamp
+        }
+        # Spark deletes logs that a compacted one holds, also while they are read here.
+        gone = {path for path, text in fresh.items() if text is None}
+        self._stamps = {path: stamp for path, stamp in stamps.items() if path not in gone}
         return Planned(
             query_id=query_id,
             batch_id=batch_id,
             offsets=offsets,
-            present=frozenset(stamps),
-            fresh={path: self._files.read(f"{self.path}/sources/{path}") or "" for path in sorted(fresh)},
+            present=frozenset(self._stamps),
+            fresh={path: text for path, text in fresh.items() if text is not None},
         )
 
     def position(self, planned: Planned, before: SparkPosition | None, *, stateful: bool) -> SparkPosition:
-        """The position after the batch, archiving what the sources wrote since `before`."""
+        """The position after the batch, archiving what the sources wrote since `before`.
+
+        Raises:
+            FileNotFoundError: the folder lacks a file of the sources, or the watermark of the batch before.
+        """
         finished = self._newest("commits")
-        commit = None if finished is None else self._files.read(f"{self.path}/commits/{finished}")
+        commit = None if finished is None else self._required(f"commits/{finished}")
         return SparkPosition(
             query_id=planned.query_id,
             batch_id=planned.batch_id,
@@ -114,6 +124,12 @@ class CheckpointFolder:
             source_files=self._archive_sources(planned, before),
             stateful=stateful,
         )
+
+    def _required(self, path: str) -> str:
+        text = self._files.read(f"{self.path}/{path}")
+        if not text:
+            raise FileNotFoundError(f"{self.path}/{path}")
+        return text
 
     def committed(self) -> None:
         """The table has the position of the last plan: its source files need not be archived again."""
@@ -257,10 +273,16 @@ class CheckpointFolder:
         return {entry["path"]: int(entry["timestamp"]) for log in logs for entry in self._entries(log)}
 
     def planned_files(self, source: int, first: int, last: int) -> set[str]:
-        """The files in a file source's log from entry `first` to `last`, URL-encoded."""
+        """The files in a file source's log from entry `first` to `last`, URL-encoded.
+
+        Raises:
+            FileNotFoundError: the folder lacks an entry.
+        """
         paths: set[str] = set()
         for number in range(first, last + 1):
             plain = self._entries(f"{source}/{number}") or self._entries(f"{source}/{number}{_COMPACT}")
+            if not plain:
+                raise FileNotFoundError(f"{self.path}/sources/{source}/{number}")
             paths |= {entry["path"] for entry in plain if entry["batchId"] == number}
         return paths
 
@@ -313,9 +335,7 @@ class CheckpointFolder:
             # A compacted log holds all that came before it: start the archive over, or it grows for ever.
             needed, before = _needed(planned.present), ()
             content = {
-                path: content[path]
-                if path in content
-                else self._files.read(f"{self.path}/sources/{path}") or ""
+                path: content[path] if path in content else self._required(f"sources/{path}")
                 for path in sorted(needed)
             }
         elif len(content) == len(planned.present):

@@ -20,6 +20,7 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
+from tautochrone.ingest.stream_errors import diverged
 from tautochrone.model.events import Emit
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import Unsupported
@@ -106,7 +107,8 @@ class SourceFiles(SourceCheck):
         Spark leaves out, without an error, a file that went away after it was planned.
 
         Raises:
-            IngestError: `SOURCE_FILE_MISSING` (retryable), unless the reader ignores missing files.
+            IngestError: `SOURCE_FILE_MISSING` (retryable), unless the reader ignores missing files;
+                `FLOW_POSITIONS_DIVERGED`, the folder does not say which files were planned.
         """
         if self._listing is None:
             return
@@ -115,6 +117,8 @@ class SourceFiles(SourceCheck):
         except (Py4JError, PySparkException) as error:
             self._report_unchecked(error)
             return
+        except FileNotFoundError as error:
+            raise diverged(self.flow, f"batch {batch_id} is planned with {error}, which is gone") from error
         if missing and not self._may_miss:
             and_others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise IngestError(

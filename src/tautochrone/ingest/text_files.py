@@ -53,7 +53,8 @@ class Files:
         scratch = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), name)
         self._store(system, scratch, text)
         system.delete(target, False)
-        system.rename(scratch, target)
+        if not system.rename(scratch, target):
+            raise OSError(f"{path} cannot be written: the file system does not rename {name}")
 
     def _store(self, system: Any, target: Any, text: str) -> None:
         stream = system.create(target, True)
@@ -63,9 +64,14 @@ class Files:
             stream.close()
 
     def delete(self, path: str) -> None:
-        """Delete a file or a folder with all in it; a missing one is fine."""
+        """Delete a file or a folder with all in it; a missing one is fine.
+
+        Raises:
+            OSError: it is still there.
+        """
         system, target = self._open(path)
-        system.delete(target, True)
+        if not system.delete(target, True) and system.exists(target):
+            raise OSError(f"{path} cannot be deleted: the file system keeps it")
 
     def exists(self, path: str) -> bool:
         system, target = self._open(path)
@@ -98,7 +104,8 @@ class Files:
         _, target = self._open(to)
         below, copy = self._jvm.org.apache.hadoop.fs.Path, self._jvm.org.apache.hadoop.fs.FileUtil.copy
         for name in names:
-            copy(system, below(source, name), system, below(target, name), False, True, self._conf)
+            if not copy(system, below(source, name), system, below(target, name), False, True, self._conf):
+                raise OSError(f"{path}/{name} cannot be copied to {to}")
 
     def names(self, path: str) -> list[str]:
         """Visible names in a folder, sorted; empty when there is no such folder."""
