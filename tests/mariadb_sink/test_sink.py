@@ -231,6 +231,22 @@ def deliver_and_die(bench: MariadbBench, statements: int, *, keyed: bool) -> boo
         os._exit(status)
 
 
+def deliver_again(sink: Any) -> None:
+    """As a worker does: what may succeed by a further try is tried again."""
+    change = [(1, "two"), (3, "three")], [(1, "one")]
+    try:
+        deliver(sink, transaction(2, fence=3), *change)
+    except SinkError as error:
+        # The killed process's last statement altered the table after it was compared.
+        if error.error_class != "SINK_BASE_CHANGED" or not error.retryable:
+            raise
+        sink.fence(Fence(4))
+        sink.recover([], Fence(4))
+        if sink.changed_tables([ORDERS], 0):
+            raise
+        deliver(sink, transaction(2, fence=4), *change)
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_killed_at_any_statement_leaves_a_whole_checkpoint(keyed: bool, step: int) -> None:
@@ -255,8 +271,7 @@ def test_a_process_killed_at_any_statement_leaves_a_whole_checkpoint(keyed: bool
             sink.ensure(ORDERS, bench.schema("more"), key, Fence(3))
             if recovered.state is TransactionState.ABORTED:
                 assert bench.read(ORDERS) == [(1, "one", None)]
-                change = [(1, "two"), (3, "three")], [(1, "one")]
-                deliver(sink, transaction(2, fence=3), *change)
+                deliver_again(sink)
             assert Counter(bench.read(ORDERS)) == Counter([(1, "two", None), (3, "three", None)])
             frame = bench.frame([(1, "two"), (3, "three")])
             assert sink.audit(ORDERS, CheckpointNumber(2)) == sink.digest(ORDERS, frame)
