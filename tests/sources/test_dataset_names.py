@@ -38,3 +38,4 @@ def test_two_captures_that_give_one_name_are_refused(
     with pytest.raises(DefinitionError) as refused:
         pipeline.run()
     assert refused.value.error_class == "PIPELINE_DUPLICATE_IDENTIFIERS.OUTPUT"
+    assert "capture" in str(refused.value.hint)

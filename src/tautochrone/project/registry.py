@@ -362,6 +362,8 @@ class Registry(GraphElementRegistry):
                     "outputs created within this pipeline have unique identifiers.",
                     sqlstate="42710",
                     location=str(location),
+                    hint="Rename one of them. The names of captured tables begin with that of their capture: "
+                    "rename a capture, or leave a table out with exclude=[…].",
                 )
 
     def _add_flow(
