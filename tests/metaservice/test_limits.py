@@ -72,7 +72,7 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize("body", BAD_BODIES)
-@pytest.mark.parametrize("path", ["/rpc/checkpoint", "/version/strong", "/api/v1/pins"])
+@pytest.mark.parametrize("path", ["/rpc/checkpoints.get", "/version/strong", "/api/v1/pins"])
 def test_bad_bodies_are_refused(client: TestClient, body: str, path: str) -> None:
     for token in (READ, OPERATE):
         answer = client.post(path, headers=bearer(token) | JSON, content=BAD_BODIES[body])
@@ -82,7 +82,7 @@ def test_bad_bodies_are_refused(client: TestClient, body: str, path: str) -> Non
 
 @pytest.mark.parametrize("content", [b'{"number": "\xff"}', b"\xff\xfe{\x00}\x00", b'\xef\xbb\xbf{"a": 1}'])
 def test_what_is_no_utf8_is_refused(client: TestClient, content: bytes) -> None:
-    for path in ("/rpc/checkpoint", "/version/strong"):
+    for path in ("/rpc/checkpoints.get", "/version/strong"):
         answer = client.post(path, headers=bearer(READ) | JSON, content=content)
         assert (answer.status_code, error_class(answer)) == (422, "REQUEST_INVALID")
 
@@ -91,7 +91,7 @@ def test_what_is_no_utf8_is_refused(client: TestClient, content: bytes) -> None:
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x"]
 )
 def test_other_content_types_are_refused(client: TestClient, kind: str) -> None:
-    for path in ("/rpc/checkpoint", "/version/strong"):
+    for path in ("/rpc/checkpoints.get", "/version/strong"):
         answer = client.post(path, headers=bearer(READ) | {"Content-Type": kind}, content='{"number": 1}')
         assert (answer.status_code, error_class(answer)) == (415, "CONTENT_TYPE_REFUSED"), path
 
@@ -121,18 +121,18 @@ def test_addresses_have_a_length(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
-        ("checkpoints", {"limit": -1}),
-        ("timeline", {"limit": 10**9}),
-        ("history", {"dataset": "a.b.c", "limit": -1}),
-        ("resolve", {"owner": "x" * 300}),
-        ("resolve", {"owner": "a\nb"}),
-        ("resolve", {"owner": ""}),
-        ("resolve", {"checkpoint": -5}),
-        ("renew_pin", {"pin": "nonsense", "lease_ms": 0}),
-        ("cut_times", {"numbers": list(range(20_000))}),
-        ("aligned", {"job": "shop", "roots": {}, "bound_ms": -(2**63)}),
-        ("held_back_by", {"job": "shop", "patience_ms": 2**63 - 1}),
-        ("published_after", {"number": 2**63 - 1, "jobs": []}),
+        ("checkpoints.newest", {"limit": -1}),
+        ("history.timeline", {"limit": 10**9}),
+        ("history.refreshes", {"dataset": "a.b.c", "limit": -1}),
+        ("reads.resolve", {"owner": "x" * 300}),
+        ("reads.resolve", {"owner": "a\nb"}),
+        ("reads.resolve", {"owner": ""}),
+        ("reads.resolve", {"checkpoint": -5}),
+        ("pins.renew", {"pin": "nonsense", "lease_ms": 0}),
+        ("checkpoints.cut_times", {"numbers": list(range(20_000))}),
+        ("roots.aligned_cut", {"job": "shop", "roots": {}, "max_skew_ms": -(2**63)}),
+        ("checkpoints.busy_jobs", {"job": "shop", "patience_ms": 2**63 - 1}),
+        ("revisions.published_after", {"number": 2**63 - 1, "jobs": []}),
     ],
 )
 def test_arguments_of_calls_have_bounds(client: TestClient, method: str, arguments: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ def test_large_body_is_refused_with_and_without_length(shop: Shop) -> None:
                 yield b" " * MIB
 
         for token, content in ((READ, b" " * (2 * MIB)), (READ, chunks()), (OPERATE, chunks())):
-            answer = http.post("/rpc/checkpoint", headers=bearer(token) | JSON, content=content)
+            answer = http.post("/rpc/checkpoints.get", headers=bearer(token) | JSON, content=content)
             assert (answer.status_code, error_class(answer)) == (413, "BODY_TOO_LARGE")
         # It goes on for others, on other connections.
         assert http.get("/api/v1/jobs", headers=bearer(READ)).status_code == 200
@@ -168,7 +168,7 @@ def test_a_large_body_takes_no_memory(shop: Shop, tmp_path: Path) -> None:
             with closing(socket.create_connection((host, int(port)))) as connection:
                 connection.settimeout(30)
                 connection.sendall(
-                    f"POST /rpc/checkpoint HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {READ}\r\n"
+                    f"POST /rpc/checkpoints.get HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {READ}\r\n"
                     f"Content-Type: application/json\r\n{head}\r\n\r\n".encode()
                 )
                 try:

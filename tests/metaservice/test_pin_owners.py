@@ -50,9 +50,9 @@ def ask(with_access: Callable[[Access], TestClient]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("lease_ms", [CENTURIES_MS, LONGEST_LEASE_MS[Role.READ] + 1, -1])
 def test_lease_of_a_reader_is_bounded(call: Callable[..., Any], store: Store, lease_ms: int) -> None:
-    assert call(READ, "resolve", lease_ms=lease_ms) == "LEASE_INVALID"
-    pin = call(READ, "resolve", lease_ms=60_000)["pin"]
-    assert call(READ, "renew_pin", pin=pin, lease_ms=lease_ms) == "LEASE_INVALID"
+    assert call(READ, "reads.resolve", lease_ms=lease_ms) == "LEASE_INVALID"
+    pin = call(READ, "reads.resolve", lease_ms=60_000)["pin"]
+    assert call(READ, "pins.renew", pin=pin, lease_ms=lease_ms) == "LEASE_INVALID"
     (pinned,) = store.pins.live()
     assert pinned.expires_at_ms < store.now_ms() + HOUR_MS + 1_000
 
@@ -70,43 +70,43 @@ def test_lease_over_http_has_the_same_bound(ask: Callable[..., Any], store: Stor
 def test_reader_cannot_release_or_renew_pins_of_others(
     call: Callable[..., Any], ask: Callable[..., Any], store: Store, owner: str
 ) -> None:
-    pin = call(owner, "resolve", lease_ms=60_000, owner="them")["pin"]
+    pin = call(owner, "reads.resolve", lease_ms=60_000, owner="them")["pin"]
     before = store.pins.live()
-    assert call(READ, "release_pin", pin=pin) == "PIN_NOT_YOURS"
-    assert call(READ, "renew_pin", pin=pin, lease_ms=120_000) == "PIN_NOT_YOURS"
-    assert call(READ, "renew_pin", pin=pin, lease_ms=1, if_within_ms=0) == "PIN_NOT_YOURS"
+    assert call(READ, "pins.release", pin=pin) == "PIN_NOT_YOURS"
+    assert call(READ, "pins.renew", pin=pin, lease_ms=120_000) == "PIN_NOT_YOURS"
+    assert call(READ, "pins.renew", pin=pin, lease_ms=1, if_within_ms=0) == "PIN_NOT_YOURS"
     for method, path in (("DELETE", f"/api/v1/pins/{pin}"), ("POST", f"/api/v1/pins/{pin}/renew")):
         status, problem = ask(READ, method, path, json={})
         assert (status, problem["error_class"]) == (403, "PIN_NOT_YOURS")
     assert store.pins.live() == before
-    assert call(owner, "renew_pin", pin=pin, lease_ms=120_000) is None
-    assert call(owner, "release_pin", pin=pin) is None
+    assert call(owner, "pins.renew", pin=pin, lease_ms=120_000) is None
+    assert call(owner, "pins.release", pin=pin) is None
     assert store.pins.live() == ()
 
 
 def test_pins_of_local_processes_are_not_readers_pins(call: Callable[..., Any], store: Store) -> None:
     pin = store.reads.resolve(owner="a run").pin
-    assert call(READ, "release_pin", pin=pin) == "PIN_NOT_YOURS"
-    assert call(OPERATE, "release_pin", pin=pin) is None
-    assert call(READ, "release_pin", pin=pin) is None, "what is gone is fine"
+    assert call(READ, "pins.release", pin=pin) == "PIN_NOT_YOURS"
+    assert call(OPERATE, "pins.release", pin=pin) is None
+    assert call(READ, "pins.release", pin=pin) is None, "what is gone is fine"
 
 
 def test_callers_cannot_name_another_owner(call: Callable[..., Any], store: Store) -> None:
     pin = store.reads.resolve(owner="a run").pin
     for owner in (None, "operate", "read"):
-        assert call(READ, "release_pin", pin=pin, by=owner) == "META_CALL_UNREADABLE"
-        assert call(READ, "resolve", by=owner) == "META_CALL_UNREADABLE"
+        assert call(READ, "pins.release", pin=pin, by=owner) == "META_CALL_UNREADABLE"
+        assert call(READ, "reads.resolve", by=owner) == "META_CALL_UNREADABLE"
     assert len(store.pins.live()) == 1
 
 
 def test_pins_per_reader_are_limited(call: Callable[..., Any], store: Store) -> None:
     for _ in range(MAX_PINS_PER_PRINCIPAL):
-        pin = call(READ, "resolve", lease_ms=60_000)["pin"]
-    assert call(READ, "resolve", lease_ms=60_000) == "TOO_MANY_PINS"
-    assert call(READ, "resolve", lease_ms=0)["pin"] == "", "looking up holds nothing"
-    assert call(OTHER, "resolve", lease_ms=60_000)["pin"]
-    call(READ, "release_pin", pin=pin)
-    assert call(READ, "resolve", lease_ms=60_000)["pin"]
+        pin = call(READ, "reads.resolve", lease_ms=60_000)["pin"]
+    assert call(READ, "reads.resolve", lease_ms=60_000) == "TOO_MANY_PINS"
+    assert call(READ, "reads.resolve", lease_ms=0)["pin"] == "", "looking up holds nothing"
+    assert call(OTHER, "reads.resolve", lease_ms=60_000)["pin"]
+    call(READ, "pins.release", pin=pin)
+    assert call(READ, "reads.resolve", lease_ms=60_000)["pin"]
     assert len(store.pins.live()) == MAX_PINS_PER_PRINCIPAL + 1
 
 
@@ -119,8 +119,8 @@ def test_answers_are_repeated_only_to_their_caller(
         headers = {"Authorization": f"Bearer {token}", "Tautochrone-Call": "the-same"}
         return client.post(f"/rpc/{method}", headers=headers, json={}).json()
 
-    first = made(OPERATE, "resolve")["answer"]["pin"]
-    assert made(OPERATE, "resolve")["answer"]["pin"] == first
-    assert made(READ, "resolve")["answer"]["pin"] != first
+    first = made(OPERATE, "reads.resolve")["answer"]["pin"]
+    assert made(OPERATE, "reads.resolve")["answer"]["pin"] == first
+    assert made(READ, "reads.resolve")["answer"]["pin"] != first
     assert isinstance(made(OPERATE, "pins")["answer"], list)
     assert len(shop.store.pins.live()) == 2

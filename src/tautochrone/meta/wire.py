@@ -16,15 +16,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from cattrs import Converter
 from cattrs.errors import StructureHandlerNotFoundError
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from cattrs.preconf.json import make_converter
 
 from tautochrone import errors
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta.protocols.marks import MethodEffect, mark_of
+from tautochrone.meta.protocols.marks import MethodEffect, effect_of
 from tautochrone.meta.protocols.store import Store
-from tautochrone.model.alignment import Alignment
-from tautochrone.model.jobs import Claim, PublicationBlocker
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 
@@ -44,12 +41,6 @@ _LOCAL_METHODS = frozenset({"close"})
 """What a process does with its own end of the store."""
 _SET_BY_SERVICE = frozenset({"principal"})
 """Arguments that a service sets by who asks: nobody says them."""
-_WIRE_FIELDS: Mapping[type, Mapping[str, str]] = {
-    Alignment: {"held_back": "held"},
-    Claim: {"ended_run": "gone"},
-    PublicationBlocker: {"kind": "what"},
-}
-"""For fields that were renamed the name of each on the wire, which never changes."""
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 
@@ -61,7 +52,7 @@ class Call:
     """One method (or property) of a store as it crosses: its mark, names and hints of what goes in and out.
 
     Attributes:
-        wire: its name in `POST /rpc/{wire}`.
+        wire: its name in `POST /rpc/{wire}`, `part.method`.
         part: the attribute of the store whose method it is; None: the store itself.
         method: its name there.
         effect: what it does to the store.
@@ -69,13 +60,11 @@ class Call:
 
     def __init__(self, part: str | None, method: str, member: Any) -> None:
         function: Any = member.fget if isinstance(member, property) else member
-        mark = mark_of(function)
-        if mark is None:
+        effect = effect_of(function)
+        if effect is None:
             raise TypeError(f"{function.__qualname__} is marked neither @reads nor @writes")
-        self.part, self.method, self.effect = part, method, mark.effect
-        self.wire = mark.wire or method
-        self._wire_arguments = dict(mark.wire_arguments)
-        self._arguments = {wire: name for name, wire in mark.wire_arguments.items()}
+        self.part, self.method, self.effect = part, method, effect
+        self.wire = method if part is None else f"{part}.{method}"
         self._is_property = isinstance(member, property)
         signature = inspect.signature(function)
         crossing = [p for name, p in signature.parameters.items() if name not in _SET_BY_SERVICE]
@@ -101,10 +90,7 @@ class Call:
 
     def encode_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What goes in, by name."""
-        return {
-            self._wire_arguments.get(name, name): encode(value, self.hints[name])
-            for name, value in arguments.items()
-        }
+        return {name: encode(value, self.hints[name]) for name, value in arguments.items()}
 
     def decode_arguments(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The other way.
@@ -112,7 +98,6 @@ class Call:
         Raises:
             UnreadableError: an unknown name, one that is missing, a value of another type.
         """
-        data = {self._arguments.get(name, name): value for name, value in data.items()}
         unknown = sorted(data.keys() - self.hints.keys())
         if unknown:
             raise UnreadableError(f"{self.wire} has no argument {unknown[0]}")
@@ -146,20 +131,9 @@ def parts() -> Mapping[str, type]:
 
 @cache
 def remote_calls() -> Mapping[str, Call]:
-    """All calls of a store by their names on the wire: whatever its protocols have.
-
-    Raises:
-        TypeError: two methods have the same name there.
-    """
+    """All calls of a store by their names on the wire: whatever its protocols have."""
     protocols: list[tuple[str | None, type]] = [(None, Store), *parts().items()]
-    calls = [call for part, protocol in protocols for call in calls_of(part, protocol)]
-    by_name = {call.wire: call for call in calls}
-    if len(by_name) < len(calls):
-        twice = sorted(call.wire for call in calls if by_name[call.wire] is not call)
-        raise TypeError(
-            f"two methods of the store are called {twice[0]} on the wire: give one another `wire`"
-        )
-    return by_name
+    return {call.wire: call for part, protocol in protocols for call in calls_of(part, protocol)}
 
 
 def encode(value: Any, hint: Any) -> Any:
@@ -236,10 +210,6 @@ def _converter() -> Converter:
     converter.register_unstructure_hook_factory(
         _is_mapping, lambda hint: _unstructure_mapping(converter, hint)
     )
-    for kind, wire_names in _WIRE_FIELDS.items():
-        overrides: Any = {name: override(rename=wire) for name, wire in wire_names.items()}
-        converter.register_structure_hook(kind, make_dict_structure_fn(kind, converter, **overrides))
-        converter.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, converter, **overrides))
     return converter
 
 

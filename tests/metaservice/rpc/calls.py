@@ -28,19 +28,23 @@ TOPOLOGY = [
 ]
 SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
 READS = {
-    "aligned", "checkpoint", "checkpoint_states", "checkpoints", "compare", "cut_times", "datasets",
-    "decided_after", "delays", "described", "details", "failures_at", "fence", "foreign", "held",
-    "held_back_by", "history", "incarnation", "invariants", "is_empty", "job_entries", "job_states",
-    "knows", "last_complete", "last_number", "latest_done", "latest_published", "lineage", "missing",
-    "newest_decision", "newest_refresh", "newest_versions", "now_ms", "observed", "open_target",
-    "owner_process", "pending_revisions", "pinned_checkpoints", "pins", "progress", "published_after",
-    "published_versions", "recent_refreshes", "refreshes_after", "refreshes_at", "reported", "reports",
-    "sinks",
-    "require_free", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
-    "shared_clocks", "skipped_files", "standing", "status", "table_ids", "timeline", "versions_at",
-    "why_absent", "transaction", "transaction_chunks", "transactions", "due_transactions",
-    "ended_transactions",
-    "transaction_forgotten", "transaction_serial",
+    "checkpoints.busy_jobs", "checkpoints.cut_times", "checkpoints.failures_at", "checkpoints.get",
+    "checkpoints.highest_used_number", "checkpoints.latest_done", "checkpoints.latest_published",
+    "checkpoints.newest", "checkpoints.next_for", "checkpoints.progress", "checkpoints.states",
+    "checkpoints.unexpired", "checkpoints.versions_at", "datasets.details", "datasets.details_of_job",
+    "datasets.entries", "datasets.lineage", "datasets.skipped_files", "datasets.statuses",
+    "datasets.table_ids", "deliveries.sinks", "history.delays", "history.newest_refresh_id",
+    "history.recent_refreshes", "history.refreshes", "history.refreshes_after", "history.refreshes_at",
+    "history.timeline", "incarnation", "invariants.entries", "invariants.last_check", "jobs.entries",
+    "jobs.newest_fence", "jobs.owner_process", "jobs.require_free", "jobs.states", "now_ms", "pins.live",
+    "pins.pinned_checkpoints", "pins.retained_versions", "reads.knows", "reads.missing_reason",
+    "reads.newest_versions", "reads.publication_blockers", "reads.published_versions", "recovery.compare",
+    "recovery.is_empty", "revisions.decided_after", "revisions.find", "revisions.get",
+    "revisions.last_complete", "revisions.newest_decision", "revisions.pending",
+    "revisions.published_after", "revisions.revoked_after", "roots.aligned_cut", "roots.external_versions",
+    "roots.report_times", "roots.reported", "roots.shared_clocks", "roots.tables_of_other_jobs",
+    "schema_revision", "transactions.chunks", "transactions.due", "transactions.ended", "transactions.find",
+    "transactions.get", "transactions.is_forgotten", "transactions.serial",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""
 
@@ -192,74 +196,81 @@ INVARIANT = InvariantEntry(name="one", location="i/one.sql:1", definition="d", t
 BROKEN = BrokenInvariant(name="one", location="i/one.sql:1", rows=1, sample=("a=1",))
 
 WRITES: dict[str, Callable[[Store, Fence], object]] = {
-    "start_run": lambda store, fence: store.jobs.start_run(
+    "jobs.start_run": lambda store, fence: store.jobs.start_run(
         "shop", "job", TOPOLOGY[:1], invariants=[INVARIANT], fence=fence
     ),
-    "take_over": lambda store, _fence: store.roots.report(
+    "jobs.take_over": lambda store, _fence: store.roots.report(
         "job", store.jobs.take_over("job"), {ROOT: Version("r")}
     ),
-    "beat": lambda store, fence: store.jobs.heartbeat(
+    "jobs.heartbeat": lambda store, fence: store.jobs.heartbeat(
         "job", fence, observed_ms=900, observations={ROOT: 800}, checkpoint=opened(store, fence)
     ),
-    "tell_times": lambda store, fence: (
+    "roots.report_source_times": lambda store, fence: (
         store.roots.report("job", fence, {ROOT: Version("r1")}),
         store.roots.report_source_times("job", fence, {ROOT: (SourceTime(version=Version("r1"), at_ms=7),)}),
     ),
-    "end_run": lambda store, fence: store.jobs.end_run("job", fence),
-    "observe": lambda store, fence: (
+    "jobs.end_run": lambda store, fence: store.jobs.end_run("job", fence),
+    "roots.observe_external_table": lambda store, fence: (
         store.roots.observe_external_table("job", fence, OUTSIDER, None, Version("o1")),
         store.roots.observe_external_table("job", fence, OUTSIDER, Version("o1"), Version("o2")),
     ),
-    "take_target": lambda store, fence: (opened(store, fence), store.checkpoints.begin_next("job", fence)),
-    "wait": lambda store, fence: store.checkpoints.record_wait("job", fence, opened(store, fence), "another"),
-    "report": lambda store, fence: store.roots.report(
+    "checkpoints.begin_next": lambda store, fence: (
+        opened(store, fence),
+        store.checkpoints.begin_next("job", fence),
+    ),
+    "checkpoints.record_wait": lambda store, fence: store.checkpoints.record_wait(
+        "job", fence, opened(store, fence), "another"
+    ),
+    "roots.report": lambda store, fence: store.roots.report(
         "job", fence, {ROOT: Version("r1"), VIEW: Version("x")}
     ),
-    "open_checkpoint": lambda store, fence: store.checkpoints.open("job", fence, {ROOT: Version("r")}, 7),
-    "record_version": whole,
-    "record_failure": failed,
-    "publish": whole,
-    "abort": lambda store, fence: store.checkpoints.abort(
+    "checkpoints.open": lambda store, fence: store.checkpoints.open("job", fence, {ROOT: Version("r")}, 7),
+    "checkpoints.record_version": whole,
+    "checkpoints.record_failure": failed,
+    "checkpoints.publish": whole,
+    "checkpoints.abort": lambda store, fence: store.checkpoints.abort(
         "job", fence, opened(store, fence), broken=[BROKEN]
     ),
-    "revoke": lambda store, fence: store.checkpoints.revoke("job", fence, whole(store, fence)),
-    "resolve": pinned,
-    "renew_pin": pinned,
-    "release_pin": released,
-    "expire": expired,
-    "forget_expired": forgotten,
-    "reconcile": reconciled,
-    "identify": lambda store, fence: store.datasets.record_table_ids("job", fence, {VIEW: "one"}),
-    "rebuild": rebuilt,
-    "decide": decided,
-    "complete_revision": confirmed,
-    "confirm_revision": confirmed,
-    "register": registered,
-    "start": registered,
-    "unregister": registered,
-    "become_copy": copied,
-    "move_lake": lambda store, fence: store.jobs.move_lake("shop", "file:/moved"),
-    "rename_pipeline": renamed,
-    "describe": lambda store, fence: store.datasets.describe("job", fence, [DETAILS]),
-    "note_skipped_files": lambda store, fence: store.datasets.record_skipped_files(
+    "checkpoints.revoke": lambda store, fence: store.checkpoints.revoke("job", fence, whole(store, fence)),
+    "reads.resolve": pinned,
+    "pins.renew": pinned,
+    "pins.release": released,
+    "checkpoints.expire": expired,
+    "checkpoints.forget_expired": forgotten,
+    "recovery.reconcile": reconciled,
+    "datasets.record_table_ids": lambda store, fence: store.datasets.record_table_ids(
+        "job", fence, {VIEW: "one"}
+    ),
+    "recovery.rebuild": rebuilt,
+    "revisions.decide": decided,
+    "revisions.complete": confirmed,
+    "revisions.confirm": confirmed,
+    "registrations.register": registered,
+    "registrations.start": registered,
+    "registrations.unregister": registered,
+    "jobs.become_copy": copied,
+    "jobs.move_lake": lambda store, fence: store.jobs.move_lake("shop", "file:/moved"),
+    "jobs.rename_pipeline": renamed,
+    "datasets.describe": lambda store, fence: store.datasets.describe("job", fence, [DETAILS]),
+    "datasets.record_skipped_files": lambda store, fence: store.datasets.record_skipped_files(
         "job", fence, ROOT, "flow", [SKIPPED]
     ),
-    "record_expectations": lambda store, fence: store.datasets.record_expectations(
+    "datasets.record_expectations": lambda store, fence: store.datasets.record_expectations(
         "job", fence, ROOT, [ExpectationCount("known", ViolationAction.DROP, 3, 1)]
     ),
-    "claim_sink": lambda store, fence: (claimed(store, fence), None)[1:],
-    "retire_sinks": lambda store, fence: (
+    "deliveries.claim": lambda store, fence: (claimed(store, fence), None)[1:],
+    "deliveries.retire_others": lambda store, fence: (
         claimed(store, fence),
         store.deliveries.retire_others("job", fence, []),
     )[1:],
-    "intend_delivery": intended,
-    "end_intent": lambda store, fence: store.deliveries.end_intent(
+    "deliveries.record_intent": intended,
+    "deliveries.end_intent": lambda store, fence: store.deliveries.end_intent(
         "job", fence, "mirror", intended(store, fence)
     ),
-    "delivered": lambda store, fence: store.deliveries.record_delivered(
+    "deliveries.record_delivered": lambda store, fence: store.deliveries.record_delivered(
         "job", fence, "mirror", claimed(store, fence), Published(transaction=TRANSACTION)
     ),
-    "record_streamed": lambda store, fence: store.deliveries.record_streamed(
+    "deliveries.record_streamed": lambda store, fence: store.deliveries.record_streamed(
         "job",
         fence,
         "mirror",
@@ -268,53 +279,53 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         CheckpointNumber(1),
         {ROOT: Version("v1")},
     ),
-    "delivery_failed": lambda store, fence: store.deliveries.record_failure(
+    "deliveries.record_failure": lambda store, fence: store.deliveries.record_failure(
         "job", fence, "mirror", claimed(store, fence), "it is away", failures=2
     ),
-    "forget_sink": lambda store, fence: (
+    "deliveries.forget": lambda store, fence: (
         claimed(store, fence),
         store.jobs.end_run("job", fence),
         store.deliveries.forget("mirror"),
     )[1:],
-    "fence_transactions": lambda store, _: store.transactions.fence("loader", 2),
-    "recover_transactions": lambda store, _: (
+    "transactions.fence": lambda store, _: store.transactions.fence("loader", 2),
+    "transactions.recover": lambda store, _: (
         begun(store),
         len(store.transactions.recover("loader", 2)),
     )[1:],
-    "begin_transaction": lambda store, _: begun(store),
-    "write_transaction": lambda store, _: (
+    "transactions.begin": lambda store, _: begun(store),
+    "transactions.write": lambda store, _: (
         begun(store),
         store.transactions.write("t", "loader", 1, TransactionChunk(id="1", table="x", rows=2, hash="ab")),
     ),
-    "prepare_transaction": lambda store, _: (begun(store), store.transactions.prepare("t", "loader", 1)),
-    "commit_transaction": lambda store, _: deciding(store),
-    "rollback_transaction": lambda store, _: store.transactions.rollback("t", "loader", 1),
-    "confirm_transaction": lambda store, _: (
+    "transactions.prepare": lambda store, _: (begun(store), store.transactions.prepare("t", "loader", 1)),
+    "transactions.commit": lambda store, _: deciding(store),
+    "transactions.rollback": lambda store, _: store.transactions.rollback("t", "loader", 1),
+    "transactions.confirm": lambda store, _: (
         deciding(store),
         store.transactions.confirm("t", "loader", 1),
     ),
-    "fail_transaction": lambda store, _: (
+    "transactions.fail": lambda store, _: (
         deciding(store),
         store.transactions.fail("t", "loader", 1, "away", 1, 3).failures,
     ),
-    "record_transaction_failure": lambda store, _: (
+    "transactions.record_failure": lambda store, _: (
         deciding(store),
         store.transactions.record_failure("t", "away", 1, 3, 100),
         None,
     )[2:],
-    "settle_transaction": lambda store, _: (
+    "transactions.settle": lambda store, _: (
         begun(store),
         store.transactions.settle("t", TransactionOperation.ROLLBACK),
     ),
-    "roll_back_expired_transactions": lambda store, _: (
+    "transactions.roll_back_expired": lambda store, _: (
         store.transactions.begin("t", "loader", 1, 0),
         store.transactions.roll_back_expired(),
         None,
     )[2:],
-    "forget_transactions": lambda store, _: (
+    "transactions.forget_ended": lambda store, _: (
         store.transactions.rollback("t", "loader", 1),
         store.transactions.forget_ended(2**52),
     )[1:],
-    "forget_transaction_chunks": lambda store, _: store.transactions.forget_chunks(0),
+    "transactions.forget_chunks": lambda store, _: store.transactions.forget_chunks(0),
 }
 """A way through each method that writes. What its repeat may leave behind is in `observations`."""

@@ -94,11 +94,11 @@ def test_every_method_is_judged() -> None:
 
 def test_the_role_read_may_ask_and_pin() -> None:
     allowed = {name for name, call in remote_calls().items() if call.for_readers}
-    assert READS | {"resolve", "renew_pin", "release_pin"} == allowed
+    assert READS | {"reads.resolve", "pins.renew", "pins.release"} == allowed
 
 
 @pytest.mark.parametrize(
-    ("method", "act"), [*WRITES.items(), ("record_version", repaired)], ids=[*WRITES, "repair"]
+    ("method", "act"), [*WRITES.items(), ("checkpoints.record_version", repaired)], ids=[*WRITES, "repair"]
 )
 def test_a_lost_answer_changes_nothing(
     serve: Callable[..., Service], method: str, act: Callable[[Store, Fence], object]
@@ -127,7 +127,7 @@ def post(service: Service, method: str, arguments: dict[str, Any], call_id: str)
 def test_delayed_request_cannot_arrive_after_its_repeat(serve: Callable[..., Service]) -> None:
     service = serve()
     service.store.jobs.start_run("shop", "job", TOPOLOGY)
-    calls = [post(service, "take_over", {"job": "job"}, call_id) for call_id in ("a", "a", "b", "a")]
+    calls = [post(service, "jobs.take_over", {"job": "job"}, call_id) for call_id in ("a", "a", "b", "a")]
     assert [call.json()["answer"] for call in calls] == [1, 1, 2, 1]
     assert service.store.jobs.newest_fence("job") == 2
 
@@ -146,9 +146,9 @@ def test_repeat_waits_for_the_running_call(
 
     monkeypatch.setattr(service.store.jobs, "take_over", take_over)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(post, service, "take_over", {"job": "job"}, "a")
+        first = pool.submit(post, service, "jobs.take_over", {"job": "job"}, "a")
         assert acted.wait(30)
-        second = pool.submit(post, service, "take_over", {"job": "job"}, "a")
+        second = pool.submit(post, service, "jobs.take_over", {"job": "job"}, "a")
         time.sleep(0.2)
         assert not second.done()
         go_on.set()
@@ -162,7 +162,7 @@ def test_errors_keep_their_type_and_are_not_retried(serve: Callable[..., Service
     with pytest.raises(MetaError, match="JOB_NOT_FOUND") as caught:
         remote.jobs.take_over("nobody")
     assert caught.value.hint == "`taut run` registers a pipeline's jobs."
-    assert service.requested.count("take_over") == 1
+    assert service.requested.count("jobs.take_over") == 1
 
 
 def test_busy_store_is_retried(serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +232,9 @@ def test_call_of_another_version_is_refused(serve: Callable[..., Service]) -> No
         ("of_tomorrow", {}),
         ("close", {}),
         ("_write", {}),
-        ("take_over", {}),
-        ("take_over", {"job": "job", "more": 1}),
-        ("take_over", {"job": 7}),
+        ("jobs.take_over", {}),
+        ("jobs.take_over", {"job": "job", "more": 1}),
+        ("jobs.take_over", {"job": 7}),
     ):
         answer = post(service, method, dict(arguments), method + str(arguments))
         assert answer.status_code == 422, method

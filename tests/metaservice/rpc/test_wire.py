@@ -20,9 +20,7 @@ from tautochrone.meta.wire import (
     encode_error,
     remote_calls,
 )
-from tautochrone.model.alignment import Alignment
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.jobs import BlockerKind, Claim, PublicationBlocker, RunProcess
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 
@@ -69,7 +67,13 @@ def test_all_arguments_and_results_cross_the_wire(hint: Any, data: st.DataObject
 
 
 def test_the_surface_is_the_whole_surface() -> None:
-    assert {"start_run", "take_over", "resolve", "rebuild", "incarnation"} <= remote_calls().keys()
+    assert {
+        "jobs.start_run",
+        "jobs.take_over",
+        "reads.resolve",
+        "recovery.rebuild",
+        "incarnation",
+    } <= remote_calls().keys()
     assert not {"open", "close"} & remote_calls().keys()
     # Only what has a name can cross by name.
     kinds = {p.kind for call in remote_calls().values() for p in call.signature.parameters.values()}
@@ -113,32 +117,8 @@ def test_number_keys_cross_and_dotted_names_do_not() -> None:
         encode(TableName("a", ("b",), "c.d"), TableName)
 
 
-def test_renamed_fields_and_arguments_keep_their_names_on_the_wire() -> None:
-    claim = Claim(process=RunProcess(run="new", host="here"), ended_run="old")
-    encoded = encode(claim, Claim)
-    assert encoded["gone"] == "old"
-    assert decode(encoded, Claim) == claim
-    assert encode(Alignment(roots={}, held_back={}), Alignment) == {"roots": {}, "held": {}}
-    blocker = PublicationBlocker(
-        job="one",
-        checkpoint=CheckpointNumber(1),
-        kind=BlockerKind.AWAY,
-        reason=Reason.of(ReasonCode.JOB_NOT_RUNNING, job="one", checkpoint=1),
-    )
-    encoded = encode(blocker, PublicationBlocker)
-    assert (encoded["what"], decode(encoded, PublicationBlocker)) == ("away", blocker)
-    assert remote_calls()["missing"].encode_arguments({"sources_as_of_ms": 5}) == {"after_ms": 5}
-    assert remote_calls()["aligned"].encode_arguments({"max_skew_ms": 5}) == {"bound_ms": 5}
-    heartbeat = remote_calls()["beat"]
-    arguments = {"observed_ms": 900, "observations": {TableName("a", ("b",), "c"): 800}}
-    on_wire = {"looked_ms": 900, "looks": {"a.b.c": 800}}
-    assert heartbeat.encode_arguments(arguments) == on_wire
-    required = {"job": "one", "fence": 1}
-    assert heartbeat.decode_arguments(required | on_wire) == required | arguments
-
-
 def test_unknown_fields_of_newer_versions_are_ignored() -> None:
-    hint = remote_calls()["checkpoint"].answer
+    hint = remote_calls()["checkpoints.get"].answer
     data = {"number": 1, "state": "open", "cut_at_ms": 2, "published_at_ms": None, "roots": {}}
     assert decode({**data, "of_the_future": 1}, hint) == decode(data, hint)
 

@@ -45,7 +45,7 @@ class BusyJob:
 class Checkpoints(Protocol):
     """Opening, filling, publishing and expiring checkpoints, and reading what they show."""
 
-    @writes(wire="open_checkpoint", wire_arguments={"observed_ms": "looked_ms", "observations": "looks"})
+    @writes
     def open(
         self,
         job: str,
@@ -91,11 +91,11 @@ class Checkpoints(Protocol):
                 `CHECKPOINT_HELD_BACK` (retryable): see `busy_jobs`, or a revision is not finished.
         """
 
-    @reads(wire="open_target")
+    @reads
     def next_for(self, job: str) -> Checkpoint | None:
         """The checkpoint that the job has to do next; None when it did its part of all."""
 
-    @writes(wire="take_target")
+    @writes
     def begin_next(self, job: str, fence: Fence) -> Checkpoint | None:
         """As `next_for`, and the job starts its part. It skips older checkpoints that it has not done.
 
@@ -103,14 +103,14 @@ class Checkpoints(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @reads(wire="held_back_by")
+    @reads
     def busy_jobs(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[BusyJob, ...]:
         """The jobs for which `job` has to wait before it may open a checkpoint, by name.
 
         A job is waited for until it does its part, its lease ends, or `patience_ms` milliseconds are over.
         """
 
-    @writes(wire="wait")
+    @writes
     def record_wait(self, job: str, fence: Fence, number: int, waits_for: str | None) -> None:
         """The job cannot go on with checkpoint `number` without tables of another job.
 
@@ -175,7 +175,7 @@ class Checkpoints(Protocol):
             MetaError: `DATASET_NOT_FOUND`, or `CHECKPOINT_NOT_WRITABLE`.
         """
 
-    @writes(wire_arguments={"passed_invariants": "held"})
+    @writes
     def publish(
         self,
         job: str,
@@ -238,11 +238,11 @@ class Checkpoints(Protocol):
             How many checkpoints were deleted.
         """
 
-    @reads(wire="standing")
+    @reads
     def unexpired(self, job: str) -> tuple[UnexpiredCheckpoint, ...]:
         """The published (and revoked) checkpoints of a job that are not expired, oldest first."""
 
-    @reads(wire="checkpoint")
+    @reads
     def get(self, number: int) -> Checkpoint:
         """One checkpoint, whatever its state.
 
@@ -250,7 +250,7 @@ class Checkpoints(Protocol):
             CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`.
         """
 
-    @reads(wire="checkpoints")
+    @reads
     def newest(self, limit: int = 20) -> tuple[Checkpoint, ...]:
         """The newest checkpoints in any state, newest first."""
 
@@ -285,12 +285,12 @@ class Checkpoints(Protocol):
     def cut_times(self, numbers: Iterable[int]) -> dict[int, int]:
         """When the cuts of checkpoints were taken, in epoch milliseconds, for those that are still known."""
 
-    @reads(wire="checkpoint_states")
+    @reads
     def states(
         self, above: int, besides: Iterable[int] = ()
     ) -> tuple[tuple[CheckpointNumber, CheckpointState], ...]:
         """The states of all checkpoints above a number, and of some others, by number."""
 
-    @reads(wire="last_number")
+    @reads
     def highest_used_number(self) -> int:
         """The highest number that this store gave or skipped; 0 for none."""

@@ -80,11 +80,11 @@ class Lineage:
 class Datasets(Protocol):
     """The datasets of all jobs: definition, lineage, status, and the files that they lack."""
 
-    @reads(wire="datasets")
+    @reads
     def entries(self, job: str | None = None) -> tuple[DatasetEntry, ...]:
         """The registered datasets that are not retired, of one job or of all."""
 
-    @reads(wire="status")
+    @reads
     def statuses(self) -> tuple[DatasetStatus, ...]:
         """Every dataset that isn't retired, by name."""
 
@@ -105,11 +105,11 @@ class Datasets(Protocol):
     def details(self, dataset: TableName) -> DatasetDetails | None:
         """The details that the dataset's job recorded; None before that, or for an unknown dataset."""
 
-    @reads(wire="described")
+    @reads
     def details_of_job(self, job: str) -> dict[TableName, DatasetDetails]:
         """The details of all datasets of a job."""
 
-    @writes(wire="note_skipped_files")
+    @writes
     def record_skipped_files(
         self, job: str, fence: Fence, dataset: TableName, flow: str, skipped: Iterable[SkippedFiles]
     ) -> None:
@@ -141,7 +141,7 @@ class Datasets(Protocol):
     def table_ids(self, job: str) -> dict[TableName, str]:
         """By table of the job its id in the lake, which tells it from another table of the same name."""
 
-    @writes(wire="identify")
+    @writes
     def record_table_ids(self, job: str, fence: Fence, tables: Mapping[TableName, str]) -> None:
         """Replace the recorded ids of the job's tables. Repeatable.
 

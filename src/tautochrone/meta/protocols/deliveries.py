@@ -20,7 +20,7 @@ __all__ = ["Deliveries"]
 class Deliveries(Protocol):
     """The sinks of a store and how far each has come. A write names the job that delivers."""
 
-    @writes(wire="claim_sink")
+    @writes
     def claim(self, job: str, fence: Fence, declaration: SinkDeclaration, at_least: Fence) -> Fence:
         """Become the only owner of the deliveries to a sink.
 
@@ -37,7 +37,7 @@ class Deliveries(Protocol):
                 name.
         """
 
-    @writes(wire="retire_sinks")
+    @writes
     def retire_others(self, job: str, fence: Fence, kept: Iterable[str]) -> None:
         """Sinks of the job that are not in `kept` no longer keep versions from retention. Repeatable.
 
@@ -45,7 +45,7 @@ class Deliveries(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @writes(wire="intend_delivery")
+    @writes
     def record_intent(self, job: str, fence: Fence, intent: Intent) -> None:
         """Record what a transaction will do, before the sink is called; and again, with its chunks, when
         it is prepared.
@@ -62,7 +62,7 @@ class Deliveries(Protocol):
             FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
         """
 
-    @writes(wire="delivered")
+    @writes
     def record_delivered(
         self, job: str, fence: Fence, sink: str, sink_fence: Fence, published: Published
     ) -> None:
@@ -91,7 +91,7 @@ class Deliveries(Protocol):
             versions: of the tables that they read, at the checkpoint.
         """
 
-    @writes(wire="delivery_failed")
+    @writes
     def record_failure(
         self,
         job: str,
@@ -116,7 +116,7 @@ class Deliveries(Protocol):
             FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
         """
 
-    @writes(wire="forget_sink")
+    @writes
     def forget(self, sink: str) -> None:
         """Delete everything recorded of a sink, for an operator. The next delivery starts anew. Repeatable.
 

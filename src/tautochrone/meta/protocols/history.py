@@ -57,7 +57,7 @@ class CheckpointLine:
 class History(Protocol):
     """Refreshes that took place, and how long they took."""
 
-    @reads(wire="history")
+    @reads
     def refreshes(self, dataset: TableName, limit: int = 50) -> tuple[RefreshRecord, ...]:
         """The newest `limit` refreshes and failures of a dataset, newest first, without mode `no_data`."""
 
@@ -73,7 +73,7 @@ class History(Protocol):
     def refreshes_after(self, last: int, limit: int) -> tuple[tuple[int, RefreshRecord], ...]:
         """At most `limit` rows of the history after the id `last`, oldest first, each with its id."""
 
-    @reads(wire="newest_refresh")
+    @reads
     def newest_refresh_id(self) -> int:
         """The id of the newest row of the history; 0 for none."""
 

@@ -25,10 +25,10 @@ class InvariantCheck:
 class Invariants(Protocol):
     """The invariants that jobs check, and the last check of each job."""
 
-    @reads(wire="invariants")
+    @reads
     def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
         """The invariants that one job checks, or all jobs, by name."""
 
-    @reads(wire="held")
+    @reads
     def last_check(self, job: str) -> InvariantCheck | None:
         """The newest check of the job; None before the first one."""

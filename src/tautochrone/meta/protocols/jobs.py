@@ -93,7 +93,7 @@ class Jobs(Protocol):
             MetaError: `JOB_RUNNING`, another run has the job and `claim` may not end it; nothing was changed.
         """
 
-    @writes(wire="beat", wire_arguments={"observed_ms": "looked_ms", "observations": "looks"})
+    @writes
     def heartbeat(
         self,
         job: str,
@@ -126,7 +126,7 @@ class Jobs(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @reads(wire="fence")
+    @reads
     def newest_fence(self, job: str) -> Fence:
         """The newest fence of the job; 0 before the first takeover."""
 
@@ -142,11 +142,11 @@ class Jobs(Protocol):
     def owner_process(self, job: str) -> RunProcess | None:
         """The process that took the job over last; None for an unknown job, or when it did not say."""
 
-    @reads(wire="job_entries")
+    @reads
     def entries(self) -> tuple[JobEntry, ...]:
         """All jobs, with the tables that they read and write, by name."""
 
-    @reads(wire="job_states")
+    @reads
     def states(self) -> tuple[JobStatus, ...]:
         """The status of every job, by name."""
 

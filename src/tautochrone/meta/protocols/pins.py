@@ -15,7 +15,7 @@ __all__ = ["Pins"]
 class Pins(Protocol):
     """Leases of readers on versions, and which versions must stay readable."""
 
-    @writes(for_readers=True, wire="renew_pin")
+    @writes(for_readers=True)
     def renew(
         self, pin: str, lease_ms: int, *, if_within_ms: int | None = None, principal: str | None = None
     ) -> None:
@@ -33,7 +33,7 @@ class Pins(Protocol):
                 `CHECKPOINT_REVOKED`: its versions stay until the lease ends, but they are wrong.
         """
 
-    @writes(for_readers=True, wire="release_pin")
+    @writes(for_readers=True)
     def release(self, pin: str, *, principal: str | None = None) -> None:
         """End a lease. Unknown and expired pins are no error.
 
@@ -45,7 +45,7 @@ class Pins(Protocol):
             AccessError: `PIN_NOT_YOURS`.
         """
 
-    @reads(wire="pins")
+    @reads
     def live(self) -> tuple[Pin, ...]:
         """The pins whose lease has not ended, by the end of their leases."""
 

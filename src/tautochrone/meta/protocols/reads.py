@@ -60,7 +60,7 @@ class Reads(Protocol):
             QueryError: `TOKEN_NEEDS_CHECKPOINT`: a weak read has none that could be late. `TOO_MANY_PINS`.
         """
 
-    @reads(wire="why_absent")
+    @reads
     def missing_reason(self, table: TableName, number: int | None = None) -> str:
         """Why a known dataset has no version (at checkpoint `number`), as the second half of a sentence."""
 
@@ -80,7 +80,7 @@ class Reads(Protocol):
     def knows(self, table: TableName) -> bool:
         """Whether a job of this store writes the table, or reads it as an external table."""
 
-    @reads(wire="missing", wire_arguments={"sources_as_of_ms": "after_ms"})
+    @reads
     def publication_blockers(
         self, job: str, sources_as_of_ms: int | None = None
     ) -> tuple[PublicationBlocker, ...]:

@@ -35,15 +35,15 @@ class Revisions(Protocol):
                 the plan does not know.
         """
 
-    @writes(wire="complete_revision")
+    @writes
     def complete(self, revision: str) -> None:
         """Record that all tables are taken back. Repeatable."""
 
-    @writes(wire="confirm_revision")
+    @writes
     def confirm(self, revision: str) -> None:
         """Record that the revision's tags in the lake are deleted. Repeatable."""
 
-    @reads(wire="revision")
+    @reads
     def get(self, revision: str) -> Revision:
         """One revision.
 
@@ -51,11 +51,11 @@ class Revisions(Protocol):
             MetaError: `REVISION_NOT_FOUND`.
         """
 
-    @reads(wire="revisions")
+    @reads
     def find(self, states: Collection[RevisionState] = ()) -> tuple[Revision, ...]:
         """The revisions in one of these states (or all), oldest first."""
 
-    @reads(wire="pending_revisions")
+    @reads
     def pending(self, job: str) -> tuple[Revision, ...]:
         """Decided and unfinished revisions that change a table of the job."""
 

@@ -39,11 +39,11 @@ class Roots(Protocol):
     def reported(self, job: str) -> dict[TableName, Version]:
         """The newest reported version of each table of the job."""
 
-    @reads(wire="reports")
+    @reads
     def report_times(self) -> tuple[ReportTime, ...]:
         """The time of the newest report of each table, by table."""
 
-    @writes(wire="observe")
+    @writes
     def observe_external_table(
         self, job: str, fence: Fence, table: TableName, before: Version | None, now: Version
     ) -> Version:
@@ -59,11 +59,11 @@ class Roots(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @reads(wire="observed")
+    @reads
     def external_versions(self) -> dict[TableName, Version]:
         """The last observed version of each external table."""
 
-    @reads(wire="foreign")
+    @reads
     def tables_of_other_jobs(self, job: str) -> dict[TableName, str]:
         """The datasets that other jobs write, with the job of each."""
 
@@ -71,7 +71,7 @@ class Roots(Protocol):
     def shared_clocks(self, job: str) -> frozenset[TableName]:
         """The clocks that are read by jobs which share checkpoints with `job`."""
 
-    @writes(wire="tell_times")
+    @writes
     def report_source_times(
         self, job: str, fence: Fence, times: Mapping[TableName, tuple[SourceTime, ...]]
     ) -> None:
@@ -85,7 +85,7 @@ class Roots(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @reads(wire="aligned", wire_arguments={"max_skew_ms": "bound_ms"})
+    @reads
     def aligned_cut(self, job: str, roots: Mapping[TableName, Version], max_skew_ms: int) -> Alignment:
         """What a cut would take now, of the roots given and of all that the topology of `job` reports.
 

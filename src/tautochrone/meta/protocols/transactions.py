@@ -30,11 +30,11 @@ class Transactions(Protocol):
     - `MetaError` `TRANSACTION_DIFFERS`: it was begun by another owner, or in another way.
     """
 
-    @writes(wire="fence_transactions")
+    @writes
     def fence(self, owner: str, fence: int) -> None:
         """Refuse every lower fence of this owner from now on. Repeatable."""
 
-    @writes(wire="recover_transactions")
+    @writes
     def recover(self, owner: str, fence: int) -> tuple[CoordinatedTransaction, ...]:
         """What a new run calls first: refuse older runs, and roll back what they had not prepared.
 
@@ -43,7 +43,7 @@ class Transactions(Protocol):
             decisions out.
         """
 
-    @writes(wire="begin_transaction")
+    @writes
     def begin(
         self, transaction: str, owner: str, fence: int, timeout_ms: int, participant: str = CLIENT
     ) -> TransactionState:
@@ -53,7 +53,7 @@ class Transactions(Protocol):
         the whole time-out. A repeat by the same run changes nothing.
         """
 
-    @writes(wire="write_transaction")
+    @writes
     def write(self, transaction: str, owner: str, fence: int, chunk: TransactionChunk) -> TransactionState:
         """Register a chunk. Registering the same chunk again changes nothing.
 
@@ -61,7 +61,7 @@ class Transactions(Protocol):
             MetaError: `TRANSACTION_CHUNK_DIFFERS`, the id of the chunk has another content.
         """
 
-    @writes(wire="prepare_transaction")
+    @writes
     def prepare(
         self, transaction: str, owner: str, fence: int, chunks: int | None = None
     ) -> TransactionState:
@@ -74,22 +74,22 @@ class Transactions(Protocol):
             MetaError: `TRANSACTION_CHUNKS_CHANGED`, meanwhile there are more.
         """
 
-    @writes(wire="commit_transaction")
+    @writes
     def commit(self, transaction: str, owner: str, fence: int, chunks: int | None = None) -> TransactionState:
         """Decide that it is committed. `COMMITTING` means that the participant has to do it.
 
         `chunks` as in `prepare`; it counts when the transaction was not prepared.
         """
 
-    @writes(wire="rollback_transaction")
+    @writes
     def rollback(self, transaction: str, owner: str, fence: int) -> TransactionState:
         """Decide that it is rolled back. An unknown id cannot be begun afterwards."""
 
-    @writes(wire="confirm_transaction")
+    @writes
     def confirm(self, transaction: str, owner: str, fence: int) -> TransactionState:
         """The participant carried the decision out."""
 
-    @writes(wire="fail_transaction")
+    @writes
     def fail(
         self, transaction: str, owner: str, fence: int, error: str, attempt: int, max_failures: int
     ) -> CoordinatedTransaction:
@@ -100,14 +100,14 @@ class Transactions(Protocol):
             max_failures: with this many failures the transaction needs attention.
         """
 
-    @writes(wire="record_transaction_failure")
+    @writes
     def record_failure(
         self, transaction: str, error: str, attempt: int, max_failures: int, retry_ms: int
     ) -> CoordinatedTransaction | None:
         """As `fail`, by the coordinator, which tries again after `retry_ms`. None when nothing is decided
         that is not carried out."""
 
-    @writes(wire="settle_transaction")
+    @writes
     def settle(self, transaction: str, operation: TransactionOperation) -> TransactionState:
         """Commit, roll back or confirm for an operator or the coordinator, without a fence.
 
@@ -118,37 +118,37 @@ class Transactions(Protocol):
             MetaError: `TRANSACTION_NOT_FOUND`, `TRANSACTION_STATE`.
         """
 
-    @writes(wire="roll_back_expired_transactions")
+    @writes
     def roll_back_expired(self) -> tuple[str, ...]:
         """Decide to roll back what was not prepared within its time-out; answers the ids."""
 
-    @writes(wire="forget_transaction_chunks")
+    @writes
     def forget_chunks(self, ended_before_ms: int) -> None:
         """Drop the chunks of transactions that ended before this time. Their ids stay used."""
 
-    @writes(wire="forget_transactions")
+    @writes
     def forget_ended(self, ended_before_ms: int) -> None:
         """Drop transactions that ended before this time. Their ids stay used up: of each owner and series of
         ids (`model.transaction_ids`) the highest position is remembered, and every operation on an unknown id
         that is not above it raises `MetaError` `TRANSACTION_ID_FORGOTTEN`."""
 
-    @reads(wire="transaction_forgotten")
+    @reads
     def is_forgotten(self, transaction: str) -> bool:
         """Whether an id that is not kept may have been used by some owner."""
 
-    @reads(wire="transaction_serial")
+    @reads
     def serial(self, owner: str) -> int:
         """How many changes of this program's transactions the store has seen. It never goes down."""
 
-    @reads(wire="transaction")
+    @reads
     def get(self, transaction: str) -> CoordinatedTransaction | None:
         """The transaction; None for an id that was never used."""
 
-    @reads(wire="transaction_chunks")
+    @reads
     def chunks(self, transaction: str) -> tuple[TransactionChunk, ...]:
         """The registered chunks, by their ids."""
 
-    @reads(wire="transactions")
+    @reads
     def find(
         self,
         owner: str | None = None,
@@ -166,10 +166,10 @@ class Transactions(Protocol):
             attention: only those that need attention.
         """
 
-    @reads(wire="ended_transactions")
+    @reads
     def ended(self, participant: str, since_ms: int) -> tuple[CoordinatedTransaction, ...]:
         """A participant's transactions that ended since this time and are kept, by their ids."""
 
-    @reads(wire="due_transactions")
+    @reads
     def due(self) -> tuple[CoordinatedTransaction, ...]:
         """Decided transactions that were not carried out by now, without those that need attention."""

@@ -85,15 +85,15 @@ def _set_principal(call: Call, arguments: dict[str, Any], caller: Caller) -> Non
     Raises:
         QueryError: `LEASE_INVALID`, `NAME_INVALID`.
     """
-    if call.wire == "resolve":
+    if call.wire == "reads.resolve":
         caller.require_lease(arguments.get("lease_ms", DEFAULT_LEASE_MS), least=0)
         if "owner" in arguments:
             checked_owner(arguments["owner"])
         arguments["principal"] = caller.identity
-    elif call.wire == "renew_pin":
+    elif call.wire == "pins.renew":
         caller.require_lease(arguments["lease_ms"])
         arguments["principal"] = caller.pin_principal
-    elif call.wire == "release_pin":
+    elif call.wire == "pins.release":
         arguments["principal"] = caller.pin_principal
 
 
