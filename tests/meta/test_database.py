@@ -45,6 +45,14 @@ def test_a_store_from_the_future_is_refused(database: Backing) -> None:
         database.open()
 
 
+@pytest.mark.parametrize("revision", ["0001", "0020"])
+def test_a_store_of_before_the_first_release_is_refused(database: Backing, revision: str) -> None:
+    database.open().close()
+    database.execute(f"UPDATE alembic_version SET version_num = '{revision}'")
+    with pytest.raises(MetaError, match="META_STORE_UNRELEASED"):
+        database.open()
+
+
 def test_a_store_in_memory_is_refused() -> None:
     with pytest.raises(MetaError, match="META_STORE_NOT_DURABLE"):
         MetaStore.open("sqlite://")

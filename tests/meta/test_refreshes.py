@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tautochrone.meta import Database, DatasetEntry, Store
+from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -32,29 +32,6 @@ def run(store: Store, fence: Fence, *, version: str | None) -> int:
         store.checkpoints.record_version("job", fence, number, VIEW, Version(version), FULL)
     store.checkpoints.publish("job", fence, number, 2)
     return number
-
-
-def test_migration_keeps_history(database: Backing) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "tautochrone.meta.database:migrations")
-    config.set_main_option("path_separator", "os")
-    opened = Database(database.url)
-    with opened.write() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-    opened.close()
-    database.execute(
-        "INSERT INTO refreshes (checkpoint, dataset, version, mode, reason, rows_inserted, rows_deleted,"
-        f" duration_ms, nodes, finished_at_ms) VALUES (1, '{VIEW}', 'x', 'diff', 'join', 2, 1, 70, '[]', 9)"
-    )
-    with database.open() as store:
-        (record,) = store.history.refreshes(VIEW)
-    assert record.refresh == Refresh(
-        mode=RefreshMode.DIFF, reason=unclassified("join"), rows_inserted=2, rows_deleted=1, duration_ms=70
-    )
 
 
 def test_estimate_and_actual_are_kept(store: Store) -> None:

@@ -151,7 +151,6 @@ def test_catalog_from_spark_settings(tmp_path: Path) -> None:
         ("[run]\nparallelism = true", "run.parallelism cannot be 'True'", "a whole number from 1 on", 2),
         ('[run]\nparallelism = "4"', "run.parallelism cannot be '4'", "a whole number from 1 on", 2),
         ("[external_tables]\ntag = 1", "external_tables.tag cannot be '1'", "true or false", 2),
-        ("[outsiders]\ntag = 1", "external_tables.tag cannot be '1'", "true or false", 2),
         ('[transactions]\nkeep_ids = "23h"', "keep_ids cannot be '23h'", "a duration of at least 24h", 2),
         ('[run]\ninterval = "soon"', "run.interval cannot be 'soon'", "500ms, 5s, 2m", 2),
         ('[flows.x]\nmax_bytes_per_trigger = "0MB"', "cannot be '0MB'", "a size from one byte on", 2),
@@ -215,21 +214,6 @@ def test_one_way_to_limit_files(tmp_path: Path) -> None:
     assert (error.error_class, error.location) == ("INVALID_SETTING", "tautochrone.toml:2")
 
 
-def test_former_names_of_external_tables_are_accepted(tmp_path: Path) -> None:
-    assert not loaded(tmp_path, "[outsiders]\ntag = false").tag_external_tables
-    assert loaded(tmp_path, TAUTOCHRONE_OUTSIDERS_TAGS_KEPT="7").external_table_tags_kept == 7
-    both = {"TAUTOCHRONE_EXTERNAL_TABLES_TAGS_KEPT": "3", "TAUTOCHRONE_OUTSIDERS_TAGS_KEPT": "7"}
-    assert loaded(tmp_path, **both).external_table_tags_kept == 3
-    assert (
-        loaded(tmp_path, flags=[Given(flag="--set", key="outsiders.tag", text="false")]).tag_external_tables
-        is False
-    )
-    assert shown(tmp_path, "[outsiders]\ntag = false")["external_tables.tag"] == (
-        "false",
-        "tautochrone.toml:2",
-    )
-
-
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     spec = spec_in(tmp_path)
     (tmp_path / "tautochrone.toml").write_bytes(b'[run]\njob = "\xff"\n')
@@ -248,7 +232,6 @@ ACCEPTED: tuple[dict[str, Any], ...] = (
     {"flows": {"db.x": {"max_files_per_trigger": 1, "max_offsets_per_trigger": 7}}},
     {"flows": {"db.x": {"max_bytes_per_trigger": "1 MB"}}},
     {"external_tables": {"tag": False, "tags_kept": 3}},
-    {"outsiders": {"tag": False, "tags_kept": 3}},
 )
 REFUSED: tuple[dict[str, Any], ...] = (
     {"rum": {}},

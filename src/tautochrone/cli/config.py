@@ -26,17 +26,11 @@ def _schema() -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     from tautochrone.app.locate import settings_in_force
-    from tautochrone.project.setting_declarations import declared
 
     values = settings_in_force(options_of(arguments))
     if arguments.json:
         for value in values:
-            line = {"setting": value.key, "value": value.text, "origin": value.origin}
-            json_line(line)
-            setting = declared(value.path)
-            if setting is not None and setting[0].former_key is not None:
-                # Scripts may look for the former name.
-                json_line({**line, "setting": setting[0].former_key})
+            json_line({"setting": value.key, "value": value.text, "origin": value.origin})
         return 0
     columns = ("setting", "value", "origin") if arguments.origin else ("setting", "value")
     table(columns, [(value.key, value.text, value.origin)[: len(columns)] for value in values])

@@ -61,8 +61,6 @@ class Setting:
         variable: of the environment.
         flag: of the command line, besides `--set`.
         by_reference: may be a secret: `{ env = "NAME" }` or `{ file = "path" }`.
-        former_key: an older key that is still accepted.
-        former_variable: an older variable that is still accepted; `variable` wins.
     """
 
     key: str
@@ -73,8 +71,6 @@ class Setting:
     variable: str | None = None
     flag: str | None = None
     by_reference: bool = False
-    former_key: str | None = None
-    former_variable: str | None = None
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -271,8 +267,6 @@ SETTINGS = (
         meaning="tag the version of each external table that a checkpoint names, so that the table's own "
         "maintenance does not expire it",
         variable="TAUTOCHRONE_EXTERNAL_TABLES_TAG",
-        former_key="outsiders.tag",
-        former_variable="TAUTOCHRONE_OUTSIDERS_TAG",
     ),
     Setting(
         key="external_tables.tags_kept",
@@ -280,8 +274,6 @@ SETTINGS = (
         default=10,
         meaning="how many such tags each external table keeps",
         variable="TAUTOCHRONE_EXTERNAL_TABLES_TAGS_KEPT",
-        former_key="outsiders.tags_kept",
-        former_variable="TAUTOCHRONE_OUTSIDERS_TAGS_KEPT",
     ),
     Setting(
         key="maintenance.enabled",
@@ -426,10 +418,6 @@ SETTINGS = (
     ),
 )
 
-_FORMER_PATHS = {
-    tuple(setting.former_key.split(".")): setting.path for setting in SETTINGS if setting.former_key
-}
-
 LIMITS = {
     "max_offsets_per_trigger": "maxOffsetsPerTrigger",
     "max_files_per_trigger": "maxFilesPerTrigger",
@@ -450,8 +438,7 @@ OTHER_VARIABLES = {
 
 def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
     """The setting of a concrete path, and the path with one part for each part of the setting's:
-    the dots in a property's name belong to the last star. A former key gives the current path."""
-    path = _FORMER_PATHS.get(path, path)
+    the dots in a property's name belong to the last star."""
     for setting in SETTINGS:
         pattern = setting.path
         normalized = path
@@ -464,8 +451,7 @@ def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
 
 def is_table(path: tuple[str, ...]) -> bool:
     """Whether settings may be below this path."""
-    patterns = [*(setting.path for setting in SETTINGS), *_FORMER_PATHS]
-    return any(len(path) < len(pattern) and _fits(pattern, path) for pattern in patterns)
+    return any(len(path) < len(setting.path) and _fits(setting.path, path) for setting in SETTINGS)
 
 
 def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:

@@ -111,8 +111,7 @@ def collect(
     for keys, value, origin in _from_file(Path(spec.root), variables):
         setting, path = _declared(keys, origin)
         values[path] = _value(setting, path, value, origin)
-    # The current variable is applied after a former one, so that it wins.
-    for name, setting in sorted(_variables(variables), key=lambda item: item[0] == item[1].variable):
+    for name, setting in _variables(variables):
         values[setting.path] = _from_text(setting, setting.path, variables[name], name)
     for flag in flags:
         setting, path = _declared(flag.path or _path(flag.key) or (flag.key,), flag.flag)
@@ -185,12 +184,11 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
     guesses = {"_".join(setting.path).upper(): name for name, setting in current.items()}
     guesses |= {setting.path[-1].upper(): name for name, setting in current.items()}
     guesses |= {name.removeprefix(PREFIX): name for name in current}
-    known = current | {setting.former_variable: setting for setting in SETTINGS if setting.former_variable}
     for name in environment:
-        if name in known:
+        if name in current:
             # Shells and CI use an empty variable for "not set".
             if environment[name]:
-                yield name, known[name]
+                yield name, current[name]
         elif name.startswith(PREFIX) and name not in OTHER_VARIABLES:
             # Other names are ignored: clusters put variables for a service called tautochrone into every
             # container (TAUTOCHRONE_SERVICE_HOST). A near miss is a mistake.

@@ -28,10 +28,6 @@ def json_schema() -> dict[str, Any]:
         for part in setting.path[:-1]:
             table = _child(table, part)
         _put(table, setting.path[-1], _value(setting))
-        if setting.former_key is not None:
-            section, name = setting.former_key.split(".")
-            former = _value(setting) | {"description": f"former name of {setting.key}", "deprecated": True}
-            _put(_child(root, section), name, former)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": FILE_NAME,

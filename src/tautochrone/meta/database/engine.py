@@ -18,12 +18,15 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, m
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
 from tautochrone.errors import MetaError
+from tautochrone.meta.database.tables import metadata
 
 __all__ = ["HEAD", "Database", "parsed_url"]
 
-HEAD = "0020"
+HEAD = "r0001"
 """The newest migration. It is compared first, so that an up-to-date store never imports alembic."""
 
+_UNRELEASED = frozenset(f"{number:04}" for number in range(1, 21))
+"""Migrations of before the first release."""
 _BUSY_TIMEOUT_MS = 30_000
 _WRITERS_LOCK = 7_461_757_463
 _BUSY_STATES = ("40001", "40P01", "55P03")
@@ -93,14 +96,21 @@ class Database:
                 yield connection
 
     def migrate(self) -> None:
-        """Create the schema or bring it to `HEAD`. Several processes may call it at once."""
+        """Create the schema or bring it to `HEAD`. Several processes may call it at once.
+
+        Raises:
+            MetaError: `META_STORE_UNRELEASED`; `META_STORE_TOO_NEW`; `META_STORE_FAILED`, `META_STORE_BUSY`.
+        """
         with self.read() as connection:
             revision = _revision(connection)
         if revision == HEAD:
             return
         with self.write() as connection:
-            if _revision(connection) != HEAD:
-                _upgrade(connection)
+            revision = _revision(connection)
+            if revision is None:
+                _create(connection)
+            elif revision != HEAD:
+                _upgrade(connection, revision)
 
     def revision(self) -> str | None:
         """The newest migration that the store has had; None for an empty one. Changes nothing.
@@ -201,8 +211,23 @@ def _revision(connection: Connection) -> str | None:
     return revision
 
 
-def _upgrade(connection: Connection) -> None:
-    # Imported here because it takes half a second, which only new and old stores need.
+def _create(connection: Connection) -> None:
+    metadata.create_all(connection)
+    connection.exec_driver_sql(
+        "CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) PRIMARY KEY)"
+    )
+    connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+def _upgrade(connection: Connection, revision: str) -> None:
+    if revision in _UNRELEASED:
+        raise MetaError(
+            "META_STORE_UNRELEASED",
+            "The store was written before the first release of Tautochrone, from which on stores are kept",
+            hint="start with a new store: move the file away, or give another database; taut run rebuilds "
+            "from the lake what is published",
+        )
+    # Imported here because it takes half a second, which only stores of older releases need.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError

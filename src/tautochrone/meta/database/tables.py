@@ -1,7 +1,7 @@
 """The MetaService's schema as SQLAlchemy tables. Nothing here may know how they are used.
 
-Table names are stored as `catalog.namespace.table`, times as epoch milliseconds. A change of this
-file needs a migration beside it; a test compares the two.
+Table names are stored as `catalog.namespace.table`, times as epoch milliseconds. From the
+first release on a change of this file needs a migration beside it, for stores of older releases.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ jobs = Table(
     Column("lease_until_ms", BigInteger),
     Column("heartbeat_ms", BigInteger),
     Column("started_ms", BigInteger),
-    Column("looked_ms", BigInteger),
-    Column("looks", JSON),
+    Column("observed_ms", BigInteger),
+    Column("observations", JSON),
     Column("process", JSON),
     Column("lake", Text),
     Column("lake_fence", BigInteger),
 )
-"""`process` has the fields of `RunProcess` for its owner. `looked_ms` is when its owner last observed that
-its sources have nothing new. `looks` has by table with a source the time of the last source observation:
-all that the source held then is in the reported version (`meta.queries.source_observations`). `lake` is the
-address of the lake that has the job's tables (`meta.queries.table_owners`). `lake_fence` is the highest
-fence of the job in the lake's commit metadata when the store was last reconciled
+"""`process` has the fields of `RunProcess` for its owner. `observed_ms` is when its owner last observed that
+its sources have nothing new. `observations` has by table with a source the time of the last source
+observation: all that the source held then is in the reported version (`meta.queries.source_observations`).
+`lake` is the address of the lake that has the job's tables (`meta.queries.table_owners`). `lake_fence` is the
+highest fence of the job in the lake's commit metadata when the store was last reconciled
 (`meta.queries.reconcile`)."""
 
 datasets = Table(
@@ -169,11 +169,11 @@ checkpoints = Table(
     Column("cut_at_ms", BigInteger, nullable=False),
     Column("published_at_ms", BigInteger),
     Column("opened_ms", BigInteger),
-    Column("looks", JSON),
+    Column("observations", JSON),
     Index("checkpoints_by_state", "state", "number"),
 )
-"""`job` opened it. `cut_at_ms` is by that job's clock, `opened_ms` by the store's. `looks` are the source
-observations of its roots."""
+"""`job` opened it. `cut_at_ms` is by that job's clock, `opened_ms` by the store's. `observations` are
+those of its roots."""
 
 checkpoint_jobs = Table(
     "checkpoint_jobs",
@@ -185,11 +185,11 @@ checkpoint_jobs = Table(
     Column("finished_ms", BigInteger),
     Column("cpu_ms", BigInteger),
     Column("waits_for", String(255)),
-    Column("held", JSON(none_as_null=True)),
+    Column("passed_invariants", JSON(none_as_null=True)),
     Index("checkpoint_jobs_by_job", "job", "state", "checkpoint"),
 )
 """What each job of the topology did for a checkpoint; `state` is a `model.jobs.Part`, `waits_for` the job
-whose tables it needs to go on. `held` has by name the definitions of the invariants that held."""
+whose tables it needs to go on. `passed_invariants` has by name their definitions."""
 
 versions = Table(
     "versions",

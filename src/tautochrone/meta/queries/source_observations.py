@@ -38,7 +38,7 @@ def reset_observations(connection: Connection, job: str, ingests: Iterable[str] 
         ingests: the tables of the job that have a source outside; None: those that had observations before.
     """
     names = _observations_of_job(connection, job) if ingests is None else ingests
-    connection.execute(update(t.jobs).where(_J.name == job).values(looks=dict.fromkeys(names, 0)))
+    connection.execute(update(t.jobs).where(_J.name == job).values(observations=dict.fromkeys(names, 0)))
 
 
 def record_observations(
@@ -48,13 +48,15 @@ def record_observations(
     connection.execute(
         update(t.jobs)
         .where(_J.name == job)
-        .values(looks=_latest_of(_observations_of_job(connection, job), observations))
+        .values(observations=_latest_of(_observations_of_job(connection, job), observations))
     )
     if number is not None:
         is_checkpoint = _C.number == number
-        known = connection.execute(select(_C.looks).where(is_checkpoint).with_for_update()).scalar() or {}
+        known = (
+            connection.execute(select(_C.observations).where(is_checkpoint).with_for_update()).scalar() or {}
+        )
         connection.execute(
-            update(t.checkpoints).where(is_checkpoint).values(looks=_latest_of(known, observations))
+            update(t.checkpoints).where(is_checkpoint).values(observations=_latest_of(known, observations))
         )
 
 
@@ -73,10 +75,10 @@ def observations_of_cut(
             observations of the job that writes the table; for external tables those of every job.
     """
     kept = {name: at_ms for name, at_ms in observations.items() if name in own}
-    for row in connection.execute(select(_J.name, _J.looks)):
+    for row in connection.execute(select(_J.name, _J.observations)):
         observed = {
             name: at_ms
-            for name, at_ms in (row.looks or {}).items()
+            for name, at_ms in (row.observations or {}).items()
             if name in cut and name not in own and topology.owner.get(name, row.name) == row.name
         }
         kept = _latest_of(kept, observed)
@@ -114,9 +116,11 @@ def unobserved_roots(
     the jobs that observe it."""
     topology = read_topology(connection)
     parts = _last_parts(connection, number)
-    observed = select(_C.number, _C.looks).where(_C.number.in_({*parts.values()}))
-    observations = {row.number: row.looks or {} for row in connection.execute(observed)}
-    ingesting = {name for row in connection.execute(select(_J.looks)) for name in row.looks or ()}
+    observed = select(_C.number, _C.observations).where(_C.number.in_({*parts.values()}))
+    observations = {row.number: row.observations or {} for row in connection.execute(observed)}
+    ingesting = {
+        name for row in connection.execute(select(_J.observations)) for name in row.observations or ()
+    }
     for name in sorted(_with_upstream(topology, tables)):
         is_source = name in topology.roots or name in ingesting or name not in topology.owner
         observers = [topology.owner[name]] if name in topology.owner else sorted(_readers(topology, name))
@@ -135,7 +139,7 @@ def _last_parts(connection: Connection, number: int) -> dict[str, int]:
 
 
 def _observations_of_job(connection: Connection, job: str) -> dict[str, int]:
-    return connection.execute(select(_J.looks).where(_J.name == job)).scalar() or {}
+    return connection.execute(select(_J.observations).where(_J.name == job)).scalar() or {}
 
 
 def _latest_of(known: Mapping[str, int], observed: Mapping[str, int]) -> dict[str, int]:

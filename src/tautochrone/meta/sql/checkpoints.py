@@ -125,7 +125,7 @@ class SqlCheckpoints(Repository):
                     cut_at_ms=cut_at_ms,
                     opened_ms=now if observed_ms is None else observed_ms,
                     # An older version of a root need not have all that its source held when it was observed.
-                    looks=observations_of_cut(
+                    observations=observations_of_cut(
                         connection,
                         observed_at_ms,
                         own.keys() - held_back,
@@ -288,7 +288,7 @@ class SqlCheckpoints(Repository):
                     finished_ms=self._clock(),
                     cpu_ms=cpu_ms,
                     waits_for=None,
-                    held=passed_invariants,
+                    passed_invariants=passed_invariants,
                 )
             )
             close_if_finished(connection, number, at_ms)

@@ -36,14 +36,19 @@ class SqlInvariants(Repository):
 
     def last_check(self, job: str) -> InvariantCheck | None:
         query = (
-            select(_P.checkpoint, _P.held)
+            select(_P.checkpoint, _P.passed_invariants)
             .join(t.checkpoints, _C.number == _P.checkpoint)
             .where(
-                _P.job == job, _P.state == Part.DONE.value, _P.held.is_not(None), _C.state.in_(VISIBLE_STATES)
+                _P.job == job,
+                _P.state == Part.DONE.value,
+                _P.passed_invariants.is_not(None),
+                _C.state.in_(VISIBLE_STATES),
             )
         )
         with self._read() as connection:
             row = connection.execute(query.order_by(_P.checkpoint.desc()).limit(1)).first()
             if row is None:
                 return None
-            return InvariantCheck(checkpoint=CheckpointNumber(row.checkpoint), definitions=row.held)
+            return InvariantCheck(
+                checkpoint=CheckpointNumber(row.checkpoint), definitions=row.passed_invariants
+            )

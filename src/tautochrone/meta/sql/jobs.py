@@ -138,7 +138,7 @@ class SqlJobs(Repository):
             now = self._clock()
             values = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
             if observed_ms is not None:
-                values["looked_ms"] = observed_ms
+                values["observed_ms"] = observed_ms
             connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(values))
             if observations is not None:
                 observed_at_ms = {str(name): at_ms for name, at_ms in observations.items()}
