@@ -168,7 +168,7 @@ def origin_of(settings: Settings, rows: list[Row]) -> str | None:
 
 
 def read_identity(settings: Settings) -> Identity | None:
-    """The storage's identity; None before its first run, or if an older release wrote the storage.
+    """The storage's identity; None before its first run, or if the file is gone.
 
     Raises:
         LakeError: `STORAGE_UNREADABLE`.

@@ -24,7 +24,7 @@ def expectations_json(expectations: Iterable[ExpectationCount]) -> list[dict[str
 
 
 def stored_expectations(stored: Sequence[dict[str, Any]] | None) -> tuple[ExpectationCount, ...]:
-    """What was stored; nothing by an older release."""
+    """What was stored; None: nothing."""
     return tuple(
         ExpectationCount(
             name=fields["name"],

@@ -37,9 +37,9 @@ class RevisionCommit:
 def revoked_range(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
     if plan.to is None:
         return ()
-    # Revisions of older releases did not store the highest number.
-    last = max((plan.to, *plan.revoked)) if plan.last is None else plan.last
-    return ((int(plan.to), int(last)),) if last > plan.to else ()
+    if plan.last is None or plan.last <= plan.to:
+        return ()
+    return ((int(plan.to), int(plan.last)),)
 
 
 def revert_table(

@@ -44,9 +44,7 @@ def position_at(
         return f"the copy of {tables} from the former one was not complete"
     lake = history_at(position, flavor.history)
     if lake is None:
-        return (
-            "the GTIDs that the lake has are not known: from an older release, with tags, or with many gaps"
-        )
+        return "the GTIDs that the lake has are not known: they have tags, or many gaps"
     files = [row[0] for row in fetch(connection, "SHOW BINARY LOGS")]
     log_offset = _offset_of(connect, flavor, files, lake)
     if isinstance(log_offset, str):
