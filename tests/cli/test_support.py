@@ -12,6 +12,7 @@ import pytest
 
 from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta.database import HEAD
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -85,7 +86,7 @@ def test_bundle_has_versions_settings_and_history(spec: Path) -> None:
     parts = bundle(spec)
     assert {line.get("distribution") for line in parts["versions"]} >= {"tautochrone", "pyspark", "pyiceberg"}
     assert {"setting": "run.interval", "value": "5s", "origin": "default"} in parts["settings"]
-    assert parts["store"][0]["schema"].isdigit()
+    assert parts["store"][0]["schema"] == HEAD
     assert [line["number"] for line in parts["checkpoints"]] == [2, 1]
     assert parts["checkpoints"][0]["failures"].keys() == {str(VIEW)}
     status = {line["dataset"]: line for line in parts["datasets"]}
