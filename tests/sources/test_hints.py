@@ -36,6 +36,7 @@ _DAMAGED = "no server of ours writes such a log: tests write its bytes"
 NOT_FOLLOWED = {
     "CAPTURED_TABLE_NAME_TAKEN": _NAMES_ALLOWED,
     "CAPTURED_TEXT_NOT_DECODABLE": "only a server with damaged pages, or of SQL_ASCII before, has such texts",
+    "CAPTURED_VALUES_TOO_LONG": "it takes values of more than 2 GiB",
     "CAPTURE_DATABASE_MISSING": _NAMES_ALLOWED,
     "CAPTURE_DATABASE_NOT_REACHABLE": _OF_MACHINE,
     "CAPTURE_DRIVER_MISSING": _OF_MACHINE,

@@ -352,7 +352,7 @@ def without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 def _cases() -> Iterator[ParameterSet]:
     """Each damage in each way; some of them, all ways among them, in the short form."""
     for number, (damage, way) in enumerate(product(DAMAGES, _WAYS)):
-        yield pytest.param(damage, way, marks=() if number % 11 == 0 else pytest.mark.slow)
+        yield pytest.param(damage, way, marks=() if number % 23 == 0 else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("damage", "way"), list(_cases()))
