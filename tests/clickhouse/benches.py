@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Operation, Sink
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
+from tautochrone.sinks.clickhouse.definitions import plain_name
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
 from tautochrone.sinks.clickhouse.options import clickhouse_options
 from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.sql import name_sql
-from tautochrone.sinks.clickhouse.tables import plain_name
 from tautochrone.testing.sqlite_sink import ListRows
 
 
@@ -53,6 +53,13 @@ class FaultyEngine:
             self.loses_row, rows = False, rows.slice(0, rows.num_rows - 1)
         self._engine.insert(table, rows, types)
         self._break("after", statement)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return self._engine.settings
+
+    def renew_settings(self) -> None:
+        self._engine.renew_settings()
 
     def close(self) -> None:
         self._engine.close()
@@ -112,7 +119,7 @@ class EmbeddedBench:
         return self.read_server(self.options.database, table)
 
     def read_server(self, database: str, table: TableName) -> Sequence[tuple[Any, ...]]:
-        view = f"{name_sql(database)}.{name_sql(plain_name(table))}"
+        view = f"{name_sql(database)}.{name_sql(plain_name(table, database))}"
         return [(int(key), *values) for key, *values in self.reader.rows(f"SELECT * FROM {view}")]
 
     def break_during(self, operation: Operation) -> type[Exception] | None:

@@ -22,10 +22,17 @@ class Client:
 
     def rows(self, query: str) -> list[list[Any]]:
         self._connection.request("POST", "/", f"{query} FORMAT JSONCompactEachRow")
+        return [json.loads(line) for line in self._answer().splitlines()]
+
+    def run(self, statement: str) -> None:
+        self._connection.request("POST", "/", statement)
+        self._answer()
+
+    def _answer(self) -> str:
         response = self._connection.getresponse()
         text = response.read().decode()
         assert response.status == 200, text
-        return [json.loads(line) for line in text.splitlines()]
+        return text
 
     def close(self) -> None:
         self._connection.close()

@@ -12,9 +12,9 @@ from typing import Any
 
 import clickhouse_connect
 import pytest
+from clickhouse_connect.driver import httputil
 
 from tautochrone.errors import SinkError
-from tautochrone.runtime.delivery.delivery_worker import NOT_RETRYABLE
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse.engines import HttpEngine
 from tautochrone.sinks.clickhouse.open import require_version
@@ -69,6 +69,8 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, str], error_
 def test_the_client_gets_user_password_and_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(clickhouse_connect, "get_client", lambda **arguments: given.update(arguments))
+    monkeypatch.setattr(httputil, "get_pool_manager", lambda **arguments: given.update(arguments))
+    monkeypatch.setattr(HttpEngine, "renew_settings", lambda _engine: None)
     options = {
         "url": "clickhouses://host:9443/shop",
         "user": "reports",
@@ -129,7 +131,7 @@ def test_a_folder_is_tried_again_only_if_that_can_help(
     with pytest.raises(SinkError, match=os.strerror(number)) as refused:
         open_sink("mirror", "clickhouse", {"url": f"clickhouse://embedded/{tmp_path}/lake"})
     assert refused.value.error_class == error_class
-    assert refused.value.retryable == (error_class not in NOT_RETRYABLE)
+    assert refused.value.retryable == (error_class == "SINK_NOT_REACHABLE")
 
 
 class Refusing(BaseHTTPRequestHandler):
@@ -180,7 +182,7 @@ def test_a_server_that_does_not_let_the_user_in_is_not_asked_again(
         thread.join()
         server.server_close()
     assert refused.value.error_class == error_class
-    assert refused.value.retryable == (error_class not in NOT_RETRYABLE)
+    assert refused.value.retryable == (error_class == "SINK_NOT_REACHABLE")
     assert text[-20:] in str(refused.value)
     assert "secret-1" not in f"{refused.value} {refused.value.hint}"
 

@@ -270,6 +270,7 @@ def test_a_task_waits_for_a_busy_server_and_ends_at_a_refusal(
 def target_of(port: int, **values: str) -> InsertTarget:
     return InsertTarget(
         table="t",
+        settings={},
         host="127.0.0.1",
         port=port,
         is_encrypted=False,

@@ -191,7 +191,7 @@ def test_columns_that_cannot_be_stored_are_refused(bench: EmbeddedBench) -> None
 
 def test_names_of_other_tables_are_not_taken(bench: EmbeddedBench) -> None:
     schema = spark.StructType([spark.StructField("x", spark.LongType())])
-    tables = [TableName("lake", ("shop",), name) for name in ("orders", "odd `name", "sold", "orders_at")]
+    tables = [TableName("lake", ("shop",), name) for name in ("orders", "odd `name", "sold")]
     bench.open().ensure(tables[0], schema, (), Fence(1))
     bench.reader.run("CREATE TABLE lake.shop__sold (x Int64) ENGINE = MergeTree ORDER BY x")
     sink = bench.open()

@@ -7,19 +7,21 @@ import json
 import re
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import pyarrow as pa
 
 from tautochrone.errors import SinkError
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
-from tautochrone.sinks.clickhouse.rows import INSERT_SETTINGS, arrow_stream
+from tautochrone.sinks.clickhouse.rows import arrow_stream
+from tautochrone.sinks.clickhouse.settings import OWN, inherited_settings, setting_refused, unknown_setting
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.common.access import login_refused, rights_missing
 
-__all__ = ["Engine", "HttpEngine", "access_error", "open_engine"]
+__all__ = ["Engine", "HttpEngine", "open_engine", "refusal_of"]
 
 _CODE = re.compile(r"[Cc]ode: (\d+)")
 _STATUS = re.compile(r"received HTTP status (401|403)\b")
@@ -27,8 +29,10 @@ _STATUS = re.compile(r"received HTTP status (401|403)\b")
 _LOGIN_CODES = frozenset({192, 193, 194, 195, 516, 746})
 """UNKNOWN_USER, WRONG_PASSWORD, REQUIRED_PASSWORD, IP_ADDRESS_NOT_ALLOWED, AUTHENTICATION_FAILED,
 USER_EXPIRED."""
-_RIGHTS_CODES = frozenset({164, 291, 497})
-"""READONLY, DATABASE_ACCESS_DENIED, ACCESS_DENIED."""
+_RIGHTS_CODES = frozenset({164, 291, 392, 497})
+"""READONLY, DATABASE_ACCESS_DENIED, QUERY_IS_PROHIBITED, ACCESS_DENIED."""
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8, as `surrogateescape` decodes it."""
 
 
 class Engine(Protocol):
@@ -52,6 +56,17 @@ class Engine(Protocol):
             types: of the columns of `rows`, as ClickHouse spells them.
         """
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What is sent with each statement: see `settings`."""
+
+    def renew_settings(self) -> None:
+        """Look again what the profile of the user says.
+
+        Raises:
+            SinkError: `SINK_SETTING_REFUSED`.
+        """
+
     def close(self) -> None:
         """Give the connection back. Repeatable."""
 
@@ -61,7 +76,7 @@ def open_engine(name: str, options: ClickHouseOptions) -> Engine:
 
     Raises:
         SinkError: `SINK_PACKAGE_MISSING`, `SINK_NOT_REACHABLE`, `SINK_LOGIN_REFUSED`, `SINK_FOLDER_UNUSABLE`,
-            `SINK_ENGINE_IN_USE`.
+            `SINK_ENGINE_IN_USE`, `SINK_SETTING_REFUSED`.
     """
     if options.folder:
         return _EmbeddedEngine(name, options.folder)
@@ -90,8 +105,14 @@ class _EmbeddedEngine:
         self._query(statement, "TabSeparated")
 
     def rows(self, query: str) -> list[list[Any]]:
-        text = self._query(query, "JSONCompactEachRow")
-        return [json.loads(line) for line in text.splitlines() if line]
+        return _parsed(self._query(query, "JSONCompactEachRow"))
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return OWN
+
+    def renew_settings(self) -> None:
+        """Nobody but this process has settings in it."""
 
     def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:
         columns = ", ".join(map(name_sql, rows.column_names))
@@ -156,6 +177,7 @@ class _EmbeddedEngine:
                 session = embedded.Session(self._folder)  # type: ignore[no-untyped-call]
                 # Threads that write answers of a few rows cost more than the queries.
                 session.query("SET output_format_parallel_formatting = 0")
+                _set_own(session)
             except Exception as error:
                 raise SinkError(
                     "SINK_NOT_REACHABLE",
@@ -166,15 +188,27 @@ class _EmbeddedEngine:
             _sessions[self._folder] = (session, 1)
             return session
 
-    def _query(self, statement: str, output_format: str) -> str:
+    def _query(self, statement: str, output_format: str) -> bytes:
         # The engine's session is not made for several threads.
         with _lock:
             try:
-                return str(self._session.query(statement, output_format).bytes().decode())
+                return bytes(self._session.query(statement, output_format).bytes())
             except Exception as error:
                 if "DB::Exception" not in str(error):
                     raise
-                raise _refused(f"Sink {self._name}", str(error)) from error
+                raise _refused(f"Sink {self._name}", str(error), OWN) from error
+
+
+def _set_own(session: Any) -> None:
+    """Set the settings of ours that the engine knows, without the one that `SET` does not take."""
+    known = set(str(session.query("SELECT name FROM system.settings", "TabSeparated")).split())
+    known.discard("run_query_in_background")
+    listed = [
+        f"{name} = {text_sql(value)}"
+        for name, value in OWN.items()
+        if name in known - {"run_query_in_background"}
+    ]
+    session.query(f"SET {', '.join(listed)}")
 
 
 # -- a server -------------------------------------------------------------------------------------
@@ -193,47 +227,67 @@ class HttpEngine:
             raise _package_missing(name, "clickhouse-connect", "clickhouse") from missing
         self._refusal: type[Exception] = exceptions.DatabaseError
         self._no_answer: type[Exception] = exceptions.OperationalError
+        self._settings = dict(OWN)
+        self._pool = _Pool(options, self._settings)
+        self._client: Any
+        while True:
+            try:
+                self._client = clickhouse_connect.get_client(
+                    host=options.host,
+                    port=options.port,
+                    username=options.user,
+                    password=options.password,
+                    secure=options.is_encrypted,
+                    client_cert=options.tls_certificate or None,
+                    client_cert_key=options.tls_key or None,
+                    pool_mgr=self._pool,
+                    autogenerate_session_id=False,
+                    query_retries=0,
+                )
+                break
+            except exceptions.Error as error:
+                unknown = unknown_setting(str(error), self._settings)
+                if unknown is None:
+                    self._pool.clear()
+                    raise self._not_opened(options, str(error)) from error
+                del self._settings[unknown]
         try:
-            self._client: Any = clickhouse_connect.get_client(
-                host=options.host,
-                port=options.port,
-                username=options.user,
-                password=options.password,
-                secure=options.is_encrypted,
-                ca_cert=options.tls_ca or None,
-                client_cert=options.tls_certificate or None,
-                client_cert_key=options.tls_key or None,
-                settings=dict(INSERT_SETTINGS),
-                autogenerate_session_id=False,
-                query_retries=0,
-            )
-        except exceptions.Error as error:
-            refusal = access_error(self._subject, str(error))
-            if refusal is not None:
-                raise refusal from error
-            raise SinkError(
-                "SINK_NOT_REACHABLE",
-                f"{self._subject}: no connection to ClickHouse at {options.host}:{options.port}: {error}",
-                hint="Is it up, and are host, port and TLS right?",
-                retryable=True,
-            ) from error
+            self.renew_settings()
+        except BaseException:
+            self.close()
+            raise
+
+    def _not_opened(self, options: ClickHouseOptions, answer: str) -> SinkError:
+        return refusal_of(self._subject, answer, self._settings) or SinkError(
+            "SINK_NOT_REACHABLE",
+            f"{self._subject}: no connection to ClickHouse at {options.host}:{options.port}: {answer}",
+            hint="Is it up, and are host, port and TLS right?",
+            retryable=True,
+        )
 
     def run(self, statement: str) -> None:
         self._call(lambda: self._client.command(statement))
 
     def rows(self, query: str) -> list[list[Any]]:
-        text = self._call(lambda: self._client.raw_query(query, fmt="JSONCompactEachRow")).decode()
-        return [json.loads(line) for line in text.splitlines() if line]
+        return _parsed(self._call(lambda: self._client.raw_query(query, fmt="JSONCompactEachRow")))
 
     def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:  # noqa: ARG002
         block = arrow_stream(rows)
-        names = rows.column_names
+        columns = ", ".join(map(name_sql, rows.column_names))
         self._call(
-            lambda: self._client.raw_insert(table, column_names=names, insert_block=block, fmt="ArrowStream")
+            lambda: self._client.raw_insert(f"{table} ({columns})", insert_block=block, fmt="ArrowStream")
         )
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return self._settings
+
+    def renew_settings(self) -> None:
+        self._settings.update(inherited_settings(self._subject, self.rows, self._settings))
 
     def close(self) -> None:
         self._client.close()
+        self._pool.clear()
 
     def _call(self, send: Any) -> Any:
         try:
@@ -241,7 +295,50 @@ class HttpEngine:
         except self._refusal as error:
             if isinstance(error, self._no_answer):
                 raise
-            raise _refused(self._subject, str(error)) from error
+            raise _refused(self._subject, str(error), self._settings) from error
+
+
+class _Pool:
+    """The connections of one client, which send its settings with every request.
+
+    The client itself sends settings only after it has read those of the server, whose answer may depend on
+    them, and leaves out what it does not find there.
+    """
+
+    def __init__(self, options: ClickHouseOptions, settings: Mapping[str, str]) -> None:
+        from clickhouse_connect.driver import httputil
+
+        self._settings = settings
+        scheme = "https" if options.is_encrypted else "http"
+        proxy = httputil.check_env_proxy(scheme, options.host, options.port)
+        arguments: dict[str, Any] = {f"{scheme}_proxy": proxy}
+        if options.is_encrypted:
+            arguments |= {
+                "ca_cert": options.tls_ca or None,
+                "client_cert": options.tls_certificate or None,
+                "client_cert_key": options.tls_key or None,
+            }
+        self._manager: Any = httputil.get_pool_manager(**arguments)
+
+    def request(self, method: str, url: str, **arguments: Any) -> Any:
+        parts = urlsplit(url)
+        query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **self._settings}
+        return self._manager.request(method, urlunsplit(parts._replace(query=urlencode(query))), **arguments)
+
+    def clear(self) -> None:
+        self._manager.clear()
+
+
+def _parsed(answer: bytes) -> list[list[Any]]:
+    """The rows of an answer of the format JSONCompactEachRow.
+
+    ClickHouse's strings are bytes, and it writes those that are not UTF-8 as they are: such a byte becomes
+    a backslash, `x`, and its number. Texts may have characters that Python counts as ends of lines.
+    """
+    text = _NO_UTF8.sub(
+        lambda match: f"\\\\x{ord(match[0]) - 0xDC00:02x}", answer.decode(errors="surrogateescape")
+    )
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
 def _package_missing(name: str, package: str, extra: str) -> SinkError:
@@ -252,26 +349,28 @@ def _package_missing(name: str, package: str, extra: str) -> SinkError:
     )
 
 
-def access_error(subject: str, answer: str) -> SinkError | None:
-    """The error of an answer that says who may not do what; None for any other answer."""
+def refusal_of(subject: str, answer: str, settings: Mapping[str, str]) -> SinkError | None:
+    """The error of an answer that says who may not do what, or set which of the settings that were sent; None
+    for any other answer."""
     match = _CODE.search(answer)
     code = int(match[1]) if match else 0
     status = _STATUS.search(answer)
     if code in _LOGIN_CODES or (not code and status and status[1] == "401"):
-        settings = "the options url, user, password and tls_certificate"
-        return login_refused(subject, "ClickHouse", answer[:1000], settings=settings)
+        options = "the options url, user, password and tls_certificate"
+        return login_refused(subject, "ClickHouse", answer[:1000], settings=options)
     if code in _RIGHTS_CODES or (not code and status):
         return rights_missing(
             subject,
             "ClickHouse",
             answer[:1000],
-            needed="docs/clickhouse.md says what the user needs: GRANT it, and leave `readonly` unset.",
+            needed="docs/clickhouse.md says what the user needs: GRANT it, and leave `readonly` and "
+            "`allow_ddl` unset.",
         )
-    return None
+    return setting_refused(subject, answer, settings)
 
 
-def _refused(subject: str, answer: str) -> SinkError:
-    refusal = access_error(subject, answer)
+def _refused(subject: str, answer: str, settings: Mapping[str, str]) -> SinkError:
+    refusal = refusal_of(subject, answer, settings)
     if refusal is not None:
         return refusal
     return SinkError("CLICKHOUSE_REFUSED", f"{subject}: ClickHouse answers: {answer[:1000]}")

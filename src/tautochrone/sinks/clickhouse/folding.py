@@ -88,7 +88,7 @@ class Folding:
         return folded
 
     def _worthwhile(self, table: TableName, floor: int) -> list[_Partition]:
-        replaced = f"{PUBLICATION} < ({self._tables.replaced_sql(table, floor)})"
+        replaced = f"{PUBLICATION} < {self._tables.replaced_sql(table, floor)}"
         rows = self._engine.rows(
             f"SELECT _partition_id, toString(count()) AS total, "
             f"countIf({replaced}) + 2 * countIf(NOT ({replaced}) AND {SIGN} < 0 AND {PUBLICATION} <= {floor})"

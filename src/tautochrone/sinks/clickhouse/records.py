@@ -19,7 +19,7 @@ from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.rows import PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.sql import text_sql
-from tautochrone.sinks.clickhouse.tables import Tables, plain_name
+from tautochrone.sinks.clickhouse.tables import Tables
 from tautochrone.sinks.common.contents import table_changed
 
 __all__ = ["Records"]
@@ -158,14 +158,14 @@ class Records:
         """Of the tables that are there."""
         queries = []
         for table in tables:
-            name = text_sql(f"taut_rows_{plain_name(table)}")
+            name = text_sql(f"taut_rows_{self._tables.plain_name(table)}")
             mutation = (
                 "SELECT max(toUInt64OrZero(extract(mutation_id, '[0-9]+'))) FROM system.mutations "
                 f"WHERE database = {self._database} AND table = {name}"
             )
             queries.append(
                 f"SELECT {text_sql(str(table))}, toString(uuid), toString(({mutation})), "
-                f"toString(({self._tables.replaced_sql(table, 2**63)})) "
+                f"toString({self._tables.replaced_sql(table, 2**63)}) "
                 f"FROM system.tables WHERE database = {self._database} AND name = {name}"
             )
         return {

@@ -23,7 +23,6 @@ __all__ = [
     "CHUNK",
     "COUNTED",
     "HIDDEN",
-    "INSERT_SETTINGS",
     "NULLS",
     "PUBLICATION",
     "SIGN",
@@ -40,8 +39,6 @@ COUNTED = ""
 """In the place of a hash: the rows are only counted."""
 AUDIT_PARTS = 16
 """Into so many parts, by hash, an audit divides the rows of a table."""
-INSERT_SETTINGS = {"async_insert": 0, "wait_end_of_query": 1}
-"""An insert that the server gathers and answers before it is written could be lost."""
 _FIRST_DAY, _LAST_DAY = -25_567, 120_529
 """1900-01-01 and 2299-12-31, as days since 1970: what every version of ClickHouse stores as it is sent."""
 _MICROS_OF_A_DAY = 86_400_000_000

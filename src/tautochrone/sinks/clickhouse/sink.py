@@ -88,6 +88,7 @@ class ClickHouseSink(TransactionSteps):
         return Capabilities()
 
     def published(self) -> Published | None:
+        self._engine.renew_settings()
         self._ledger.restore()
         newest = self._ledger.newest()
         return None if newest is None else newest[1]

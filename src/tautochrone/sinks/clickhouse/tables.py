@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -26,22 +26,17 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sink import Digest, TransactionId
 from tautochrone.sinks.clickhouse.comparison import SERVER_RUN_SQL, ServerRun
+from tautochrone.sinks.clickhouse.definitions import Definitions, plain_name
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import Column, column_type
 
-__all__ = ["FOLDING_PREFIX", "Tables", "plain_name"]
+__all__ = ["FOLDING_PREFIX", "Tables"]
 
 FOLDING_PREFIX = "taut_fold__"
 _CHUNKS_AT_ONCE = 10_000
-
-
-def plain_name(table: TableName) -> str:
-    """What a mirrored table is called in ClickHouse."""
-    namespace = () if table.namespace == ("default",) else table.namespace
-    return "__".join((*namespace, table.table))
 
 
 class Tables:
@@ -52,6 +47,16 @@ class Tables:
         self._engine = engine
         self._options = options
         self._columns: dict[TableName, list[Column]] = {}
+        self._definitions = Definitions(name, engine, options.database)
+
+    def plain_name(self, table: TableName) -> str:
+        """What a mirrored table is called in ClickHouse."""
+        return plain_name(table, self._options.database)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """That are sent with every statement."""
+        return self._engine.settings
 
     @property
     def chunk_bytes(self) -> int:
@@ -59,7 +64,7 @@ class Tables:
 
     def most_parts(self, tables: Sequence[TableName]) -> tuple[int, str]:
         """The highest number of unmerged parts in one partition, and the table that it is of."""
-        names = ", ".join(text_sql(f"taut_rows_{plain_name(table)}") for table in tables)
+        names = ", ".join(text_sql(f"taut_rows_{self.plain_name(table)}") for table in tables)
         counts = self._engine.rows(
             "SELECT toUInt32(count()) AS parts, table FROM system.parts "
             f"WHERE active AND database = {text_sql(self._options.database)} AND table IN ({names}) "
@@ -74,8 +79,9 @@ class Tables:
 
         Raises:
             SinkError: `SINK_COLUMNS_CHANGED`, a column went or has another type; `SINK_COLUMN_NAME_RESERVED`,
-                `SINK_TYPE_UNSUPPORTED`; `SINK_NAME_TAKEN`.
+                `SINK_TYPE_UNSUPPORTED`, `SINK_SCHEMA_UNSUPPORTED`; `SINK_NAME_TAKEN`.
         """
+        self._definitions.require_names(table, schema)
         columns = [self._column(table, field) for field in schema.fields]
         self._require_own_names(table)
         existing = self._stored_columns(table)
@@ -85,15 +91,15 @@ class Tables:
         names = {column.name for column in existing or columns}
         for column in columns:
             if column.name not in names:
-                self._engine.run(
-                    f"ALTER TABLE {self.rows(table)} ADD COLUMN IF NOT EXISTS {_column_sql(column)}"
+                self._definitions.run(
+                    table, f"ALTER TABLE {self.rows(table)} ADD COLUMN IF NOT EXISTS {_column_sql(column)}"
                 )
         self._create_views(table, columns)
         self._columns[table] = columns
 
     def restore_views(self, table: TableName) -> None:
         """Create the views of a table again if somebody dropped one."""
-        plain = plain_name(table)
+        plain = self.plain_name(table)
         names = ", ".join(text_sql(name) for name in (plain, f"{plain}_at", f"taut_read_{plain}"))
         ((views,),) = self._engine.rows(
             "SELECT toUInt32(count()) FROM system.tables WHERE engine = 'View' "
@@ -116,7 +122,7 @@ class Tables:
         ]
 
     def rows(self, table: TableName) -> str:
-        return self._qualified(f"taut_rows_{plain_name(table)}")
+        return self._qualified(f"taut_rows_{self.plain_name(table)}")
 
     def mirrored(self) -> list[TableName]:
         """The tables that were used through this object."""
@@ -125,13 +131,16 @@ class Tables:
     def visible(self, table: TableName, publication: int | str) -> str:
         """The condition on the rows that count at a publication."""
         replaced = self.replaced_sql(table, publication)
-        return f"{PUBLICATION} <= {publication} AND {PUBLICATION} >= ({replaced})"
+        return f"{PUBLICATION} <= {publication} AND {PUBLICATION} >= {replaced}"
 
     def replaced_sql(self, table: TableName, publication: int | str) -> str:
-        """From which publication on rows count at another one."""
+        """From which publication on rows count at another one, as an expression.
+
+        People read the views with settings of their own, in some of which the maximum of nothing is NULL.
+        """
         return (
-            f"SELECT max(publication) FROM {self._qualified('taut_replaced')} "
-            f"WHERE name = {text_sql(str(table))} AND publication <= {publication}"
+            f"ifNull((SELECT max(publication) FROM {self._qualified('taut_replaced')} "
+            f"WHERE name = {text_sql(str(table))} AND publication <= {publication}), 0)"
         )
 
     def _column(self, table: TableName, field: Any) -> Column:
@@ -152,7 +161,7 @@ class Tables:
         Raises:
             SinkError: `SINK_NAME_TAKEN`.
         """
-        plain = plain_name(table)
+        plain = self.plain_name(table)
         # A view of ours names what it reads.
         sources = {plain: f"{plain}_at", f"{plain}_at": f"taut_rows_{plain}"}
         for view, source in sources.items():
@@ -190,7 +199,7 @@ class Tables:
         """The columns of the lake's table; their Spark types are the comments of ClickHouse's columns."""
         listed = self._engine.rows(
             f"SELECT name, comment FROM system.columns WHERE database = {text_sql(self._options.database)} "
-            f"AND table = {text_sql('taut_rows_' + plain_name(table))} ORDER BY position"
+            f"AND table = {text_sql('taut_rows_' + self.plain_name(table))} ORDER BY position"
         )
         fields = [
             {"name": name, "type": json.loads(comment), "nullable": True, "metadata": {}}
@@ -208,44 +217,49 @@ class Tables:
         # To find out whether rows went, only parts are read in which some did.
         listed.append(f"INDEX taut_sign {SIGN} TYPE minmax GRANULARITY 1")
         partition = self._options.partition_by.get(table.table)
-        self._engine.run(
+        self._definitions.run(
+            table,
             f"CREATE TABLE IF NOT EXISTS {self.rows(table)} ({', '.join(listed)}) ENGINE = MergeTree"
             + (f" PARTITION BY {partition}" if partition else "")
             + f" ORDER BY ({self._options.order_by.get(table.table) or 'tuple()'})"
             # A table that remembers inserts would drop rows that are staged again.
-            + " SETTINGS allow_nullable_key = 1, non_replicated_deduplication_window = 0"
+            + " SETTINGS allow_nullable_key = 1, non_replicated_deduplication_window = 0",
         )
 
     def _create_views(self, table: TableName, columns: Sequence[Column]) -> None:
         names = ", ".join(name_sql(column.name) for column in columns)
         grouped = f"{names}, {NULLS}"
-        plain = plain_name(table)
+        plain = self.plain_name(table)
         view, view_at = self._qualified(plain), self._qualified(f"{plain}_at")
         read = self._qualified(f"taut_read_{plain}")
         checkpoint = "{checkpoint:UInt64}"
         condition = self.visible(table, checkpoint)
         has_changed = "has({changed:Array(String)}, _partition_id)"
-        self._engine.run(
+        self._definitions.run(
+            table,
             f"CREATE OR REPLACE VIEW {read} AS SELECT {names} FROM {self.rows(table)} "
             f"WHERE NOT {has_changed} AND {condition} UNION ALL SELECT {names} FROM "
             f"(SELECT {grouped}, sum(toInt64({SIGN})) AS _taut_copies FROM {self.rows(table)} "
             f"WHERE {has_changed} AND {condition} GROUP BY {grouped} HAVING _taut_copies > 0) "
-            "ARRAY JOIN range(toUInt64(_taut_copies)) AS _taut_copy"
+            "ARRAY JOIN range(toUInt64(_taut_copies)) AS _taut_copy",
         )
-        is_gone = f"{checkpoint} < (SELECT max(publication) FROM {self._qualified('taut_folded')})"
-        self._engine.run(
+        folded = f"(SELECT max(publication) FROM {self._qualified('taut_folded')})"
+        is_gone = f"{checkpoint} < ifNull({folded}, 0)"
+        self._definitions.run(
+            table,
             f"CREATE OR REPLACE VIEW {view_at} AS SELECT {names} FROM {read}(checkpoint = {checkpoint}, "
             f"changed = (SELECT if(throwIf({is_gone}, 'this checkpoint is no longer kept') = 0, "
-            f"groupUniqArray(_partition_id), []) FROM {self.rows(table)} "
-            f"WHERE {SIGN} < 0 AND {PUBLICATION} <= {checkpoint}))"
+            f"assumeNotNull((SELECT groupUniqArray(_partition_id) FROM {self.rows(table)} "
+            f"WHERE {SIGN} < 0 AND {PUBLICATION} <= {checkpoint})), [])))",
         )
         newest = (
             f"SELECT publication FROM {self._qualified('taut_published')} "
             "ORDER BY fence DESC, publication DESC LIMIT 1"
         )
-        self._engine.run(
+        self._definitions.run(
+            table,
             f"CREATE OR REPLACE VIEW {view} AS SELECT {names} FROM {view_at}"
-            f"(checkpoint = ifNull(({newest}), 0))"
+            f"(checkpoint = ifNull(({newest}), 0))",
         )
 
     # -- what is staged ---------------------------------------------------------------------------
@@ -270,7 +284,7 @@ class Tables:
         names = self._engine.rows(
             f"SELECT name FROM system.tables WHERE database = {text_sql(self._options.database)} "
             f"AND startsWith(name, {text_sql(prefix)}) AND match(name, '__[0-9a-f]{{8}}__[0-9]+$') "
-            "AND NOT startsWith(name, 'taut_rows_')"
+            "AND NOT startsWith(name, 'taut_rows_') AND NOT startsWith(name, 'taut_read_')"
         )
         return [name for (name,) in names]
 

@@ -15,14 +15,14 @@ import base64
 import http.client
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 import pyarrow as pa
 
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck
-from tautochrone.sinks.clickhouse.rows import INSERT_SETTINGS, Batch, arrow_stream
+from tautochrone.sinks.clickhouse.rows import Batch, arrow_stream
 from tautochrone.sinks.clickhouse.sql import name_sql
 from tautochrone.sinks.clickhouse.types import Column
 
@@ -48,9 +48,11 @@ class InsertTarget:
 
     Attributes:
         table: as SQL, with its database.
+        settings: that are sent with every insert: see `settings`.
     """
 
     table: str
+    settings: Mapping[str, str]
     host: str
     port: int
     is_encrypted: bool
@@ -197,7 +199,7 @@ def _post(target: InsertTarget, rows: pa.Table) -> tuple[int, str, str]:
     """The status, ClickHouse's code of an error, and the text of an answer."""
     names = ", ".join(map(name_sql, rows.column_names))
     query = f"INSERT INTO {target.table} ({names}) FORMAT ArrowStream"
-    arguments = urlencode({"query": query, **INSERT_SETTINGS})
+    arguments = urlencode({"query": query, **target.settings})
     connection = _connection(target)
     try:
         headers = _identification(target)

@@ -19,7 +19,7 @@ import pickle
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Chunk, Digest
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck
-from tautochrone.sinks.clickhouse.engines import access_error
+from tautochrone.sinks.clickhouse.engines import refusal_of
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.tables import Tables
 from tautochrone.sinks.clickhouse.task_insert import ANSWER_SCHEMA, FAILED, InsertTarget, task_function
@@ -92,6 +92,7 @@ class OpenStaging:
         options = self._options
         return InsertTarget(
             table=self._tables.qualified_staging(self.open_name),
+            settings=dict(self._tables.settings),
             host=options.host,
             port=options.port,
             is_encrypted=options.is_encrypted,
@@ -147,12 +148,12 @@ def stage_by_tasks(
             chunk_bytes=options.chunk_bytes,
             check=check,
         )
-        for answer in _answers(sink, rows, _by_value(insert)):
+        for answer in _answers(sink, rows, _by_value(insert), stagings[0].target.settings):
             digests[answer.server][answer.number] = Digest(answer.rows, answer.hash)
     return [chunk for staging, named in zip(stagings, digests, strict=True) for chunk in staging.seal(named)]
 
 
-def _answers(sink: str, rows: Any, payload: bytes) -> Sequence[Any]:
+def _answers(sink: str, rows: Any, payload: bytes, settings: Mapping[str, str]) -> Sequence[Any]:
     # Nested, so that executors need nothing of this package.
     def insert(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return pickle.loads(payload)(record_batches)  # type: ignore[no-any-return]
@@ -164,7 +165,7 @@ def _answers(sink: str, rows: Any, payload: bytes) -> Sequence[Any]:
         if FAILED not in text:
             raise
         reason = text[text.index(FAILED) + len(FAILED) :].splitlines()[0].strip(" :")
-        refusal = access_error(f"Sink {sink}", reason)
+        refusal = refusal_of(f"Sink {sink}", reason, settings)
         if refusal is not None:
             raise refusal from error
         raise SinkError(
