@@ -25,6 +25,7 @@ from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.kafka.avro import Codec, envelope_schema, row_schema
 from tautochrone.sinks.kafka.options import kafka_options
 from tautochrone.testing.kafka import KafkaBroker
+from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 ORDERS = TableName("lake", ("shop",), "orders")
@@ -121,7 +122,7 @@ def deliver(
         fence=Fence(1),
         attempt=attempt,
     )
-    sink.begin(Intent(transaction=opened, versions={}))
+    begin(sink, Intent(transaction=opened, versions={}))
     change = RowChange(
         added=ListRows(columns, added) if added else None,
         removed=ListRows(columns, removed) if removed else None,

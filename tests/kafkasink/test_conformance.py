@@ -9,10 +9,11 @@ from tests.kafkasink.benches import KafkaBench
 
 from tautochrone.testing.kafka import KafkaBroker
 from tautochrone.testing.sink_conformance import SinkConformance
+from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 
 
 @pytest.mark.slow
-class TestKafka(SinkConformance):
+class TestKafka(SinkConformance, SinkContentsConformance):
     @pytest.fixture
     def bench(self, broker: KafkaBroker) -> Iterator[KafkaBench]:
         bench = KafkaBench(broker.bootstrap)

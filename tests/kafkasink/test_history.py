@@ -19,7 +19,7 @@ from tautochrone.model.reason_codes import ReasonCode
 from tautochrone.model.sink import Intent, TransactionId
 from tautochrone.sinks.kafka.control import HISTORY
 from tautochrone.testing.kafka import KafkaBroker
-from tautochrone.testing.sink_conformance import ORDERS
+from tautochrone.testing.sink_conformance import ORDERS, begin
 from tautochrone.testing.sqlite_sink import ListRows
 
 COLUMNS = ["id", "word"]
@@ -47,7 +47,8 @@ def deliver(
     transaction = TransactionId(
         incarnation=incarnation, sink="mirror", checkpoint=CheckpointNumber(checkpoint), fence=Fence(fence)
     )
-    sink.begin(Intent(transaction=transaction, versions={ORDERS: Version(f"{incarnation} {checkpoint}")}))
+    versions = {ORDERS: Version(f"{incarnation} {checkpoint}")}
+    begin(sink, Intent(transaction=transaction, versions=versions))
     change = RowChange(
         added=ListRows(COLUMNS, list(added)) if added else None,
         removed=ListRows(COLUMNS, list(removed)) if removed else None,
@@ -154,18 +155,6 @@ def test_deleted_records_of_a_topic_are_told_by_their_class(bench: KafkaBench) -
     with pytest.raises(SinkError) as refused:
         sink.audit(ORDERS, CheckpointNumber(4))
     assert refused.value.error_class == "SINK_TOPIC_RETENTION"
-
-
-def test_what_an_older_release_wrote_was_not_counted(bench: KafkaBench) -> None:
-    sink = opened(bench)
-    deliver(sink, 1, FIRST)
-    control = sink._control
-    object.__setattr__(control.pointer, "totals", {})
-    deliver(sink, 4, [(0, "new")], FIRST[:2])
-    deliver(sink, 5, [(1, "back")])
-    unknown = sink.unknown_parts(ORDERS, CheckpointNumber(4))
-    assert unknown.keys() == ({"0", "1", "2"} if sink.capabilities.keyed else set())
-    assert sink.audit(ORDERS, CheckpointNumber(4)) == sink.digest(ORDERS, ListRows(COLUMNS, SECOND))
 
 
 def test_the_history_of_the_control_topic_is_bounded(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +63,12 @@ _RIGHTS_MISSING = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+_HINTS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "Raise max.message.bytes of the topic, or lower the option "
+    "kafka.batch.size below it: records are sent in batches.",
+    KafkaError.TOPIC_EXCEPTION: "Kafka refuses a topic whose name differs from that of another one in dots "
+    "and underscores only. Set the options topic and control_topic.",
+}
 _CUT = ("Local: ", "Disconnected", "Connection closed")
 """In the text of a log-in that failed because the connection was cut, as by a broker that restarts."""
 _REPORT_AGAIN_S = 60.0
@@ -165,7 +171,9 @@ def kafka_errors(
         raise SinkError(
             "SINK_KAFKA_FAILED",
             f"Sink {sink}: Kafka answers {cause.name()}: {cause.str()}",
-            hint="The name of the error is in Kafka's documentation of its protocol.",
+            hint=_HINTS.get(
+                cause.code(), "The name of the error is in Kafka's documentation of its protocol."
+            ),
             # Also where Kafka says no: that is about this producer, and the next try has a new one.
             retryable=True,
             parameters={"sink": sink},
@@ -205,14 +213,16 @@ class Client:
         self._sink = sink
         self._options = options
         self._refusals = refusals
-        callback = {"error_cb": refusals}
-        self._admin = AdminClient({**options.client, **callback}, logger=_log)
-        self._consumer: Any = Consumer(
+        self._admin = AdminClient({**options.client, "error_cb": refusals}, logger=_log)
+        self._consumer = self._new_consumer()
+
+    def _new_consumer(self) -> Any:
+        return Consumer(
             {
-                **options.client,
-                **callback,
+                **self._options.client,
+                "error_cb": self._refusals,
                 # A consumer must have a group; partitions are assigned by hand, and no offset is stored.
-                "group.id": options.transactional_id,
+                "group.id": self._options.transactional_id,
                 "enable.auto.commit": "false",
                 "enable.partition.eof": "true",
                 "isolation.level": "read_committed",
@@ -230,15 +240,25 @@ class Client:
 
     def topic(self, name: str) -> TopicInfo | None:
         """The topic of this name, or None."""
+        return self.topics([name])[name]
+
+    def topics(self, names: Collection[str]) -> dict[str, TopicInfo | None]:
+        """The topics of these names; None: there is none."""
+        infos: dict[str, TopicInfo | None] = {}
+        if not names:
+            return infos
         with self._errors():
-            future = self._admin.describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT_S)[name]
-            try:
-                described = future.result()
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    return None
-                raise
-        return TopicInfo(str(described.topic_id), len(described.partitions))
+            futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=_TIMEOUT_S)
+            for name, future in futures.items():
+                try:
+                    described = future.result()
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                    infos[name] = None
+                else:
+                    infos[name] = TopicInfo(str(described.topic_id), len(described.partitions))
+        return infos
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> TopicInfo:
         """Create a topic, and wait until it can be written. One that is there already is fine."""
@@ -275,12 +295,17 @@ class Client:
             return False
         return True
 
-    def setting(self, name: str, setting: str) -> str:
-        """A setting of a topic."""
-        resource = ConfigResource(ResourceType.TOPIC, name)
+    def settings(self, names: Collection[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics, which must be there."""
+        resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
+        if not resources:
+            return {}
         with self._errors():
-            future = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-            return str(future.result()[setting].value)
+            futures = self._admin.describe_configs(list(resources.values()), request_timeout=_TIMEOUT_S)
+            return {
+                name: {key: str(entry.value) for key, entry in futures[resource].result().items()}
+                for name, resource in resources.items()
+            }
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -351,6 +376,11 @@ class Client:
                 while self.range(topic, partition)[1] < end and time.monotonic() < deadline:
                     time.sleep(0.003)
 
+    def forget(self) -> None:
+        """Forget what is known of topics: one was deleted, and another one may have its name."""
+        self._consumer.close()
+        self._consumer = self._new_consumer()
+
     def close(self) -> None:
         self._consumer.close()
 
@@ -359,7 +389,8 @@ class Session:
     """A transactional producer; whoever opens the next one of the same id ends this one.
 
     Attributes:
-        ends: by topic and partition the offset behind what the open transaction sent.
+        starts: by topic and partition the offset of the first record of the open transaction.
+        ends: by topic and partition the offset behind its last one.
         counts: by topic and partition the number of its records.
     """
 
@@ -369,6 +400,7 @@ class Session:
         self._refusals = refusals
         self._error: KafkaError | None = None
         self.is_open = False
+        self.starts: dict[str, dict[int, int]] = {}
         self.ends: dict[str, dict[int, int]] = {}
         self.counts: dict[str, Counter[int]] = {}
         with self._errors():
@@ -379,6 +411,7 @@ class Session:
 
     def begin(self) -> None:
         self._error = None
+        self.starts = {}
         self.ends = {}
         self.counts = {}
         with self._errors():
@@ -399,9 +432,11 @@ class Session:
             if error is not None:
                 self._error = self._error or error
                 return
-            offsets = self.ends.setdefault(topic, {})
-            offsets[message.partition()] = max(offsets.get(message.partition(), 0), message.offset() + 1)
-            self.counts.setdefault(topic, Counter())[message.partition()] += 1
+            partition, offset = message.partition(), message.offset()
+            starts, ends = self.starts.setdefault(topic, {}), self.ends.setdefault(topic, {})
+            starts[partition] = min(starts.get(partition, offset), offset)
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
+            self.counts.setdefault(topic, Counter())[partition] += 1
             if delivered is not None:
                 delivered(message.key(), message.value())
 

@@ -6,15 +6,20 @@ rows.
 
 | key | value |
 |---|---|
+| `owner` | `{"sink": name, "lake": identity}` |
 | `fence` | `{"fence": n}` |
-| `pointer` | the transaction, its versions, its number `publication`, `ends` and `totals` of each topic |
+| `pointer` | the transaction, its versions, its number `publication`; `topic_ids`, `ends` and `totals` |
 | `publication:SLOT` | the same of one of the last `HISTORY` commits |
 | `topic:TABLE` | a `Claim` |
+
+Each record has the id of the control topic in a header. A topic that was deleted and created again has
+another id: so records of an older one, which somebody copied back, are not taken for its own.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +30,52 @@ from tautochrone.model.sink import Published, TransactionId
 from tautochrone.sinks.kafka.client import Client, TopicInfo
 from tautochrone.sinks.kafka.options import KafkaOptions
 
-__all__ = ["HISTORY", "Claim", "ControlTopic", "Pointer"]
+__all__ = [
+    "CONTROL_HEADER",
+    "FENCE",
+    "HISTORY",
+    "OWNER",
+    "SINK_HEADER",
+    "Claim",
+    "ControlTopic",
+    "Owner",
+    "Pointer",
+    "TopicRecord",
+]
 
-FENCE, POINTER, _CLAIM, _PUBLICATION = "fence", "pointer", "topic:", "publication:"
+OWNER, FENCE, POINTER, _CLAIM, _PUBLICATION = "owner", "fence", "pointer", "topic:", "publication:"
+SINK_HEADER, CONTROL_HEADER = "taut-sink", "taut-control"
+"""Headers of each record of a sink: its transactional id, and the id of its control topic."""
 HISTORY = 2_000
 """How many commits the control topic tells of. Its size is bounded, because their keys repeat."""
+_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20)}
+"""Small segments: a control topic has few records, and only closed segments are compacted."""
+_ASK_AGAIN, _PAUSE_S = 5, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose mirror the topics are."""
+
+    sink: str
+    lake: str
+
+    def as_json(self) -> dict[str, str]:
+        return {"sink": self.sink, "lake": self.lake}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    """What the topic of a table must be.
+
+    Attributes:
+        ends: by partition the offset behind the last record of the sink.
+        totals: by partition how many records the sink committed, from the first one on.
+    """
+
+    topic_id: str
+    ends: Mapping[int, int] = field(default_factory=dict)
+    totals: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +85,13 @@ class Pointer:
     Attributes:
         publication: counts the commits of the sink, from 1. Each record has the number of its commit in a
             header.
-        ends: by topic and partition the offset behind the last record of the sink.
-        totals: by topic and partition how many records the sink committed, from the first one on. A topic
-            that an older release wrote to has none.
+        topics: by the name of a topic.
     """
 
     transaction: TransactionId
     versions: Mapping[str, str]
     publication: int
-    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    totals: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    topics: Mapping[str, TopicRecord] = field(default_factory=dict)
 
     def published(self) -> Published:
         versions = {TableName.parse(name): Version(version) for name, version in self.versions.items()}
@@ -60,8 +103,9 @@ class Pointer:
             "transaction": self.transaction.as_json(),
             "versions": dict(self.versions),
             "publication": self.publication,
-            "ends": _with_texts(self.ends),
-            "totals": _with_texts(self.totals),
+            "topic_ids": {topic: record.topic_id for topic, record in self.topics.items()},
+            "ends": {topic: _with_texts(record.ends) for topic, record in self.topics.items()},
+            "totals": {topic: _with_texts(record.totals) for topic, record in self.topics.items()},
         }
         return [(POINTER, value), (f"{_PUBLICATION}{self.publication % HISTORY}", value)]
 
@@ -71,9 +115,14 @@ class Pointer:
             transaction=TransactionId.from_json(value["transaction"]),
             versions=value["versions"],
             publication=value["publication"],
-            ends=_with_numbers(value["ends"]),
-            # Pointers of versions that kept no history do not have it.
-            totals=_with_numbers(value.get("totals", {})),
+            topics={
+                topic: TopicRecord(
+                    topic_id=topic_id,
+                    ends=_with_numbers(value["ends"][topic]),
+                    totals=_with_numbers(value["totals"][topic]),
+                )
+                for topic, topic_id in value["topic_ids"].items()
+            },
         )
 
 
@@ -93,7 +142,7 @@ class Claim:
     key: tuple[str, ...]
     starts: Mapping[int, int]
     schema: Mapping[str, Any]
-    value_format: str = "json"
+    value_format: str
 
     def record(self, table: TableName) -> tuple[str, Mapping[str, Any]]:
         return f"{_CLAIM}{table}", {
@@ -101,7 +150,7 @@ class Claim:
             "topic_id": self.topic_id,
             "mode": self.mode,
             "key": list(self.key),
-            "starts": {str(partition): offset for partition, offset in self.starts.items()},
+            "starts": _with_texts(self.starts),
             "schema": self.schema,
             "value_format": self.value_format,
         }
@@ -113,10 +162,9 @@ class Claim:
             topic_id=value["topic_id"],
             mode=value["mode"],
             key=tuple(value["key"]),
-            starts={int(partition): offset for partition, offset in value["starts"].items()},
+            starts=_with_numbers(value["starts"]),
             schema=value["schema"],
-            # Claims of versions without Avro do not name it.
-            value_format=value.get("value_format", "json"),
+            value_format=value["value_format"],
         )
 
 
@@ -126,13 +174,23 @@ class ControlTopic:
     def __init__(self, sink: str, client: Client, options: KafkaOptions) -> None:
         self._sink = sink
         self._client = client
-        self._name = options.control_topic
+        self._transactional_id = options.transactional_id
+        self.name = options.control_topic
         self._info: TopicInfo | None = None
+        self._forget()
+
+    def _forget(self) -> None:
         self._offset = 0
+        self.owner: Owner | None = None
         self.fence = Fence(0)
         self.pointer: Pointer | None = None
         self.claims: dict[TableName, Claim] = {}
         self._history: dict[str, Pointer] = {}
+
+    @property
+    def publication(self) -> int:
+        """The number of the newest commit; 0: there is none."""
+        return 0 if self.pointer is None else self.pointer.publication
 
     def at(self, checkpoint: CheckpointNumber) -> Pointer | None:
         """The newest commit of this number: a store that was restored gives a number again."""
@@ -140,63 +198,107 @@ class ControlTopic:
         commits = [each for each in known if each and each.transaction.checkpoint == checkpoint]
         return max(commits, key=lambda commit: commit.publication, default=None)
 
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Those of each record of the sink."""
+        topic_id = "" if self._info is None else self._info.topic_id
+        return [(SINK_HEADER, self._transactional_id.encode()), (CONTROL_HEADER, topic_id.encode())]
+
+    def is_own(self, message: Any) -> bool:
+        """Whether the sink wrote a record, since it has this control topic."""
+        headers = dict(message.headers() or [])
+        return all(headers.get(name) == value for name, value in self.headers())
+
     def create(self) -> None:
         """Create the topic if it is missing.
 
         Raises:
-            SinkError: `SINK_TOPIC_RETENTION`, it does not keep its records; `SINK_NAME_TAKEN`, it has other
-                partitions.
+            SinkError: as `require_kept` and `refresh`.
         """
-        if self._info is not None:
-            return
-        # Small segments: a control topic has few records, and only closed segments are compacted.
-        config = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20)}
-        info = self._client.topic(self._name) or self._client.create(self._name, 1, config)
-        if info.partitions != 1:
-            raise SinkError(
-                "SINK_NAME_TAKEN",
-                f"Sink {self._sink}: the control topic {self._name} has {info.partitions} partitions, not 1",
-                hint="Give the sink another control topic (option control_topic), or delete this one.",
-                sqlstate="42P07",
-            )
-        policy = self._client.setting(self._name, "cleanup.policy")
+        if self._info is None:
+            self._client.create(self.name, 1, _CONFIG)
+            self.refresh()
+        self.require_kept()
+
+    def require_kept(self) -> None:
+        """Refuse settings by which the topic loses records.
+
+        Raises:
+            SinkError: `SINK_TOPIC_RETENTION`.
+        """
+        policy = self._client.settings([self.name])[self.name]["cleanup.policy"]
         if policy != "compact":
             raise SinkError(
                 "SINK_TOPIC_RETENTION",
-                f"Sink {self._sink}: the control topic {self._name} has cleanup.policy={policy}, which "
+                f"Sink {self._sink}: the control topic {self.name} has cleanup.policy={policy}, which "
                 "deletes records that say what was committed",
-                hint="Set cleanup.policy=compact on it, or delete it before anything was delivered.",
+                hint="Set cleanup.policy=compact on it.",
+                parameters={"sink": self._sink, "topic": self.name},
                 sqlstate="55000",
             )
-        self._info = info
 
     def refresh(self) -> None:
-        """Read what was committed since the last time.
+        """Read what was committed since the last time; all of it if the topic was created again.
 
         Raises:
-            SinkError: `SINK_TOPIC_CHANGED`, the topic was deleted and created again.
+            SinkError: `SINK_TOPIC_CHANGED`, it lost records, or has other partitions; `SINK_NAME_TAKEN`, it
+                has records of somebody else.
         """
-        if self._info is None:
-            self._info = self._client.topic(self._name)
-            if self._info is None:
-                return
-        _, end = self._client.range(self._name, 0)
-        if end < self._offset:
-            raise SinkError(
-                "SINK_TOPIC_CHANGED",
-                f"Sink {self._sink}: the control topic {self._name} lost records while the sink was used",
-                hint="Delete the topics of the sink, run "
-                f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
-                sqlstate="55000",
-            )
+        info = self._described()
+        if info is None:
+            return
+        if info.partitions != 1:
+            raise self._changed(f"has {info.partitions} partitions, not 1")
+        low, end = self._client.range(self.name, 0)
+        if low > 0 or end < self._offset:
+            raise self._changed("lost records")
         if end == self._offset:
             return
-        for message in self._client.read(self._name, {0: self._offset}):
+        for message in self._client.read(self.name, {0: self._offset}):
+            if not self.is_own(message):
+                raise SinkError(
+                    "SINK_NAME_TAKEN",
+                    f"Sink {self._sink}: somebody else wrote the record at offset {message.offset()} of "
+                    f"the control topic {self.name}",
+                    hint=f"Give the sink another control topic (option control_topic). If it is the sink's "
+                    f"own, stop the other writer; {self._remedy()}",
+                    parameters={"sink": self._sink, "topic": self.name},
+                    sqlstate="42P07",
+                )
             self._apply(message.key().decode(), json.loads(message.value()))
         self._offset = end
 
+    def _described(self) -> TopicInfo | None:
+        """The topic now; what is known of another one is dropped."""
+        before, info = self._info, self._client.topic(self.name)
+        for _ in range(_ASK_AGAIN):
+            if info is not None or before is None:
+                break
+            # One broker of several may not know yet what the others know.
+            time.sleep(_PAUSE_S)
+            info = self._client.topic(self.name)
+        if before is not None and (info is None or info.topic_id != before.topic_id):
+            self._forget()
+            self._client.forget()
+        self._info = info
+        return info
+
+    def _changed(self, problem: str) -> SinkError:
+        return SinkError(
+            "SINK_TOPIC_CHANGED",
+            f"Sink {self._sink}: the control topic {self.name} {problem}",
+            hint=f"If it is the topic of another program, set the option control_topic. If not, "
+            f"{self._remedy()}",
+            parameters={"sink": self._sink, "topic": self.name},
+            sqlstate="55000",
+        )
+
+    def _remedy(self) -> str:
+        return "delete it and the topics of the tables: the next run creates them, and delivers all rows."
+
     def _apply(self, key: str, value: Mapping[str, Any]) -> None:
-        if key == FENCE:
+        if key == OWNER:
+            self.owner = Owner(value["sink"], value["lake"])
+        elif key == FENCE:
             self.fence = Fence(value["fence"])
         elif key == POINTER:
             self.pointer = Pointer.from_json(value)
@@ -206,10 +308,10 @@ class ControlTopic:
             self.claims[TableName.parse(key.removeprefix(_CLAIM))] = Claim.from_json(value)
 
 
-def _with_texts(numbers: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+def _with_texts(numbers: Mapping[int, int]) -> dict[str, int]:
     """Partitions as JSON has them."""
-    return {topic: {str(part): number for part, number in parts.items()} for topic, parts in numbers.items()}
+    return {str(partition): number for partition, number in numbers.items()}
 
 
-def _with_numbers(texts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    return {topic: {int(part): number for part, number in parts.items()} for topic, parts in texts.items()}
+def _with_numbers(texts: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): number for partition, number in texts.items()}

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from tautochrone.model.names import TableName
 from tautochrone.sinks.common.options import invalid_option, positive_number, require_known, require_option
+from tautochrone.sinks.kafka.names import TABLE, is_topic_name, topic_name
 
 __all__ = ["KafkaOptions", "Mode", "ValueFormat", "kafka_options"]
 
@@ -77,8 +78,7 @@ class KafkaOptions:
     registry_password: str = field(default="", repr=False)
 
     def topic_of(self, table: TableName) -> str:
-        namespace = () if table.namespace == ("default",) else table.namespace
-        return self.topic.replace("{table}", ".".join((*namespace, table.table)))
+        return topic_name(self.topic, table)
 
     @property
     def needs_key(self) -> bool:
@@ -114,10 +114,21 @@ def kafka_options(name: str, options: Mapping[str, str]) -> KafkaOptions:
     mode = options.get("mode", Mode.UPSERT)
     if mode not in tuple(Mode):
         raise invalid_option(name, f"has mode = {mode}", "Write upsert or changelog.")
+    topic = options.get("topic", "{sink}.{table}").replace("{sink}", name)
+    control_topic = options.get("control_topic", "{sink}.taut-control").replace("{sink}", name)
+    for option, text in (("topic", topic), ("control_topic", control_topic)):
+        # The longest stand-in is the hash of a name with some letters of it.
+        if not is_topic_name(text.replace(TABLE, "t" * 40) if option == "topic" else text):
+            raise invalid_option(
+                name,
+                f"has {option} = {text}, which is no name of a topic",
+                "Kafka takes letters of ASCII, digits, dots, underscores and dashes, at most 249; {table} "
+                "needs 40 of them.",
+            )
     return KafkaOptions(
         client=client,
-        topic=options.get("topic", "{sink}.{table}").replace("{sink}", name),
-        control_topic=options.get("control_topic", "{sink}.taut-control").replace("{sink}", name),
+        topic=topic,
+        control_topic=control_topic,
         mode=Mode(mode),
         partitions=positive_number(name, options, "partitions", 1),
         replication_factor=positive_number(name, options, "replication_factor", -1),

@@ -9,19 +9,18 @@
    and refuses whatever its producer still sends. Then it reads the control topic: a commit of which the
    answer was lost arrived if the pointer is there.
 
-An owner commits only with a producer that it opened before it read in the control topic that no newer owner
-is there. A newer one must open a producer before it writes its fence, which ends that producer.
+A delta is right on top of what the pointer says, and of topics that hold what it stands for: `begin` and
+`commit` compare both (see `comparison`). Whose the topics are, and who delivers, is the subject of `owners`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
+from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -35,20 +34,20 @@ from tautochrone.model.sink import (
     Recovered,
     TransactionId,
     TransactionState,
+    require_base,
 )
-from tautochrone.model.sink_abilities import (
-    RowDifference,
-)
+from tautochrone.model.sink_abilities import RowDifference
+from tautochrone.sinks.common.contents import table_changed
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
-    require_fence,
     require_visible,
     same_content,
 )
-from tautochrone.sinks.json_rows import comparable, row_number, to_text
-from tautochrone.sinks.kafka.client import Client, LoginRefusals, Session, SessionLostError, new_producer
-from tautochrone.sinks.kafka.control import FENCE, Claim, ControlTopic, Pointer
+from tautochrone.sinks.json_rows import comparable, row_number
+from tautochrone.sinks.kafka.client import Client, LoginRefusals, Session, new_producer
+from tautochrone.sinks.kafka.comparison import Comparison
+from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer, TopicRecord
 from tautochrone.sinks.kafka.messages import (
     Message,
     changelog_delta,
@@ -57,9 +56,12 @@ from tautochrone.sinks.kafka.messages import (
     upsert_replacement,
 )
 from tautochrone.sinks.kafka.options import KafkaOptions, Mode
+from tautochrone.sinks.kafka.owners import Owners
 from tautochrone.sinks.kafka.parts import part_digests
-from tautochrone.sinks.kafka.spool import RunningDigest, Spool
-from tautochrone.sinks.kafka.topics import PUBLICATION_HEADER, SINK_HEADER, Topics
+from tautochrone.sinks.kafka.records import PUBLICATION_HEADER, Records
+from tautochrone.sinks.kafka.spool import EncodedMessage, RunningDigest, Spool
+from tautochrone.sinks.kafka.topic_errors import row_too_large
+from tautochrone.sinks.kafka.topics import Topics
 
 __all__ = ["KafkaSink"]
 
@@ -72,6 +74,10 @@ class _Staged:
 
     intent: Intent
     spools: dict[TableName, Spool] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        return list(dict.fromkeys((*self.intent.versions, *self.spools)))
 
     def close(self) -> None:
         for spool in self.spools.values():
@@ -90,15 +96,13 @@ class KafkaSink(TransactionSteps):
     ) -> None:
         self.name = name
         self._options = options
-        self._make_producer = make_producer
-        self._refusals = LoginRefusals()
-        self._client = Client(name, options, self._refusals)
+        refusals = LoginRefusals()
+        self._client = Client(name, options, refusals)
         self._control = ControlTopic(name, self._client, options)
+        self._owners = Owners(name, self._client, self._control, options, refusals, make_producer)
         self._topics = Topics(name, self._client, options, self._control)
-        self._session: Session | None = None
-        self._session_fence = Fence(0)
-        self._sent: TransactionId | None = None
-        """Whose records the open Kafka transaction has."""
+        self._records = Records(name, self._client, options, self._control, self._topics)
+        self._comparison = Comparison(name, self._client, self._control, self._topics, self._records)
         self._states: dict[TransactionId, TransactionState] = {}
         self._staged: dict[TransactionId, _Staged] = {}
 
@@ -111,99 +115,42 @@ class KafkaSink(TransactionSteps):
         return None if self._control.pointer is None else self._control.pointer.published()
 
     def claim(self, lake: str) -> None:
-        """Limit: nothing is written, so two sinks that share a control topic are not refused."""
+        self._owners.claim(lake)
 
-    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:  # noqa: ARG002
-        """Limit: none is looked at. `require_no_other_writer` compares the topics when a process recovers."""
-        return {}
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
+        self._control.refresh()
+        return self._comparison.changed_tables(tables, max_rows)
 
     def highest_fence(self) -> Fence:
         self._control.refresh()
         return self._control.fence
 
-    # -- owners -----------------------------------------------------------------------------------
-
     def fence(self, fence: Fence) -> None:
-        self._require(fence)
-        if self._session is not None and self._session_fence == fence:
-            return
-        self._drop_session()
-        self._control.create()
-        with self._session_errors(fence):
-            producer = self._make_producer(self._options, self._refusals)
-            self._session = Session(self.name, producer, self._refusals)
-            # A newer owner may have come between the first look and the producer.
-            self._require(fence)
-            self._session_fence = fence
-            if self._control.fence < fence:
-                self._commit_records(self._session, [(FENCE, {"fence": int(fence)})])
+        self._owners.fence(fence)
 
     def _require(self, fence: Fence) -> None:
-        self._control.refresh()
-        try:
-            require_fence(self.name, fence, self._control.fence)
-        except SinkFencedError:
-            self._drop_session()
-            raise
-
-    def _session_for(self, fence: Fence) -> Session:
-        self.fence(fence)
-        assert self._session is not None
-        return self._session
-
-    def _drop_session(self) -> None:
-        session, self._session, self._sent = self._session, None, None
-        if session is not None:
-            session.close()
-
-    @contextmanager
-    def _session_errors(self, fence: Fence) -> Iterator[None]:
-        """After any failure the next operation opens a new producer, which ends what this one began."""
-        try:
-            yield
-        except SessionLostError as error:
-            self._drop_session()
-            self._require(fence)
-            raise SinkError(
-                "SINK_SESSION_LOST",
-                f"Sink {self.name}: Kafka ended the transaction or its producer ({error})",
-                hint="A transaction may take kafka.transaction.timeout.ms; brokers allow at most their "
-                "transaction.max.timeout.ms. The next try sends it again.",
-                retryable=True,
-                parameters={"sink": self.name},
-            ) from error
-        except BaseException:
-            self._drop_session()
-            raise
-
-    def _commit_records(self, session: Session, records: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Commit records of the control topic in a Kafka transaction of their own."""
-        session.abort()
-        self._sent = None
-        session.begin()
-        self._send_records(session, records)
-        session.commit()
-        self._client.await_decided(session.ends)
-        self._control.refresh()
-
-    def _send_records(self, session: Session, records: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        for key, value in records:
-            session.send(self._options.control_topic, key.encode(), to_text(value).encode())
-
-    # -- tables -----------------------------------------------------------------------------------
+        self._owners.require(fence)
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
-        session = self._session_for(fence)
+        session = self._owners.session_for(fence)
+        before = self._control.claims.get(table)
         claim = self._topics.claim(table, schema, key)
-        if claim != self._control.claims.get(table):
-            with self._session_errors(fence):
-                self._commit_records(session, [claim.record(table)])
+        if claim == before:
+            return
+        if before is not None and before.topic_id != claim.topic_id:
+            # What a producer and a consumer know is about the older topic of this name.
+            self._client.forget()
+            self._owners.drop_session()
+            session = self._owners.session_for(fence)
+        with self._owners.errors(fence):
+            self._owners.commit_records(session, [claim.record(table)])
 
     # -- one transaction --------------------------------------------------------------------------
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        require_base(intent, self._shown())
         ended = (_S.COMMITTED, _S.ABORTED)
         self._states = {key: old for key, old in self._states.items() if old not in ended}
         self._states[transaction] = state
@@ -227,15 +174,17 @@ class KafkaSink(TransactionSteps):
         self._next(Operation.WRITE, transaction, transaction.fence)
         encoder = self._topics.encoder(table)
         new_rows = encoder.rows(rows, self._options.chunk_rows)
-        publication = self._publication()
+        publication = self._control.publication
         if self._claim(table).mode == Mode.UPSERT:
-            present = self._topics.keys(table, publication) if publication else {}
+            present = self._records.keys(table, publication) if publication else {}
             numbers = {key: number for key, (number, _) in present.items()}
             messages = upsert_replacement(self.name, table, encoder, new_rows, numbers)
         else:
-            self._require_all_records(table)
+            pointer = self._control.pointer
+            if pointer is not None and self._is_recorded(table, pointer):
+                self._comparison.require_all_records(table, self._claim(table), pointer)
             none: tuple[Counter[str], dict[str, Mapping[str, Any]]] = (Counter(), {})
-            copies, stored = self._topics.rows(table, publication) if publication else none
+            copies, stored = self._records.rows(table, publication) if publication else none
             messages = changelog_replacement(table, encoder, transaction, new_rows, copies, stored)
         return self._stage(transaction, table, messages)
 
@@ -245,48 +194,57 @@ class KafkaSink(TransactionSteps):
         try:
             same_content(self.name, chunks, arrived)
         except SinkContentError:
-            self._abort_open()
+            self._owners.abort_open()
             raise
         self._states[transaction] = state
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
         self._next(Operation.COMMIT, transaction, fence)
-        state = self._state(transaction)
-        if state is _S.COMMITTING:
-            # The answer was lost. A new producer ends the transaction, then the pointer says how.
-            self._drop_session()
-            self._session_for(fence)
-            state = _S.COMMITTED if self._is_pointer(transaction) else state
-        if state is not _S.COMMITTED:
-            if self._session is None or self._session_fence != fence or self._sent != transaction:
+        if self._state(transaction) is _S.COMMITTING:
+            self._settle(transaction, fence)
+        if self._state(transaction) is not _S.COMMITTED:
+            if not self._owners.has_sent(transaction, fence):
                 self._send(transaction, fence)
-            self._states[transaction] = _S.COMMITTING
             self._commit(self._staged[transaction].intent, fence)
         self._states[transaction] = _S.COMMITTED
         self._unstage(transaction)
 
+    def _settle(self, transaction: TransactionId, fence: Fence) -> None:
+        """The answer was lost. A new producer ends the transaction, then the pointer says how."""
+        self._owners.drop_session()
+        self._owners.session_for(fence)
+        self._states[transaction] = _S.COMMITTED if self._is_pointer(transaction) else _S.PREPARED
+
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         self._next(Operation.ABORT, transaction, fence)
-        if self._sent == transaction:
-            self._abort_open()
+        if self._owners.sent == transaction:
+            self._owners.abort_open()
         self._states[transaction] = _S.ABORTED
         self._unstage(transaction)
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
-        self._session_for(fence)
+        self._owners.session_for(fence)
         for transaction in list(self._staged):
             if self._states[transaction] is _S.COMMITTING:
-                self.commit(transaction, fence)
-            else:
-                self.abort(transaction, fence)
-        self._topics.require_no_other_writer()
+                self._settle(transaction, fence)
+                if self._states[transaction] is _S.COMMITTED:
+                    self._unstage(transaction)
+                    continue
+                try:
+                    self.commit(transaction, fence)
+                    continue
+                except SinkError as error:
+                    # What it starts from is gone, so it can be committed no more.
+                    if error.error_class != "SINK_BASE_CHANGED":
+                        raise
+            self.abort(transaction, fence)
         return self._recovered(intents)
 
     # -- audit ------------------------------------------------------------------------------------
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
         self._control.refresh()
-        encoder, part = self._topics.encoder(table), self._topics.part_of(table)
+        encoder, part = self._topics.encoder(table), self._records.part_of(table)
         encoded = encoder.rows(rows, self._options.chunk_rows)
         return part_digests(
             (part(encoder.key_of(row), -1), row_number(comparable(row)), 1) for row in encoded
@@ -296,14 +254,14 @@ class KafkaSink(TransactionSteps):
         pointer = self._pointer_of(checkpoint)
         if table not in self._control.claims:
             return {}
-        part = self._topics.part_of(table)
+        part = self._records.part_of(table)
         if self._claim(table).mode == Mode.UPSERT:
-            keys = self._topics.keys(table, pointer.publication)
+            keys = self._records.keys(table, pointer.publication)
             return part_digests(
                 (part(key, partition), number, 1) for key, (number, partition) in keys.items()
             )
-        self._require_all_records(table, pointer)
-        changes = self._topics.changes(table, pointer.publication)
+        self._comparison.require_all_records(table, self._claim(table), pointer)
+        changes = self._records.changes(table, pointer.publication)
         return part_digests(
             (part(None, partition), row_number(comparable(row)), sign) for row, sign, partition in changes
         )
@@ -312,8 +270,8 @@ class KafkaSink(TransactionSteps):
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
         unknown = self.unknown_parts(table, checkpoint)
-        encoder, part = self._topics.encoder(table), self._topics.part_of(table)
-        in_sink, stored_row = self._topics.rows(table, self._pointer_of(checkpoint).publication)
+        encoder, part = self._topics.encoder(table), self._records.part_of(table)
+        in_sink, stored_row = self._records.rows(table, self._pointer_of(checkpoint).publication)
         in_lake: Counter[str] = Counter()
         for row in encoder.rows(rows, self._options.chunk_rows):
             if part(encoder.key_of(row), -1) not in unknown:
@@ -337,8 +295,8 @@ class KafkaSink(TransactionSteps):
             return {}
         if pointer == self._control.pointer:
             return {}
-        part = self._topics.part_of(table)
-        lost = sorted(self._topics.lost_records(table, pointer))
+        part = self._records.part_of(table)
+        lost = sorted(self._records.lost_records(table, pointer))
         parts = {part(None, partition) for partition in lost}
         reason = Reason.of(
             ReasonCode.SINK_RECORDS_REMOVED,
@@ -349,7 +307,7 @@ class KafkaSink(TransactionSteps):
         return dict.fromkeys(sorted(parts), reason)
 
     def close(self) -> None:
-        self._drop_session()
+        self._owners.drop_session()
         for staged in self._staged.values():
             staged.close()
         self._staged.clear()
@@ -368,8 +326,14 @@ class KafkaSink(TransactionSteps):
         pointer = self._control.pointer
         return pointer is not None and pointer.transaction == transaction
 
-    def _publication(self) -> int:
-        return 0 if self._control.pointer is None else self._control.pointer.publication
+    def _shown(self) -> Published | None:
+        return None if self._control.pointer is None else self._control.pointer.published()
+
+    def _is_recorded(self, table: TableName, pointer: Pointer) -> bool:
+        """Whether the pointer speaks of the topic that the table has now."""
+        claim = self._claim(table)
+        record = pointer.topics.get(claim.topic)
+        return record is not None and record.topic_id == claim.topic_id
 
     def _pointer_of(self, checkpoint: CheckpointNumber) -> Pointer:
         self._control.refresh()
@@ -380,29 +344,11 @@ class KafkaSink(TransactionSteps):
         assert pointer is not None
         return pointer
 
-    def _require_all_records(self, table: TableName, pointer: Pointer | None = None) -> None:
-        """A change log says what the rows are only as a whole.
-
-        Raises:
-            SinkError: `SINK_TOPIC_RETENTION`.
-        """
-        pointer = pointer or self._control.pointer
-        lost = {} if pointer is None else self._topics.lost_records(table, pointer)
-        for partition, records in lost.items():
-            if records > 0:
-                topic = self._claim(table).topic
-                raise SinkError(
-                    "SINK_TOPIC_RETENTION",
-                    f"Sink {self.name}: partition {partition} of {topic} lacks {records} of its records, so "
-                    f"the rows of {table} cannot be told from it",
-                    hint="Set cleanup.policy=delete and retention.ms=-1 on the topic. To get all rows again, "
-                    f"delete all topics of the sink and run `taut sinks --forget {self.name}`.",
-                    parameters={"sink": self.name, "table": str(table)},
-                    sqlstate="55000",
-                )
-
     def _claim(self, table: TableName) -> Claim:
-        return self._control.claims[table]
+        claim = self._control.claims.get(table)
+        if claim is None:
+            raise table_changed(self.name, table)
+        return claim
 
     def _stage(
         self, transaction: TransactionId, table: TableName, messages: Iterator[Message]
@@ -410,12 +356,21 @@ class KafkaSink(TransactionSteps):
         staged = self._staged[transaction]
         if table in staged.spools:
             staged.spools.pop(table).close()
-        encode = self._topics.values(table).encode
-        encoded = ((key, None if value is None else encode(value)) for key, value in messages)
-        spool = staged.spools[table] = Spool(encoded, self._options.chunk_rows)
+        spool = staged.spools[table] = Spool(self._encoded(table, messages), self._options.chunk_rows)
         return [
             Chunk(table=table, number=number, digest=digest) for number, digest in enumerate(spool.digests)
         ]
+
+    def _encoded(self, table: TableName, messages: Iterator[Message]) -> Iterator[EncodedMessage]:
+        encode, largest = self._topics.values(table).encode, self._topics.largest_row(table)
+        for key, row in messages:
+            value = None if row is None else encode(row)
+            size = len(key or b"") + len(value or b"")
+            if largest is not None and size > largest:
+                raise row_too_large(
+                    self.name, table, (key or value or b"")[:200].decode(errors="replace"), size
+                )
+            yield key, value
 
     def _unstage(self, transaction: TransactionId) -> None:
         staged = self._staged.pop(transaction, None)
@@ -424,58 +379,58 @@ class KafkaSink(TransactionSteps):
 
     def _send(self, transaction: TransactionId, fence: Fence) -> dict[tuple[TableName, int], Digest]:
         """Send all records in a new Kafka transaction; the digests of what the brokers say that they have."""
-        session = self._session_for(fence)
-        headers = [
-            (SINK_HEADER, self._options.transactional_id.encode()),
-            (PUBLICATION_HEADER, b"%d" % (self._publication() + 1)),
-        ]
+        session = self._owners.session_for(fence)
+        staged = self._staged[transaction]
+        headers = [*self._control.headers(), (PUBLICATION_HEADER, b"%d" % (self._control.publication + 1))]
         arrived: dict[tuple[TableName, int], RunningDigest] = {}
-        with self._session_errors(fence):
-            session.abort()
+        with self._owners.errors(fence):
+            self._owners.abort(session)
+            self._comparison.require_unchanged(staged.tables, staged.intent.replaced)
             session.begin()
-            self._sent = transaction
-            for table, spool in self._staged[transaction].spools.items():
+            self._owners.sent = transaction
+            for table, spool in staged.spools.items():
                 topic = self._claim(table).topic
                 for chunk, (key, value) in spool.messages():
                     digest = arrived.setdefault((table, chunk), RunningDigest())
                     session.send(topic, key, value, headers, digest.add)
             session.flush()
+            self._comparison.require_only_own(session, staged.tables)
         return {key: digest.digest() for key, digest in arrived.items()}
 
     def _commit(self, intent: Intent, fence: Fence) -> None:
-        session = self._session
+        session = self._owners.session
         assert session is not None
-        before = {} if self._control.pointer is None else self._control.pointer.ends
-        counted = {} if self._control.pointer is None else self._control.pointer.totals
-        ends = {
-            topic: {**before.get(topic, {}), **session.ends.get(topic, {})}
-            for topic in (*before, *session.ends)
-        }
-        totals = {
-            topic: Counter(counted.get(topic, {})) + session.counts.get(topic, Counter())
-            for topic in (*before, *session.counts)
-            # What an older release wrote was not counted.
-            if topic in counted or topic not in before
-        }
-        pointer = Pointer(
-            transaction=intent.transaction,
-            versions={str(table): str(version) for table, version in intent.versions.items()},
-            publication=self._publication() + 1,
-            ends=ends,
-            totals=totals,
-        )
-        with self._session_errors(fence):
-            self._send_records(session, pointer.records())
+        staged = self._staged[intent.transaction]
+        with self._owners.errors(fence):
+            require_base(intent, self._shown())
+            self._comparison.require_unchanged(staged.tables, intent.replaced)
+            pointer = Pointer(
+                transaction=intent.transaction,
+                versions={str(table): str(version) for table, version in intent.versions.items()},
+                publication=self._control.publication + 1,
+                topics=self._new_records(session, staged.tables),
+            )
+            self._states[intent.transaction] = _S.COMMITTING
+            self._owners.send_records(session, pointer.records())
             session.commit()
-            self._sent = None
+            self._owners.sent = None
             self._client.await_decided(session.ends)
+            self._comparison.committed(session, staged.tables)
         self._control.refresh()
 
-    def _abort_open(self) -> None:
-        """Drop what the open Kafka transaction has, by force if its producer does not answer."""
-        session, self._sent = self._session, None
-        if session is not None:
-            try:
-                session.abort()
-            except (SinkError, SessionLostError):
-                self._drop_session()
+    def _new_records(self, session: Session, tables: Sequence[TableName]) -> dict[str, TopicRecord]:
+        """What each topic must be when the open transaction is committed."""
+        before = {} if self._control.pointer is None else self._control.pointer.topics
+        records = dict(before)
+        for table in tables:
+            claim = self._claim(table)
+            record = before.get(claim.topic)
+            if record is None or record.topic_id != claim.topic_id:
+                record = TopicRecord(topic_id=claim.topic_id)
+            counts = session.counts.get(claim.topic, Counter())
+            records[claim.topic] = TopicRecord(
+                topic_id=claim.topic_id,
+                ends={**record.ends, **session.ends.get(claim.topic, {})},
+                totals=Counter(record.totals) + counts,
+            )
+        return records

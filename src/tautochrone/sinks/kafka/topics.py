@@ -1,26 +1,28 @@
-"""The topics of a sink: which topic a table has, whether it is still the same one, and what is in it."""
+"""The topics of a sink: which topic a table has, and how its rows are written."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
+from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.kafka.client import Client, TopicInfo
-from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
+from tautochrone.sinks.kafka.control import Claim, ControlTopic
+from tautochrone.sinks.kafka.names import collide
 from tautochrone.sinks.kafka.options import KafkaOptions, Mode, ValueFormat
-from tautochrone.sinks.kafka.parts import PartOf, part_of
+from tautochrone.sinks.kafka.topic_errors import records_lost, require_kept, topic_changed, topic_taken
 from tautochrone.sinks.kafka.values import SchemaRegistry, Values, check_avro, values_of
 
-__all__ = ["PUBLICATION_HEADER", "SINK_HEADER", "Topics"]
+__all__ = ["Topics"]
 
-SINK_HEADER, PUBLICATION_HEADER = "taut-sink", "taut-publication"
-"""Headers of each record: the sink's transactional id, and the number of the commit."""
+_CLIENT_BYTES = 1_000_000
+"""The default of `message.max.bytes` in Kafka's client."""
+_OVERHEAD_BYTES = 512
+"""More than what Kafka adds to key and value of a record: its batch, and the headers."""
 
 
 class Topics:
@@ -33,11 +35,10 @@ class Topics:
         self._control = control
         self._encoders: dict[TableName, tuple[Claim, JsonRows]] = {}
         self._values: dict[TableName, tuple[Claim, Values]] = {}
+        self._largest: dict[TableName, int] = {}
         self._registry: SchemaRegistry | None = None
         if options.value_format is ValueFormat.AVRO:
             self._registry = SchemaRegistry(sink, options)
-
-    # -- claims -----------------------------------------------------------------------------------
 
     def claim(self, table: TableName, schema: Any, key: Sequence[str]) -> Claim:
         """The claim of a table; its topic is created if it is missing.
@@ -50,15 +51,26 @@ class Topics:
         check_avro(self._sink, table, schema, self._options)
         topic = self._options.topic_of(table)
         claim = self._control.claims.get(table)
-        starts: Mapping[int, int]
         if claim is None:
-            starts, topic_id = self._new_topic(table, topic)
+            self._require_free(table, topic)
         else:
             self._require_same(table, claim, key)
-            starts, topic_id, topic = claim.starts, claim.topic_id, claim.topic
+        info = self._client.topic(topic)
+        if info is None:
+            is_upsert = self._options.mode is Mode.UPSERT
+            config = {"cleanup.policy": "compact"} if is_upsert else {"retention.ms": "-1"}
+            info = self._client.create(topic, self._options.partitions, config)
+        settings = self._client.settings([topic])[topic]
+        require_kept(self._sink, topic, self._options.mode, settings)
+        self._largest[table] = self._largest_row(settings)
+        if claim is None or info.topic_id != claim.topic_id:
+            starts: Mapping[int, int] = self._starts_of_empty(table, topic, info)
+        else:
+            starts = claim.starts
+            self.ranges(table, claim, info)
         return Claim(
             topic=topic,
-            topic_id=topic_id,
+            topic_id=info.topic_id,
             mode=str(self._options.mode),
             key=tuple(key),
             starts=starts,
@@ -83,53 +95,73 @@ class Topics:
             known = self._values[table] = (claim, values_of(self._sink, table, claim, self._registry))
         return known[1]
 
+    def largest_row(self, table: TableName) -> int | None:
+        """How many bytes key and value of a record may have, as of `claim`; None: not known."""
+        return self._largest.get(table)
+
+    def require_there(self, table: TableName, claim: Claim) -> TopicInfo:
+        """Refuse a topic that is not the one that was claimed.
+
+        Raises:
+            SinkError: `SINK_TOPIC_CHANGED`
+        """
+        info = self._client.topic(claim.topic)
+        if info is None:
+            raise topic_changed(self._sink, table, claim.topic, "is gone")
+        if info.topic_id != claim.topic_id:
+            raise topic_changed(self._sink, table, claim.topic, "was deleted and created again")
+        return info
+
+    def ranges(self, table: TableName, claim: Claim, info: TopicInfo) -> dict[int, tuple[int, int]]:
+        """By partition where the records begin, and the end of what is decided.
+
+        Raises:
+            SinkError: `SINK_TOPIC_CHANGED`, it has other partitions; `SINK_TOPIC_RETENTION`, records that
+                tell rows were deleted. Sending the rows again would not help readers that know older ones:
+                they would not hear of a row that goes and is not in the topic.
+        """
+        if claim.mode == Mode.UPSERT and info.partitions != len(claim.starts):
+            # The same key would be in two partitions.
+            problem = f"has {info.partitions} partitions instead of {len(claim.starts)}"
+            raise topic_changed(self._sink, table, claim.topic, problem)
+        ranges = self._client.ranges(claim.topic, info.partitions)
+        for partition, (low, _) in ranges.items():
+            if low > claim.starts.get(partition, 0):
+                problem = f"lacks its records before offset {low}"
+                raise records_lost(self._sink, table, claim.topic, partition, problem)
+        return ranges
+
     def close(self) -> None:
         if self._registry is not None:
             self._registry.close()
 
-    def _new_topic(self, table: TableName, topic: str) -> tuple[dict[int, int], str]:
-        for other, claim in self._control.claims.items():
-            if claim.topic == topic:
+    # -- claims -----------------------------------------------------------------------------------
+
+    def _require_free(self, table: TableName, topic: str) -> None:
+        claimed = {str(other): claim.topic for other, claim in self._control.claims.items()}
+        for other, name in {**claimed, "its own records": self._control.name}.items():
+            if collide(topic, name):
                 raise SinkError(
                     "SINK_OPTION_INVALID",
-                    f"Sink {self._sink} would write {other} and {table} into the one topic {topic}",
-                    hint="Write {table} in the option topic, or declare a sink for each table.",
+                    f"Sink {self._sink} would write {table} into the topic {topic}, and {other} into {name}: "
+                    "Kafka takes dots and underscores in names of topics for the same",
+                    hint="Write {table} in the option topic, or declare a sink for each table, with topics "
+                    "and a control topic of its own.",
                     sqlstate="22023",
                 )
-        info = self._client.topic(topic)
-        if info is None:
-            is_upsert = self._options.mode is Mode.UPSERT
-            config = {"cleanup.policy": "compact"} if is_upsert else {"retention.ms": "-1"}
-            info = self._client.create(topic, self._options.partitions, config)
-        self._require_keeps_keys(topic)
+
+    def _starts_of_empty(self, table: TableName, topic: str, info: TopicInfo) -> dict[int, int]:
         ranges = self._client.ranges(topic, info.partitions)
         if any(low != high for low, high in ranges.values()):
-            raise SinkError(
-                "SINK_NAME_TAKEN",
-                f"Sink {self._sink}: {table} goes to the topic {topic}, which has records that this sink did "
-                "not write, or whose control topic is gone",
-                hint="Give the sink another topic (option topic), or delete this one: the next run delivers "
-                "all rows.",
-                parameters={"sink": self._sink, "table": str(table)},
-                sqlstate="42P07",
-            )
-        return {partition: high for partition, (_, high) in ranges.items()}, info.topic_id
+            raise topic_taken(self._sink, table, topic)
+        return {partition: high for partition, (_, high) in ranges.items()}
 
-    def _require_keeps_keys(self, topic: str) -> None:
-        policy = self._client.setting(topic, "cleanup.policy")
-        keeps = policy == "compact" or (
-            policy == "delete"
-            and self._client.setting(topic, "retention.ms") == "-1"
-            and self._client.setting(topic, "retention.bytes") == "-1"
-        )
-        if self._options.mode is Mode.UPSERT and not keeps:
-            raise SinkError(
-                "SINK_TOPIC_RETENTION",
-                f"Sink {self._sink}: the topic {topic} has cleanup.policy={policy}, which deletes rows that "
-                "the table still has",
-                hint="Set cleanup.policy=compact on the topic.",
-                sqlstate="55000",
-            )
+    def _largest_row(self, settings: Mapping[str, str]) -> int:
+        client = self._options.client
+        largest = int(client.get("message.max.bytes", _CLIENT_BYTES))
+        if client.get("compression.type", client.get("compression.codec", "none")) == "none":
+            largest = min(largest, int(settings["max.message.bytes"]))
+        return largest - _OVERHEAD_BYTES
 
     def _require_same(self, table: TableName, claim: Claim, key: Sequence[str]) -> None:
         options = self._options
@@ -144,144 +176,3 @@ class Topics:
                 f"`taut sinks --forget {self._sink}`.",
                 sqlstate="22023",
             )
-        self.require_there(table, claim)
-
-    def require_there(self, table: TableName, claim: Claim) -> TopicInfo:
-        """Refuse a topic that is not the one that was claimed.
-
-        Raises:
-            SinkError: `SINK_TOPIC_CHANGED`
-        """
-        info = self._client.topic(claim.topic)
-        if info is None:
-            problem = "is gone"
-        elif info.topic_id != claim.topic_id:
-            problem = "was deleted and created again"
-        elif claim.mode == Mode.UPSERT and info.partitions != len(claim.starts):
-            # The same key would be in two partitions.
-            problem = f"has {info.partitions} partitions instead of {len(claim.starts)}"
-        else:
-            return info
-        raise SinkError(
-            "SINK_TOPIC_CHANGED",
-            f"Sink {self._sink}: the topic {claim.topic} of {table} {problem}",
-            hint=f"Delete all topics of the sink with its control topic {self._options.control_topic}, run "
-            f"`taut sinks --forget {self._sink}`: the next run delivers all rows.",
-            parameters={"sink": self._sink, "table": str(table)},
-            sqlstate="55000",
-        )
-
-    def require_no_other_writer(self) -> None:
-        """Refuse topics into which somebody else wrote since the pointer.
-
-        Raises:
-            SinkError: `SINK_NAME_TAKEN`, `SINK_TOPIC_CHANGED`
-        """
-        pointer = self._control.pointer
-        for table, claim in self._control.claims.items():
-            info = self.require_there(table, claim)
-            ends = {} if pointer is None else pointer.ends.get(claim.topic, {})
-            starts = {
-                partition: ends.get(partition, claim.starts.get(partition, 0))
-                for partition in range(info.partitions)
-            }
-            for message in self._client.read(claim.topic, starts):
-                self._publication(claim, message)
-
-    # -- content ----------------------------------------------------------------------------------
-
-    def part_of(self, table: TableName) -> PartOf:
-        """How an audit assigns rows of the table to parts of its topic."""
-        claim = self._control.claims[table]
-        partitions = self.require_there(table, claim).partitions
-        return part_of(self._options.client, claim.key, len(claim.starts), partitions)
-
-    def lost_records(self, table: TableName, pointer: Pointer) -> dict[int, int]:
-        """By partition how many records Kafka has removed of those up to a commit, without partitions that
-        lack none; -1: an older release wrote to the topic and did not count."""
-        claim = self._control.claims[table]
-        partitions = range(self.require_there(table, claim).partitions)
-        if claim.topic not in pointer.totals:
-            return dict.fromkeys(partitions, -1) if claim.topic in pointer.ends else {}
-        totals = pointer.totals[claim.topic]
-        counts = Counter(message.partition() for _, message in self._messages(table, pointer.publication))
-        lost = {partition: totals.get(partition, 0) - counts[partition] for partition in partitions}
-        return {partition: number for partition, number in lost.items() if number > 0}
-
-    def keys(self, table: TableName, publication: int) -> dict[str, tuple[int, int]]:
-        """Of a topic of newest values the hash of each key's row, and its partition."""
-        decode = self.values(table).decode
-        newest: dict[str, tuple[int, int | None, int]] = {}
-        for written, message in self._messages(table, publication):
-            key, value = message.key().decode(), message.value()
-            number = None if value is None else row_number(comparable(decode(value)))
-            if written >= newest.get(key, (0, None, 0))[0]:
-                newest[key] = (written, number, message.partition())
-        return {
-            key: (number, partition) for key, (_, number, partition) in newest.items() if number is not None
-        }
-
-    def changes(self, table: TableName, publication: int) -> Iterator[tuple[Mapping[str, Any], int, int]]:
-        """Of a change log each row that came (1) or went (-1), and the partition."""
-        decode = self.values(table).decode
-        for _, message in self._messages(table, publication):
-            envelope = decode(message.value())
-            for row, sign in ((envelope["before"], -1), (envelope["after"], 1)):
-                if row is not None:
-                    yield row, sign, message.partition()
-
-    def rows(self, table: TableName, publication: int) -> tuple[Counter[str], dict[str, Mapping[str, Any]]]:
-        """The rows of a topic: copies by text, and the row by text. All of them are in memory."""
-        copies: Counter[str] = Counter()
-        rows: dict[str, Mapping[str, Any]] = {}
-        if self._control.claims[table].mode == Mode.CHANGELOG:
-            for row, sign, _ in self.changes(table, publication):
-                text = comparable(row)
-                copies[text] += sign
-                rows[text] = row
-        else:
-            decode = self.values(table).decode
-            newest: dict[str, tuple[int, Mapping[str, Any] | None]] = {}
-            for written, message in self._messages(table, publication):
-                key, value = message.key().decode(), message.value()
-                if written >= newest.get(key, (0, None))[0]:
-                    newest[key] = (written, None if value is None else decode(value))
-            rows = {comparable(row): row for _, row in newest.values() if row is not None}
-            copies.update(rows.keys())
-        return Counter({text: count for text, count in copies.items() if count}), rows
-
-    def _messages(self, table: TableName, publication: int) -> Iterator[tuple[int, Any]]:
-        claim = self._control.claims[table]
-        info = self.require_there(table, claim)
-        ranges = self._client.ranges(claim.topic, info.partitions)
-        for partition, (low, _) in ranges.items():
-            if low > claim.starts.get(partition, 0):
-                raise SinkError(
-                    "SINK_TOPIC_RETENTION",
-                    f"Sink {self._sink}: records of {table} before offset {low} were deleted from partition "
-                    f"{partition} of {claim.topic}, so its rows cannot be told from the topic",
-                    hint="Set retention.ms=-1 on the topic to audit it. To get all rows again, delete all "
-                    f"topics of the sink and run `taut sinks --forget {self._sink}`.",
-                    parameters={"sink": self._sink, "table": str(table)},
-                    sqlstate="55000",
-                )
-        starts = {partition: low for partition, (low, _) in ranges.items()}
-        for message in self._client.read(claim.topic, starts):
-            written = self._publication(claim, message)
-            if written <= publication:
-                yield written, message
-
-    def _publication(self, claim: Claim, message: Any) -> int:
-        headers = dict(message.headers() or [])
-        if headers.get(SINK_HEADER) != self._options.transactional_id.encode():
-            raise SinkError(
-                "SINK_NAME_TAKEN",
-                f"Sink {self._sink}: somebody else wrote the record at offset {message.offset()} of "
-                f"partition {message.partition()} of {claim.topic}",
-                hint="Stop the other writer. Then delete all topics of the sink with its control topic "
-                f"{self._options.control_topic}, run `taut sinks --forget {self._sink}`: the next run "
-                "delivers all rows.",
-                parameters={"sink": self._sink, "topic": claim.topic},
-                sqlstate="42P07",
-            )
-        return int(headers[PUBLICATION_HEADER])
