@@ -43,6 +43,10 @@ def test_options_have_types_and_defaults() -> None:
         ({**BROKER, "topics": "x"}, "SINK_OPTION_INVALID"),
         ({**BROKER, "partitions": "0"}, "SINK_OPTION_INVALID"),
         ({**BROKER, "kafka.transactional.id": "x"}, "SINK_OPTION_INVALID"),
+        ({**BROKER, "topic": "größe.{table}"}, "SINK_OPTION_INVALID"),
+        ({**BROKER, "topic": "x" * 210 + "{table}"}, "SINK_OPTION_INVALID"),
+        ({**BROKER, "control_topic": "x" * 250}, "SINK_OPTION_INVALID"),
+        ({**BROKER, "control_topic": ""}, "SINK_OPTION_INVALID"),
     ],
 )
 def test_wrong_options_are_refused(option: dict[str, str], error_class: str) -> None:

@@ -7,17 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.kafkasink.benches import KafkaBench, committed_messages, newest_values
 
 from tautochrone.errors import SinkError, SinkFencedError
 from tautochrone.model.lake import RowChange
-from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import Intent, Sink, TransactionId, TransactionState
 from tautochrone.sinks import examine_sink, open_sink
 from tautochrone.sinks.kafka import client
@@ -186,6 +188,60 @@ def test_topics_of_others_are_refused(bench: KafkaBench) -> None:
     with pytest.raises(SinkError, match="somebody else wrote the record at offset") as refused:
         deliver(owner(bench, 2), 2, 2, [(2, "two")])
     assert refused.value.error_class == "SINK_NAME_TAKEN"
+
+
+def test_topics_belong_to_one_sink_of_one_lake(bench: KafkaBench) -> None:
+    options = {
+        "kafka.bootstrap.servers": bench.bootstrap,
+        "topic": bench.options.topic,
+        "control_topic": bench.options.control_topic,
+    }
+
+    def claimed(name: str, lake: str, **other: str) -> Sink:
+        sink = KafkaSink(name, kafka_options(name, {**options, **other}))
+        try:
+            sink.claim(lake)
+            sink.fence(Fence(1))
+        finally:
+            sink.close()
+        return sink
+
+    claimed("mirror", "lake-1")
+    claimed("mirror", "lake-1")
+    for name, lake in (("archive", "lake-1"), ("mirror", "lake-2")):
+        with pytest.raises(SinkError) as refused:
+            claimed(name, lake)
+        assert refused.value.error_class == "SINK_DATABASE_TAKEN"
+        assert not refused.value.retryable
+    # Topics that Kafka takes for the same, and the control topic itself.
+    dots, control = TableName("lake", ("a",), "b"), TableName("lake", ("default",), "control")
+    sink = owner(bench, 2)
+    sink.ensure(dots, bench.schema(), ["id"], Fence(2))
+    for table in (TableName("lake", ("default",), "a_b"), control):
+        with pytest.raises(SinkError) as refused:
+            sink.ensure(table, bench.schema(), ["id"], Fence(2))
+        assert refused.value.error_class == "SINK_OPTION_INVALID"
+    assert bench.options.topic_of(control) == bench.options.control_topic
+
+
+@pytest.mark.parametrize("limit", ["", "4000"])
+def test_a_row_that_is_too_large_is_told_before_anything_is_sent(bench: KafkaBench, limit: str) -> None:
+    sink = owner(bench, 1)
+    if limit:
+        entry = ConfigEntry("max.message.bytes", limit, incremental_operation=AlterConfigOpType.SET)
+        topic = bench.options.topic_of(ORDERS)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": bench.bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result()
+        time.sleep(0.2)
+        sink = owner(bench, 2)
+    fence = 2 if limit else 1
+    largest = int(limit or 1_000_000) - 512 - len('{"id":1}' + '{"id":1,"word":""}')
+    deliver(sink, 1, fence, [(1, "x" * largest)])
+    with pytest.raises(SinkError, match='"id":2') as refused:
+        prepare(sink, 2, fence, [(2, "x" * (largest + 1))], [])
+    assert refused.value.error_class == "SINK_VALUE_UNSUPPORTED"
+    assert rows(bench, ORDERS).keys() == rows(bench, LINES).keys() == {1}
 
 
 # -- killed processes -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from tautochrone.model.names import TableName
 from tautochrone.sinks.common.names import NameRules, mirror_name
+from tautochrone.sinks.kafka.names import is_topic_name, topic_name
 
 RULES = {
     "bytes": NameRules(longest=63, in_bytes=True),
@@ -39,13 +40,15 @@ PARTS = [
 ]
 
 
+NAMESPACES = [("default",), *((part,) for part in PARTS), *product(("x", "y", "x_", "x__y"), repeat=2)]
+TABLES = {TableName("lake", namespace, part) for namespace in NAMESPACES for part in PARTS}
+
+
 @pytest.mark.parametrize("system", RULES)
 def test_names_are_injective_and_fit(system: str) -> None:
     rules = RULES[system]
-    namespaces = [("default",), *((part,) for part in PARTS), *product(("x", "y", "x_", "x__y"), repeat=2)]
-    tables = {TableName("lake", namespace, part) for namespace in namespaces for part in PARTS}
     names: dict[str, TableName] = {}
-    for table in tables:
+    for table in TABLES:
         name = mirror_name(table, rules)
         assert name == mirror_name(table, rules)
         other = names.setdefault(name.lower() if rules.folds_case else name, table)
@@ -64,3 +67,18 @@ def test_simple_names_are_plain() -> None:
     rules = RULES["bytes"]
     assert mirror_name(TableName("lake", ("default",), "orders"), rules) == "orders"
     assert mirror_name(TableName("lake", ("shop", "eu"), "order_lines"), rules) == "shop__eu__order_lines"
+
+
+@pytest.mark.parametrize("template", ["{table}", "shop.{table}", "{table}_", "a" * 209 + "{table}"])
+def test_names_of_topics_are_injective_and_fit(template: str) -> None:
+    names: dict[str, TableName] = {}
+    more = [TableName("lake", ("default",), part) for part in ("x" * 230, "x" * 249 + "y", "x" * 250, "..")]
+    for table in sorted({*TABLES, *more}, key=str):
+        name = topic_name(template, table)
+        assert is_topic_name(name)
+        assert names.setdefault(name, table) == table
+    # A table that is called like the hashed name of another one gets another name.
+    for name, table in list(names.items()):
+        if template == "{table}" and name.endswith("_"):
+            called = TableName("lake", ("default",), name)
+            assert topic_name(template, called) != name or called == table

@@ -252,7 +252,7 @@ class KafkaSink(TransactionSteps):
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
         pointer = self._pointer_of(checkpoint)
-        if table not in self._control.claims:
+        if table not in self._control.claims or not self._is_recorded(table, pointer):
             return {}
         part = self._records.part_of(table)
         if self._claim(table).mode == Mode.UPSERT:
@@ -291,9 +291,10 @@ class KafkaSink(TransactionSteps):
     def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
         """Compaction removes records that older checkpoints had. Of the newest one it removes none."""
         pointer = self._pointer_of(checkpoint)
-        if table not in self._control.claims or self._claim(table).mode != Mode.UPSERT:
+        if table not in self._control.claims or pointer == self._control.pointer:
             return {}
-        if pointer == self._control.pointer:
+        if self._claim(table).mode != Mode.UPSERT and self._is_recorded(table, pointer):
+            # Without all of its records no part of it can be told, which is an error of the audit.
             return {}
         part = self._records.part_of(table)
         lost = sorted(self._records.lost_records(table, pointer))

@@ -19,6 +19,8 @@ from tautochrone.sinks.kafka.values import SchemaRegistry, Values, check_avro, v
 
 __all__ = ["Topics"]
 
+_COMPACTED = {"cleanup.policy": "compact"}
+_ENDLESS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _CLIENT_BYTES = 1_000_000
 """The default of `message.max.bytes` in Kafka's client."""
 _OVERHEAD_BYTES = 512
@@ -57,8 +59,7 @@ class Topics:
             self._require_same(table, claim, key)
         info = self._client.topic(topic)
         if info is None:
-            is_upsert = self._options.mode is Mode.UPSERT
-            config = {"cleanup.policy": "compact"} if is_upsert else {"retention.ms": "-1"}
+            config = _COMPACTED if self._options.mode is Mode.UPSERT else _ENDLESS
             info = self._client.create(topic, self._options.partitions, config)
         settings = self._client.settings([topic])[topic]
         require_kept(self._sink, topic, self._options.mode, settings)
