@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,13 +27,18 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from tests.kafkasink.benches import committed_messages, net_rows, newest_values
+from tests.kafkasink.benches import KafkaBench, committed_messages, net_rows, newest_values
 from tests.sinks.test_damages import CHANGES, SCHEMA, TRIES, tried
 from tests.sinks.test_delivery import LINES, ORDERS, World, bag, world
 
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange
+from tautochrone.model.names import Fence
+from tautochrone.model.sink import Chunk
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.delivery.delivery_worker import NOT_RETRYABLE
 from tautochrone.testing.kafka import KafkaBroker
+from tautochrone.testing.sink_conformance import LAKE, new_intent
 
 __all__ = ["world"]
 
@@ -44,9 +50,9 @@ ACTIONS = 4
 class Mirror:
     """The topics of one sink, and what somebody may do to them."""
 
-    def __init__(self, bootstrap: str, mode: str) -> None:
+    def __init__(self, bootstrap: str, mode: str, prefix: str = "") -> None:
         self.bootstrap, self.mode = bootstrap, mode
-        self.prefix = uuid.uuid4().hex[:8]
+        self.prefix = prefix or uuid.uuid4().hex[:8]
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self.objects = {name: f"{self.prefix}.{name}" for name in ("control", "orders", "lines")}
         self.options = {
@@ -256,3 +262,68 @@ def test_a_damaged_topic_shows_the_lake_again(
         assert rows == world.tables[table].content[shown.versions[table]], (topic, answers)
     assert shown.versions == {table: content.main for table, content in world.tables.items()}
     delivery.close()
+
+
+# -- in the middle of a transaction -----------------------------------------------------------------
+
+STEPS = ("begin", "write", "prepare", "commit")
+HARMLESS = {"abort records", "compact"}
+
+
+def steps_schedule() -> Iterator[Any]:
+    for damage in DAMAGES.keys() - HARMLESS:
+        for name in ("control", "orders"):
+            for step in STEPS:
+                is_short = (damage, name, step) in {
+                    ("recreate", "control", "commit"),
+                    ("write", "orders", "prepare"),
+                    ("delete", "orders", "commit"),
+                }
+                marks = () if is_short else (pytest.mark.slow,)
+                yield pytest.param(damage, name, step, marks=marks)
+
+
+@pytest.mark.parametrize(("damage", "name", "step"), sorted(steps_schedule(), key=lambda p: str(p.values)))
+def test_a_damage_in_a_transaction_is_noticed(broker: KafkaBroker, damage: str, name: str, step: str) -> None:
+    """By the transaction, or by the next look at what the tables hold."""
+    bench = KafkaBench(broker.bootstrap, "upsert", partitions=str(PARTITIONS))
+    mirror = Mirror(broker.bootstrap, "upsert", bench.prefix)
+    sink = bench.open()
+    sink.claim(LAKE)
+    sink.fence(Fence(1))
+    for table in (ORDERS, LINES):
+        sink.ensure(table, bench.schema(), ["id"], Fence(1))
+
+    def deliver(number: int, damaged_step: str = "") -> None:
+        change = RowChange(added=bench.frame([(number, "row"), (number + 10, "row")]), rows=2)
+        intent = new_intent(number)
+        published = sink.published()
+        based = replace(intent, base=None if published is None else published.transaction)
+        transaction = intent.transaction
+        chunks: list[Chunk] = []
+        operations: dict[str, Callable[[], object]] = {
+            "begin": lambda: sink.begin(based),
+            "write": lambda: chunks.extend(sink.write(transaction, ORDERS, change)),
+            "prepare": lambda: sink.prepare(transaction, chunks),
+            "commit": lambda: sink.commit(transaction, Fence(1)),
+        }
+        for operation, run in operations.items():
+            if operation == damaged_step:
+                DAMAGES[damage](mirror, mirror.objects[name])
+            run()
+
+    deliver(1)
+    answers: list[str] = []
+    try:
+        deliver(2, step)
+    except SinkError as error:
+        answers.append(error.error_class)
+    else:
+        try:
+            published = sink.published()
+            changed = () if published is None else sink.changed_tables((ORDERS, LINES), None)
+            answers += ["no pointer"] if published is None else [reason.code for reason in changed.values()]
+        except SinkError as error:
+            answers.append(error.error_class)
+    assert answers
+    bench.close()

@@ -143,6 +143,31 @@ def change_settings(admin: AdminClient, topic: str, settings: dict[str, str]) ->
     admin.incremental_alter_configs([resource])[resource].result()
 
 
+def test_a_topic_that_was_created_again_tells_no_older_checkpoint(bench: KafkaBench) -> None:
+    sink = opened(bench)
+    deliver_three(sink)
+    topic = bench.options.topic_of(ORDERS)
+    admin = AdminClient({"bootstrap.servers": bench.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+    while sink._client.topic(topic) is not None:
+        time.sleep(0.02)
+    assert sink.changed_tables([ORDERS], None).keys() == {ORDERS}
+    sink.ensure(ORDERS, bench.schema(), ["id"], Fence(1))
+    transaction = TransactionId(
+        incarnation="store-1", sink="mirror", checkpoint=CheckpointNumber(6), fence=Fence(1)
+    )
+    begin(sink, Intent(transaction=transaction, versions={ORDERS: Version("6")}, replaced=(ORDERS,)))
+    rows = ListRows(COLUMNS, SECOND)
+    sink.prepare(transaction, sink.replace(transaction, ORDERS, rows))
+    sink.commit(transaction, Fence(1))
+    newest, older = CheckpointNumber(6), CheckpointNumber(5)
+    assert sink.audit(ORDERS, newest) == sink.digest(ORDERS, rows)
+    assert sink.unknown_parts(ORDERS, newest) == {}
+    assert not sink.changed_tables([ORDERS], None)
+    assert sink.audit(ORDERS, older) == {}
+    assert sink.unknown_parts(ORDERS, older).keys() == {"0", "1", "2"}
+
+
 def test_deleted_records_of_a_topic_are_told_by_their_class(bench: KafkaBench) -> None:
     sink = opened(bench)
     deliver_three(sink)

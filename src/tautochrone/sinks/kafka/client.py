@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -328,7 +328,7 @@ class Client:
     def ranges(self, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
         return {partition: self.range(topic, partition) for partition in range(partitions)}
 
-    def read(self, topic: str, starts: Mapping[int, int]) -> Iterator[Any]:
+    def read(self, topic: str, starts: Mapping[int, int]) -> Generator[Any, None, None]:
         """Committed messages from these offsets of partitions up to what is decided now."""
         ends = {partition: self.range(topic, partition)[1] for partition in starts}
         open_partitions = {partition for partition, end in ends.items() if starts[partition] < end}

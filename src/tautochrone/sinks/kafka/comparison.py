@@ -12,8 +12,10 @@ the topic would not hear of rows that go and are not in it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
+from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sinks.common.contents import table_changed
@@ -106,7 +108,7 @@ class Comparison:
             for partition, start in starts.items():
                 count = session.counts[claim.topic][partition]
                 is_whole = session.ends[claim.topic][partition] - start == count
-                if not is_whole or start != self._position(claim, partition, self._control.pointer):
+                if not is_whole or start != self._position(claim, partition):
                     raise table_changed(self._sink, table)
 
     def committed(self, session: Session, tables: Sequence[TableName]) -> None:
@@ -127,33 +129,39 @@ class Comparison:
                 if partition not in ranges or ranges[partition][1] < end:
                     problem = f"lacks records before offset {end} of partition {partition}, which it had"
                     raise topic_changed(self._sink, table, claim.topic, problem)
-        starts = {
-            partition: position
-            for partition, (_, end) in ranges.items()
-            if (position := self._position(claim, partition, pointer)) < end
-        }
-        if not starts:
-            return
-        self._require_no_more(table, claim, list(self._client.read(claim.topic, starts)))
-        checked = self._checked.setdefault(claim.topic_id, {})
-        checked.update({partition: ranges[partition][1] for partition in starts})
-
-    def _require_no_more(self, table: TableName, claim: Claim, messages: Sequence[Any]) -> None:
-        """Refuse records behind those of the newest commit, also copies of records of the sink."""
-        if messages:
+        if self._first_behind(claim, ranges) is not None:
             # A newer owner may have committed meanwhile.
             self._control.refresh()
-        for message in messages:
-            partition, offset = message.partition(), message.offset()
-            if offset < self._position(claim, partition, self._control.pointer):
-                continue
-            if self._records.written(table, message) > self._control.publication:
-                problem = "has records of a commit that the control topic does not have"
-                raise topic_changed(self._sink, table, claim.topic, problem)
-            raise foreign_record(self._sink, table, claim.topic, partition, offset)
+            message = self._first_behind(claim, ranges)
+            if message is not None:
+                raise self._unknown_record(table, claim, message)
+        checked = self._checked.setdefault(claim.topic_id, {})
+        for partition, (_, end) in ranges.items():
+            checked[partition] = max(end, self._position(claim, partition))
 
-    def _position(self, claim: Claim, partition: int, pointer: Pointer | None) -> int:
+    def _first_behind(self, claim: Claim, ranges: Mapping[int, tuple[int, int]]) -> Any:
+        """A record behind those of the newest commit; None: there is none."""
+        starts = {partition: self._position(claim, partition) for partition in ranges}
+        starts = {partition: start for partition, start in starts.items() if start < ranges[partition][1]}
+        if not starts:
+            return None
+        messages = self._client.read(claim.topic, starts)
+        with closing(messages):
+            return next(messages, None)
+
+    def _unknown_record(self, table: TableName, claim: Claim, message: Any) -> SinkError:
+        if (
+            self._control.is_own(message)
+            and self._records.written(table, message) > self._control.publication
+        ):
+            problem = "has records of a commit that the control topic does not have"
+            return topic_changed(self._sink, table, claim.topic, problem)
+        # A copy of a record of the sink is no record of it.
+        return foreign_record(self._sink, table, claim.topic, message.partition(), message.offset())
+
+    def _position(self, claim: Claim, partition: int) -> int:
         """Where the records begin that may be somebody else's."""
+        pointer = self._control.pointer
         checked = self._checked.get(claim.topic_id, {}).get(partition, 0)
         record = None if pointer is None else pointer.topics.get(claim.topic)
         is_same = record is not None and record.topic_id == claim.topic_id

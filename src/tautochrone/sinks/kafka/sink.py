@@ -159,23 +159,23 @@ class KafkaSink(TransactionSteps):
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
         self._next(Operation.WRITE, transaction, transaction.fence)
-        encoder = self._topics.encoder(table)
+        mode, encoder = self._claim(table).mode, self._topics.encoder(table)
         removed, added = (
             iter(())
             if frame is None
             else encoder.rows(frame, self._options.chunk_rows, None if change.carried else change.rows)
             for frame in (change.removed, change.added)
         )
-        if self._claim(table).mode == Mode.UPSERT:
+        if mode == Mode.UPSERT:
             return self._stage(transaction, table, upsert_delta(self.name, table, encoder, removed, added))
         return self._stage(transaction, table, changelog_delta(table, encoder, transaction, removed, added))
 
     def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
         self._next(Operation.WRITE, transaction, transaction.fence)
-        encoder = self._topics.encoder(table)
+        mode, encoder = self._claim(table).mode, self._topics.encoder(table)
         new_rows = encoder.rows(rows, self._options.chunk_rows)
         publication = self._control.publication
-        if self._claim(table).mode == Mode.UPSERT:
+        if mode == Mode.UPSERT:
             present = self._records.keys(table, publication) if publication else {}
             numbers = {key: number for key, (number, _) in present.items()}
             messages = upsert_replacement(self.name, table, encoder, new_rows, numbers)
