@@ -127,14 +127,14 @@ class Delivery:
     def close(self) -> None:
         """Give the sink's connections back. Repeatable."""
         self.failed()
-        self._ensured.clear()
         if self._sink is not None:
             self._sink.close()
             self._sink = None
 
     def failed(self) -> None:
-        """The next try begins with the recovery."""
+        """The next try begins with the recovery, and creates what somebody dropped in the sink meanwhile."""
         self._is_recovered = self._is_compared = False
+        self._ensured.clear()
 
     # -- becoming the owner -----------------------------------------------------------------------
 

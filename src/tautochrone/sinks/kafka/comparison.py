@@ -19,6 +19,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sinks.common.contents import table_changed
+from tautochrone.sinks.common.mirrored import table_missing
 from tautochrone.sinks.kafka.client import Client, Session, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import Mode
@@ -86,8 +87,10 @@ class Comparison:
         infos = self._client.topics({claims[table].topic for table in tables if table in claims})
         for table in tables:
             claim = claims.get(table)
-            info = None if claim is None else infos[claim.topic]
-            if claim is None or info is None or info.topic_id != claim.topic_id:
+            if claim is None:
+                raise table_missing(self._sink, table)
+            info = infos[claim.topic]
+            if info is None or info.topic_id != claim.topic_id:
                 raise table_changed(self._sink, table)
             record = None if pointer is None else pointer.topics.get(claim.topic)
             if table not in replaced and record is not None and record.topic_id != claim.topic_id:

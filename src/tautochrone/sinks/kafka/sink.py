@@ -37,7 +37,7 @@ from tautochrone.model.sink import (
     require_base,
 )
 from tautochrone.model.sink_abilities import RowDifference
-from tautochrone.sinks.common.contents import table_changed
+from tautochrone.sinks.common.mirrored import table_missing
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
@@ -348,7 +348,7 @@ class KafkaSink(TransactionSteps):
     def _claim(self, table: TableName) -> Claim:
         claim = self._control.claims.get(table)
         if claim is None:
-            raise table_changed(self.name, table)
+            raise table_missing(self.name, table)
         return claim
 
     def _stage(
