@@ -36,7 +36,7 @@ from tautochrone.model.lake import RowChange
 from tautochrone.model.names import Fence
 from tautochrone.model.sink import Chunk
 from tautochrone.runtime.delivery.delivery import Delivery
-from tautochrone.runtime.delivery.delivery_worker import NOT_RETRYABLE
+from tautochrone.runtime.delivery.delivery_worker import needs_attention
 from tautochrone.testing.kafka import KafkaBroker
 from tautochrone.testing.sink_conformance import LAKE, new_intent
 
@@ -207,7 +207,7 @@ def settle(mirror: Mirror, delivery: Delivery) -> list[str]:
     while (error := tried(delivery)) is not None:
         failures += 1
         assert failures < ACTIONS * TRIES, error
-        if error.error_class in NOT_RETRYABLE or failures % TRIES == 0:
+        if needs_attention(error) or failures % TRIES == 0:
             answers.append(error.error_class)
             assert len(answers) <= ACTIONS, error
             mirror.follow(error.hint or "")
