@@ -33,7 +33,7 @@ from tests.sinks.test_delivery import LINES, ORDERS, World, bag, world
 
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
-from tautochrone.model.names import Fence
+from tautochrone.model.names import Fence, Version
 from tautochrone.model.sink import Chunk
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.delivery.delivery_worker import needs_attention
@@ -296,7 +296,8 @@ def test_a_damage_in_a_transaction_is_noticed(broker: KafkaBroker, damage: str, 
 
     def deliver(number: int, damaged_step: str = "") -> None:
         change = RowChange(added=bench.frame([(number, "row"), (number + 10, "row")]), rows=2)
-        intent = new_intent(number)
+        versions = {table: Version(str(number)) for table in (ORDERS, LINES)}
+        intent = replace(new_intent(number), versions=versions)
         published = sink.published()
         based = replace(intent, base=None if published is None else published.transaction)
         transaction = intent.transaction
