@@ -20,12 +20,14 @@ pytestmark = pytest.mark.spark
 
 PRODUCTS = "id INT, name STRING, weight DECIMAL(9, 3)"
 
+RECORD = "value BINARY, topic STRING, partition INT, offset BIGINT"
+
 
 def records(spark: SparkSession, messages: Iterable[Any], offsets: Iterable[int] | None = None) -> DataFrame:
     """Records as Kafka's source gives them; None stands for a record without a value."""
     texts = [None if message is None else json.dumps(message).encode() for message in messages]
-    rows = list(zip(texts, range(len(texts)) if offsets is None else offsets, strict=True))
-    return spark.createDataFrame(rows, "value BINARY, offset BIGINT")
+    both = zip(texts, range(len(texts)) if offsets is None else offsets, strict=True)
+    return spark.createDataFrame([(text, "shop", 0, offset) for text, offset in both], RECORD)
 
 
 def canal_message(kind: str, data: Any, old: Any = None, **others: Any) -> dict[str, Any]:
@@ -40,6 +42,11 @@ def canal_message(kind: str, data: Any, old: Any = None, **others: Any) -> dict[
 
 def maxwell_message(kind: str, data: Any, **others: Any) -> dict[str, Any]:
     return {"database": "test", "table": "product", "type": kind, "ts": 1596684883, "data": data, **others}
+
+
+def order_of(row: Row) -> tuple[Any, ...]:
+    """The sequence without the generation, the topic, the partition and the digest."""
+    return tuple(row._sequence)[1:-3]
 
 
 def current(rows: Iterable[Row], keys: int = 1) -> list[tuple[Any, ...]]:
@@ -80,7 +87,7 @@ def test_messages_of_canal(spark: SparkSession) -> None:
         records(spark, sent), PRODUCTS, keys=["id"], ordered_by="offset", table="inventory.products"
     )
     rows = events.collect()
-    assert [(row.id, row._op, row._sequence and tuple(row._sequence)) for row in rows] == [
+    assert [(row.id, row._op, row._sequence and order_of(row)) for row in rows] == [
         (101, "c", (0, 0, 1)), (102, "c", (0, 1, 1)), (111, "c", (0, 2, 1)),
         (101, "u", (1, 0, 1)), (102, "u", (1, 1, 1)),
         (111, "d", (2, 0, 0)),
@@ -138,7 +145,7 @@ def test_messages_of_maxwell(spark: SparkSession) -> None:
         records(spark, sent), PRODUCTS, keys=["id"], ordered_by="position", table="test.product"
     ).collect()
     last = 2**63 - 1
-    assert [(row.id, row._op, row._sequence and tuple(row._sequence)) for row in rows] == [
+    assert [(row.id, row._op, row._sequence and order_of(row)) for row in rows] == [
         (1, "r", (None, None, None, None, 1, 1)),
         (111, "c", (13, "master.000006", 800911, 0, 3, 1)),
         (112, "c", (13, "master.000006", 800911, last, 4, 1)),
@@ -149,7 +156,7 @@ def test_messages_of_maxwell(spark: SparkSession) -> None:
     ]  # fmt: skip
     assert (rows[1].weight, rows[2].weight) == (Decimal("5.180"), None)
     by_offset = maxwell.events(records(spark, sent[-2:]), PRODUCTS, keys=["id"], ordered_by="offset")
-    assert [row._sequence and tuple(row._sequence) for row in by_offset.collect()] == [(0, 1), None]
+    assert [row._sequence and order_of(row) for row in by_offset.collect()] == [(0, 1), None]
 
 
 @pytest.mark.parametrize("door", [canal, maxwell])
@@ -180,7 +187,7 @@ def test_values_of_each_type(spark: SparkSession, door: ModuleType) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     texts = [json.dumps(message).replace('"@', "").replace('@"', "").encode() for message in sent]
-    kafka_records = session.createDataFrame([(text, 0) for text in texts], "value BINARY, offset BIGINT")
+    kafka_records = session.createDataFrame([(text, "shop", 0, 0) for text in texts], RECORD)
     rows = door.events(kafka_records, columns, keys=["id"], ordered_by="offset", time_zone="Europe/Berlin")
     full, nulls = rows.withColumn("zoned", rows.zoned.cast("string")).collect()
     assert tuple(full[:-2]) == (

@@ -24,13 +24,16 @@ COLUMNS = (
     "at TIMESTAMP_NTZ, zoned TIMESTAMP, tags ARRAY<STRING>"
 )
 
+RECORD = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT"
+
 
 def records(spark: SparkSession, values: Iterable[Any], keys: Iterable[Any] = ()) -> DataFrame:
     """Records as Kafka's source gives them; None stands for a record without a value."""
     texts = [None if value is None else json.dumps(value).encode() for value in values]
     key_texts = [json.dumps(key).encode() for key in keys] or [None] * len(texts)
-    rows = [(key, text, offset) for offset, (key, text) in enumerate(zip(key_texts, texts, strict=True))]
-    return spark.createDataFrame(rows, "key BINARY, value BINARY, offset BIGINT")
+    both = zip(key_texts, texts, strict=True)
+    rows = [(key, text, "orders", 0, offset) for offset, (key, text) in enumerate(both)]
+    return spark.createDataFrame(rows, RECORD)
 
 
 def event(operation: str, before: Any, after: Any, **source: Any) -> dict[str, Any]:
@@ -204,7 +207,7 @@ def test_unknown_operations_and_texts_are_no_changes(spark: SparkSession) -> Non
     rows = debezium.events(records(spark, flat), "id BIGINT", connector="kafka", flattened=True).collect()
     assert [row._op for row in rows if row._sequence is not None] == ["c", "u"]
     bad = b'{"op": "c", "after": {"id": 1, "name": "\xe4"}, "source": {"lsn": 1}}'
-    frame = spark.createDataFrame([(None, bad, 0)], "key BINARY, value BINARY, offset BIGINT")
+    frame = spark.createDataFrame([(None, bad, "orders", 0, 0)], RECORD)
     with pytest.raises(PySparkException, match="UTF8"):
         debezium.events(frame, "id BIGINT, name STRING", connector="postgresql").collect()
 
@@ -220,3 +223,7 @@ def test_unknown_options_are_refused(spark: SparkSession) -> None:
         with pytest.raises(DefinitionError) as refused:
             debezium.events(sent, "id INT", **options)  # type: ignore[arg-type]
         assert refused.value.error_class == "DEBEZIUM_OPTION_UNKNOWN"
+    for column in ("topic", "partition", "offset"):
+        with pytest.raises(DefinitionError) as refused:
+            debezium.events(sent.drop(column), "id INT", connector="postgresql")
+        assert refused.value.error_class == "CHANGE_EVENTS_WITHOUT_OFFSETS"

@@ -21,12 +21,14 @@ from tautochrone.model.auto_cdc import (
     AutoCdc,
     common_auto_cdc,
 )
+from tautochrone.model.change_order import POSITION_RESTARTS, position_restarts
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import quoted
 from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.project.definitions import Flow, Query, QueryListener
 from tautochrone.project.explain_failure import CodePosition
+from tautochrone.spark.execute.change_order import is_change_order
 from tautochrone.spark.execute.late_events import has_horizon
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
@@ -129,7 +131,8 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
 
     Raises:
         DefinitionError: `AUTO_CDC_TARGET`, `AUTO_CDC_FLOWS_DIFFER`, `EXPECTATION_NOT_SUPPORTED`,
-            `INVALID_TOMBSTONE_RETENTION`, `TOMBSTONE_RETENTION_NOT_SUPPORTED`.
+            `INVALID_TOMBSTONE_RETENTION`, `TOMBSTONE_RETENTION_NOT_SUPPORTED`, `INVALID_POSITION_RESTARTS`,
+            `POSITION_RESTARTS_NOT_SUPPORTED`.
     """
     common = common_auto_cdc([(flow.name, flow.auto_cdc, str(flow.location)) for flow in flows])
     forgets = tombstone_retention_ms(dataset.properties, str(dataset.location)) is not None
@@ -142,6 +145,8 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
             location=str(dataset.location),
             hint="take the property out: other tables have no deletions to forget",
         )
+    if position_restarts(dataset.properties, str(dataset.location)) and common is None:
+        raise _restarts_not_supported(dataset)
     if common is None:
         return
     location = str(flows[0].location)
@@ -164,11 +169,14 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
 
 
 def check_sequence(dataset: Dataset, query: StructType) -> None:
-    """What a table that forgets deletions needs of its flows' queries.
+    """What a table that forgets deletions, or whose positions began anew, needs of its flows' queries.
 
     Raises:
-        DefinitionError: `TOMBSTONE_RETENTION_WITHOUT_TIME`.
+        DefinitionError: `TOMBSTONE_RETENTION_WITHOUT_TIME`, `POSITION_RESTARTS_NOT_SUPPORTED`.
     """
+    restarts = position_restarts(dataset.properties, str(dataset.location))
+    if restarts and not is_change_order(query[SEQUENCE_COLUMN].dataType):
+        raise _restarts_not_supported(dataset)
     if tombstone_retention_ms(dataset.properties, str(dataset.location)) is None:
         return
     kind = query[SEQUENCE_COLUMN].dataType
@@ -182,6 +190,18 @@ def check_sequence(dataset: Dataset, query: StructType) -> None:
             hint="a duration needs a sequence of type TIMESTAMP or DATE; without the property all deletions "
             "are remembered",
         )
+
+
+def _restarts_not_supported(dataset: Dataset) -> DefinitionError:
+    return DefinitionError(
+        "POSITION_RESTARTS_NOT_SUPPORTED",
+        f"{dataset.name} has the property {POSITION_RESTARTS}, and it is no table of AUTO CDC whose events "
+        "have a position in a log and an offset in Kafka",
+        sqlstate="0A000",
+        location=str(dataset.location),
+        hint="take the property out; it is for the events of debezium.events, canal.events and "
+        "maxwell.events, ordered by their column _sequence",
+    )
 
 
 def _column(expression: Any) -> Column:

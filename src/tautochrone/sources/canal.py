@@ -24,13 +24,16 @@ from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, Stru
 
 from tautochrone.sources.json_events import (
     AUTO_CDC,
+    IN_KAFKA,
     OPERATION,
     change_events,
     checked,
     columns_of,
+    digest_of,
     operation_of,
     parsed,
     sent_columns,
+    with_kafka_columns,
     without_other_tables,
 )
 
@@ -57,21 +60,22 @@ def events(
     refuses: `AUTO_CDC_EVENT_INVALID`. A value that does not fit its column's type fails the flow.
 
     Args:
-        records: of Kafka: `value`, with `ordered_by="offset"` also `offset`.
+        records: of Kafka: `value`, `topic`, `partition` and `offset`.
         schema: the columns to take, as DDL or a StructType. Others are left out.
         keys: those of the AUTO CDC flow.
-        ordered_by: what orders the changes of a row. `commit_ts`: TiCDC's `_tidb.commitTs`, wherever and
-            however often Kafka holds them; it needs `enable-tidb-extension=true`. `offset`: the records'
-            offsets, then the rows' positions in the message, which is right as long as all records of a table
-            stay in one partition and are written once. Canal has no better: its times have whole seconds
-            and are not in the order of commits.
+        ordered_by: what orders the changes of a row. `commit_ts`: TiCDC's `_tidb.commitTs`; it needs
+            `enable-tidb-extension=true`. What is sent again is left out, and positions that begin lower are
+            refused when they are merged. `offset`: the records' offsets, then the rows' positions in the
+            message, which is right as long as they are written once. Canal has no better: its times have
+            whole seconds and are not in the order of commits.
         table: `database.table`, of a topic that has several.
         time_zone: the zone in which the texts of TIMESTAMP columns are: that of Canal's process, or of the
             changefeed.
 
     Raises:
-        DefinitionError: `CHANGE_EVENTS_OPTION_UNKNOWN`.
+        DefinitionError: `CHANGE_EVENTS_OPTION_UNKNOWN`, `CHANGE_EVENTS_WITHOUT_OFFSETS`.
     """
+    records = with_kafka_columns(records, "canal.events")
     columns = columns_of(schema, keys, "canal.events")
     by_offset = checked("canal.events", "ordered_by", ordered_by, _ORDERS) == "offset"
     sent = sent_columns(columns)
@@ -83,10 +87,11 @@ def events(
         .add("isDdl", BooleanType())
         .add("data", ArrayType(sent))
         .add("old", ArrayType(sent))
+        .add("es", StringType())
         .add("_tidb", StructType().add("commitTs", LongType()))
     )
     named = records.where(sf.col("value").isNotNull()).select(
-        parsed("value", message).alias("event"), *(["offset"] if by_offset else [])
+        parsed("value", message).alias("event"), *IN_KAFKA
     )
     kind = sf.col("event.type")
     is_definition = sf.coalesce("event.isDdl", sf.lit(False)) & (kind != "TRUNCATE")
@@ -98,24 +103,24 @@ def events(
     number = sf.coalesce("number", sf.lit(0))
     events = exploded.select(
         "event._tidb.commitTs",
-        *(["offset"] if by_offset else []),
+        digest_of(kind, sf.col("event.es")).alias("digest"),
+        *IN_KAFKA,
         number.alias("number"),
         "row",
         sf.get("event.old", number).alias("old"),
         operation_of(kind, _OPERATIONS).alias(OPERATION),
     )
-    order = (
-        {"offset": sf.col("offset"), "row": sf.col("number")}
-        if by_offset
-        else {"commit_ts": sf.col("commitTs")}
-    )
+    position = {} if by_offset else {"commit_ts": sf.col("commitTs")}
     return change_events(
         events,
         columns,
         sent,
         keys,
-        order,
-        is_known=sf.col(OPERATION).isNotNull() & next(iter(order.values())).isNotNull(),
+        position,
+        {"row": sf.col("number")},
+        sf.col("digest"),
+        is_known=sf.col(OPERATION).isNotNull() & sf.col("offset" if by_offset else "commitTs").isNotNull(),
+        deletions_first=not by_offset,
         time_zone=time_zone,
         binary=lambda text: sf.encode(text, "ISO-8859-1"),
     )

@@ -39,7 +39,18 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.errors import DefinitionError
-from tautochrone.sources.json_events import AUTO_CDC, IS_UPSERT, OPERATION, SEQUENCE, parsed, struct_of
+from tautochrone.sources.json_events import (
+    AUTO_CDC,
+    IN_KAFKA,
+    OPERATION,
+    SEQUENCE,
+    digest_of,
+    in_kafka,
+    parsed,
+    sequence_of,
+    struct_of,
+    with_kafka_columns,
+)
 
 __all__ = ["AUTO_CDC", "events"]
 
@@ -53,9 +64,15 @@ _POSITIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Fields of an event's `source` that order the changes of a row, by connector."""
 
+_IDENTITY: Mapping[str, tuple[str, ...]] = {
+    "postgresql": ("txId",),
+    "mysql": ("server_id", "gtid"),
+    "mariadb": ("server_id", "gtid"),
+    "oracle": ("txId", "rs_id", "ssn", "lcr_position"),
+}
+"""Fields of `source` that an event has again when it is sent again, beside the time of the change."""
+
 _OPERATIONS = ("c", "u", "d", "r", "t")
-_BY_OFFSET = ("kafka", "oracle")
-"""Here the offset in Kafka decides, or decides between changes with the same position."""
 
 _TIMESTAMPS: Mapping[str, Callable[[Column], Column]] = {
     "millis": sf.timestamp_millis,
@@ -89,13 +106,12 @@ def events(
     PostgreSQL did not send because it did not change: the table needs `REPLICA IDENTITY FULL` then.
 
     Args:
-        records: of Kafka: `value` and, where offsets count, `offset`; of flattened records `key` too.
+        records: of Kafka: `value`, `topic`, `partition` and `offset`; of flattened records `key` too.
         schema: the columns to take, as DDL or a StructType. Others are left out.
         connector: which database the events come from: `postgresql`, `mysql`, `mariadb`, `sqlserver`,
-            `oracle`, `tidb` (TiCDC's Debezium format). Its positions order the changes, wherever and however
-            often Kafka holds them, as long as they rise: after a failover to a server with lower ones newer
-            events count as older, without an error. `kafka`: the records' offsets order them, which is right
-            as long as the records of a key stay in one partition and are written once.
+            `oracle`, `tidb` (TiCDC's Debezium format). Its positions order the changes; what is sent again is
+            left out, and positions that begin lower, as after a failover, are refused when they are merged.
+            `kafka`: the records' offsets order them, which is right as long as they are written once.
         flattened: the records went through `ExtractNewRecordState`. They are ordered by their offsets:
             `connector` must be `kafka`. A record without a value deletes the row of its key.
         decimals: the connector's `decimal.handling.mode`.
@@ -103,8 +119,9 @@ def events(
             name. Texts such as `2026-01-31T12:00:00Z` are understood in any case.
 
     Raises:
-        DefinitionError: `DEBEZIUM_OPTION_UNKNOWN`.
+        DefinitionError: `DEBEZIUM_OPTION_UNKNOWN`, `CHANGE_EVENTS_WITHOUT_OFFSETS`.
     """
+    records = with_kafka_columns(records, "debezium.events")
     _check("connector", connector, ("kafka",) if flattened else (*_POSITIONS, "kafka"))
     _check("decimals", decimals, _DECIMALS)
     units = timestamps.values() if isinstance(timestamps, Mapping) else [timestamps]
@@ -126,36 +143,38 @@ def events(
 
 
 def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame:
-    position = _POSITIONS.get(connector, ())
-    source = struct_of(", ".join(position)) if position else StructType()
+    # Texts: their form says nothing here, and a value of another form than expected is no reason to fail.
+    identity = [f"{name} STRING" for name in ("ts_ms", *_IDENTITY.get(connector, ()))]
+    source = struct_of(", ".join([*_POSITIONS.get(connector, ()), *identity]))
     envelope = StructType().add("op", StringType()).add("before", row).add("after", row).add("source", source)
     value = parsed("value", StructType([*envelope.fields, StructField("payload", envelope)]))
     # A deletion is followed by a record without a value, for Kafka's compaction.
-    records_read = records.where(sf.col("value").isNotNull()).select(
-        value.alias("event"), *(["offset"] if connector in _BY_OFFSET else [])
-    )
-    names = [name for name in envelope.names if name != "source" or position]
-    fields = {name: sf.coalesce(f"event.payload.{name}", f"event.{name}").alias(name) for name in names}
-    unwrapped = records_read.select(*fields.values(), *records_read.columns[1:])
+    records_read = records.where(sf.col("value").isNotNull()).select(value.alias("event"), *IN_KAFKA)
+    fields = {
+        name: sf.coalesce(f"event.payload.{name}", f"event.{name}").alias(name) for name in envelope.names
+    }
+    unwrapped = records_read.select(*fields.values(), *IN_KAFKA)
     operation = sf.col("op")
-    order = [sf.col(f"source.{name}") for name in source.names]
+    names = source.names[: -len(identity)]
+    position = {name: sf.col(f"source.{name}") for name in names}
     if connector in ("mysql", "mariadb"):
         # The number in a file's name grows longer: mysql-bin.999999, mysql-bin.1000000.
-        order = [sf.length("source.file").alias("digits"), *order]
-    if connector in _BY_OFFSET:
-        order.append(sf.col("offset"))
-    if connector == "tidb":
-        # TiCDC sends an update that changes a key as a deletion and an insertion, in this order, with one
-        # commit_ts: a key that two rows exchange in a transaction is deleted and inserted at one position.
-        order.append((operation != "d").cast("int").alias(IS_UPSERT))
+        position = {"digits": sf.length("source.file"), **position}
+    # The row before tells apart most changes of a row that have one position.
+    identifying = (sf.col(f"source.{name}") for name in source.names[len(names) :])
+    digest = digest_of(operation, sf.col("before"), *identifying)
+    # TiCDC sends an update that changes a key as a deletion and an insertion, in this order, with one
+    # commit_ts: a key that two rows exchange in a transaction is deleted and inserted at one position.
+    is_upsert = operation != "d" if connector == "tidb" else None
+    has_position = next(iter(position.values()), sf.col("offset")).isNotNull()
     # An operation that came with a later version may be no row to keep.
-    is_event = operation.isin(*_OPERATIONS) & order[0].isNotNull()
+    is_event = operation.isin(*_OPERATIONS) & has_position & in_kafka()
     # Messages that a program wrote into the log are no changes of rows.
     changes = unwrapped.where(operation.isNull() | (operation != "m"))
     return changes.select(
         sf.when(operation == "d", sf.col("before")).otherwise(sf.col("after")).alias("row"),
         operation.alias(OPERATION),
-        sf.when(is_event, sf.struct(*order)).alias(SEQUENCE),
+        sf.when(is_event, sequence_of(position, {}, digest, is_upsert=is_upsert)).alias(SEQUENCE),
     )
 
 
@@ -169,16 +188,16 @@ def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFram
     records_read = records.select(
         sf.when(sf.col("value").isNull(), both["key"]).otherwise(both["value"]).alias("event"),
         sf.col("value").isNull().alias("is_deleted"),
-        "offset",
+        *IN_KAFKA,
     )
     fields = [sf.coalesce(f"event.payload.`{name}`", f"event.`{name}`").alias(name) for name in record.names]
-    rows = records_read.select(*fields, "is_deleted", "offset")
+    rows = records_read.select(*fields, "is_deleted", *IN_KAFKA)
     is_deleted = sf.col("is_deleted") | (sf.col("__deleted") == "true")
     is_known = sf.coalesce(sf.col("__op").isin(*_OPERATIONS), sf.lit(True))
     return rows.select(
         sf.struct(*(sf.col(f"`{name}`") for name in row.names)).alias("row"),
         sf.when(is_deleted, "d").otherwise(sf.coalesce("__op", sf.lit("u"))).alias(OPERATION),
-        sf.when(is_known, sf.struct("offset")).alias(SEQUENCE),
+        sf.when(is_known & in_kafka(), sequence_of({}, {}, digest_of(sf.col("__op")))).alias(SEQUENCE),
     )
 
 

@@ -2,6 +2,8 @@
 
 A format gives the rows of its messages as texts; `change_events` makes them rows for AUTO CDC. An update that
 changes the key is two events: a deletion of the old key, then the row with the new one.
+
+`_sequence` says where an event stands in the database's log and in Kafka (`model.change_order`).
 """
 
 from __future__ import annotations
@@ -24,23 +26,30 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.change_order import DIGEST, GENERATION, IS_UPSERT, OFFSET, PARTITION, TOPIC
 
 __all__ = [
     "AUTO_CDC",
-    "IS_UPSERT",
+    "IN_KAFKA",
     "OPERATION",
     "SEQUENCE",
     "change_events",
     "checked",
     "columns_of",
+    "digest_of",
+    "in_kafka",
     "operation_of",
     "parsed",
     "sent_columns",
+    "sequence_of",
     "struct_of",
+    "with_kafka_columns",
     "without_other_tables",
 ]
 
-OPERATION, SEQUENCE, IS_UPSERT = "_op", "_sequence", "is_upsert"
+OPERATION, SEQUENCE = "_op", "_sequence"
+IN_KAFKA = (TOPIC, PARTITION, OFFSET)
+"""Where a record is: columns that Kafka's source gives."""
 
 AUTO_CDC: Mapping[str, Any] = {
     "sequence_by": SEQUENCE,
@@ -101,6 +110,62 @@ def sent_columns(columns: StructType, typed: tuple[type[DataType], ...] = ()) ->
     )
 
 
+def with_kafka_columns(records: DataFrame, function: str) -> DataFrame:
+    """The records, if they say where in Kafka they are.
+
+    Raises:
+        DefinitionError: `CHANGE_EVENTS_WITHOUT_OFFSETS`.
+    """
+    names = {name.lower() for name in records.columns}
+    missing = [name for name in IN_KAFKA if name not in names]
+    if missing:
+        raise DefinitionError(
+            "CHANGE_EVENTS_WITHOUT_OFFSETS",
+            f"{function}() got records without {', '.join(missing)}",
+            hint="keep the columns topic, partition and offset of Kafka's source: without them an event that "
+            "was sent again cannot be told from one of another server",
+        )
+    types = ("string", "int", "bigint")
+    cast = {name: sf.col(name).cast(kind) for name, kind in zip(IN_KAFKA, types, strict=True)}
+    return records.withColumns(cast)
+
+
+def in_kafka() -> Column:
+    """Whether a record says where it is."""
+    return reduce(lambda left, right: left & right, (sf.col(name).isNotNull() for name in IN_KAFKA))
+
+
+def digest_of(*parts: Column) -> Column:
+    """What an event that is sent again has in common with its first copy, beside its position and its row.
+    So it has no part that a connector makes anew, such as the time at which it read the log."""
+    return sf.xxhash64(sf.to_json(sf.struct(*(part.alias(f"p{n}") for n, part in enumerate(parts)))))
+
+
+def sequence_of(
+    position: Mapping[str, Column],
+    arrival: Mapping[str, Column],
+    digest: Column,
+    *,
+    is_upsert: Column | None = None,
+    upserts_in_message: Column | None = None,
+) -> Column:
+    """The struct that orders an event, see `model.change_order`.
+
+    Args:
+        position: in the database's log; empty where offsets order the events.
+        arrival: the position among the events of one message.
+        is_upsert: whether the event writes a row, where deletions come first among those of one position.
+        upserts_in_message: the same, where deletions come first among those of one message.
+    """
+    fields = [sf.lit(0).alias(GENERATION), *(value.alias(name) for name, value in position.items())]
+    if is_upsert is not None:
+        fields.append(is_upsert.cast("int").alias(IS_UPSERT))
+    fields += [sf.col(OFFSET), *(value.alias(name) for name, value in arrival.items())]
+    if upserts_in_message is not None:
+        fields.append(upserts_in_message.cast("int").alias(IS_UPSERT))
+    return sf.struct(*fields, sf.col(TOPIC), sf.col(PARTITION), digest.alias(DIGEST))
+
+
 def operation_of(kind: Column, operations: Mapping[str, str]) -> Column:
     """The operation that a format's name stands for; NULL for other names."""
     return sf.create_map(*(sf.lit(text) for pair in operations.items() for text in pair))[kind]
@@ -119,17 +184,24 @@ def change_events(
     columns: StructType,
     sent: StructType,
     keys: Sequence[str],
-    order: Mapping[str, Column],
+    position: Mapping[str, Column],
+    arrival: Mapping[str, Column],
+    digest: Column,
     *,
     is_known: Column,
+    deletions_first: bool = False,
     time_zone: str,
     binary: Callable[[Column], Column],
 ) -> DataFrame:
     """One row for each change of a row, with the values, `_op` and `_sequence`.
 
     Args:
-        rows: of `row` and `old`, structs of `sent`, and `_op`.
-        order: what orders the changes of a row, in terms of `rows`.
+        rows: of `row` and `old`, structs of `sent`, `_op`, and `IN_KAFKA`.
+        position: what orders the changes of a row in the database's log, in terms of `rows`; if it is empty,
+            offsets do.
+        arrival: the position among the rows of one message, in terms of `rows`.
+        digest: of the message, see `digest_of`.
+        deletions_first: among the changes of a row with one position, not only of one message.
         is_known: whether the message is a change whose position is known; otherwise `_sequence` is NULL.
         time_zone: in which texts of TIMESTAMP columns are.
         binary: the bytes of a text.
@@ -152,13 +224,22 @@ def change_events(
         sf.lit("d").alias(OPERATION),
     )
     changes = sf.when(has_new_key, sf.array(removal, change)).otherwise(sf.array(change))
-    # A deletion and an insertion of a key at one position: the deletion came first.
-    is_upsert = (~sf.col(f"change.{OPERATION}").isin("d", "t")).cast("int").alias(IS_UPSERT)
+    is_upsert = ~sf.col(f"change.{OPERATION}").isin("d", "t")
     exploded = rows.select(
         sf.explode(changes).alias("change"),
-        sf.when(is_known, sf.struct(*(value.alias(name) for name, value in order.items()))).alias("position"),
+        *(value.alias(f"at_{name}") for name, value in ({**position, **arrival}).items()),
+        *IN_KAFKA,
+        digest.alias(DIGEST),
+        (is_known & in_kafka()).alias("is_known"),
     )
-    sequence = sf.struct(*(sf.col(f"position.{name}") for name in order), is_upsert)
+    sequence = sequence_of(
+        {name: sf.col(f"at_{name}") for name in position},
+        {name: sf.col(f"at_{name}") for name in arrival},
+        sf.col(DIGEST),
+        # A deletion and an insertion of a key at one position: the deletion came first.
+        is_upsert=is_upsert if deletions_first else None,
+        upserts_in_message=None if deletions_first else is_upsert,
+    )
     values = (
         _value(sf.col(f"change.row.`{field.name}`"), read, field, time_zone, binary).alias(field.name)
         for field, read in zip(columns.fields, sent.fields, strict=True)
@@ -166,7 +247,7 @@ def change_events(
     return exploded.select(
         *values,
         sf.col(f"change.{OPERATION}"),
-        sf.when(sf.col("position").isNotNull(), sequence).alias(SEQUENCE),
+        sf.when(sf.col("is_known"), sequence).alias(SEQUENCE),
     )
 
 

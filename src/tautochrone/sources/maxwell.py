@@ -24,13 +24,16 @@ from pyspark.sql.types import BooleanType, DecimalType, LongType, StringType, St
 
 from tautochrone.sources.json_events import (
     AUTO_CDC,
+    IN_KAFKA,
     OPERATION,
     change_events,
     checked,
     columns_of,
+    digest_of,
     operation_of,
     parsed,
     sent_columns,
+    with_kafka_columns,
     without_other_tables,
 )
 
@@ -40,6 +43,7 @@ _ORDERS = ("position", "offset")
 _OPERATIONS = {"insert": "c", "bootstrap-insert": "r", "update": "u", "delete": "d"}
 _NO_CHANGES = "^(bootstrap-(start|complete)|(table|database)-(create|alter|drop))$"
 _LAST = 2**63 - 1
+_IDENTITY = ("type", "old", "ts", "xid", "server_id", "gtid")
 
 
 def events(
@@ -60,21 +64,21 @@ def events(
     writes no truncations.
 
     Args:
-        records: of Kafka: `value` and `offset`.
+        records: of Kafka: `value`, `topic`, `partition` and `offset`.
         schema: the columns to take, as DDL or a StructType. Others are left out.
         keys: those of the AUTO CDC flow.
-        ordered_by: what orders the changes of a row. `position`: that in the binlog, wherever and
-            however often Kafka holds them; it needs Maxwell's `output_binlog_position`, and `output_xoffset`
-            for several changes of one key in one statement, where else the offset decides. After a failover
-            to a server with lower positions newer events count as older, without an error. Rows of a
-            bootstrap have no position and come before all others. `offset`: the records' offsets, which is
-            right as long as all records of a table stay in one partition and are written once.
+        ordered_by: what orders the changes of a row. `position`: that in the binlog; it needs Maxwell's
+            `output_binlog_position`, and `output_xoffset` for several changes of one key in one statement,
+            where else the offset decides. What is sent again is left out, and positions that begin lower, as
+            after a failover, are refused when they are merged. Rows of a bootstrap have no position and count
+            where they come. `offset`: the records' offsets, which is right as long as they are written once.
         table: `database.table`, of a topic that has several.
         time_zone: the zone in which the texts of TIMESTAMP columns are.
 
     Raises:
-        DefinitionError: `CHANGE_EVENTS_OPTION_UNKNOWN`.
+        DefinitionError: `CHANGE_EVENTS_OPTION_UNKNOWN`, `CHANGE_EVENTS_WITHOUT_OFFSETS`.
     """
+    records = with_kafka_columns(records, "maxwell.events")
     columns = columns_of(schema, keys, "maxwell.events")
     by_position = checked("maxwell.events", "ordered_by", ordered_by, _ORDERS) == "position"
     sent = sent_columns(columns, (DecimalType,))
@@ -86,11 +90,15 @@ def events(
         .add("position", StringType())
         .add("xoffset", LongType())
         .add("commit", BooleanType())
+        .add("ts", StringType())
+        .add("xid", StringType())
+        .add("server_id", StringType())
+        .add("gtid", StringType())
         .add("data", sent)
         .add("old", sent)
     )
     named = records.where(sf.col("value").isNotNull()).select(
-        parsed("value", message).alias("event"), "offset"
+        parsed("value", message).alias("event"), *IN_KAFKA
     )
     kind = sf.col("event.type")
     rows = without_other_tables(named, table).where(~sf.coalesce(kind.rlike(_NO_CHANGES), sf.lit(False)))
@@ -103,22 +111,24 @@ def events(
         sf.regexp_extract("event.position", ":([0-9]+)$", 1).try_cast("bigint").alias("pos"),
         # The last row of a transaction has no number.
         sf.when(sf.col("event.commit"), sf.lit(_LAST)).otherwise(sf.col("event.xoffset")).alias("xoffset"),
-        "offset",
+        digest_of(*(sf.col(f"event.{name}") for name in _IDENTITY)).alias("digest"),
+        *IN_KAFKA,
     )
     is_known = sf.col(OPERATION).isNotNull()
-    order = {"offset": sf.col("offset")}
+    position = {}
     if by_position:
         is_known &= sf.col("pos").isNotNull() | (sf.col(OPERATION) == "r")
         # The number in a file's name grows longer: mysql-bin.999999, mysql-bin.1000000.
         digits = sf.length("file")
-        position = {name: sf.col(name) for name in ("file", "pos", "xoffset")}
-        order = {"digits": digits, **position, **order}
+        position = {"digits": digits, **{name: sf.col(name) for name in ("file", "pos", "xoffset")}}
     return change_events(
         changes,
         columns,
         sent,
         keys,
-        order,
+        position,
+        {},
+        sf.col("digest"),
         is_known=is_known,
         time_zone=time_zone,
         binary=lambda text: sf.to_binary(text, sf.lit("base64")),

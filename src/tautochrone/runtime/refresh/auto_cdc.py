@@ -14,11 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
@@ -26,6 +26,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.expectations import counts
 from tautochrone.model.auto_cdc import AutoCdc
+from tautochrone.model.change_order import Restart, position_restarts, restarts_text
 from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, Version, quoted
@@ -35,11 +36,14 @@ from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION, tombstone
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.checked_events import checked_events
 from tautochrone.runtime.refresh.choose_mode import is_committed
+from tautochrone.runtime.refresh.event_keys import EventKeys
 from tautochrone.runtime.refresh.event_merges import aligned_events, input_of, merge_of
+from tautochrone.runtime.refresh.event_order import EventOrder
 from tautochrone.runtime.refresh.keyed_apply import added_rows
 from tautochrone.runtime.refresh.keyed_merge import commit_change
 from tautochrone.runtime.refresh.session_pool import SessionPool
-from tautochrone.runtime.refresh.snapshot_events import SnapshotChange, key_not_unique, snapshot_change
+from tautochrone.runtime.refresh.snapshot_events import SnapshotChange, snapshot_change
+from tautochrone.runtime.refresh.snapshot_order import after_known, require_unknown
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE, States
 from tautochrone.runtime.refresh.task import (
@@ -51,17 +55,13 @@ from tautochrone.runtime.refresh.task import (
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
-from tautochrone.spark.execute.key_values import key_values
+from tautochrone.spark.execute.change_order import ChangeOrder, is_change_order
 from tautochrone.spark.execute.late_events import Horizon, horizon_of
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import (
     COUNT,
-    DELETED,
-    SEQUENCE,
     EventMerge,
     Merged,
-    all_equal,
-    prefixed,
 )
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
@@ -70,8 +70,6 @@ __all__ = ["AutoCdcRefresher", "require_never_merged"]
 
 _STATE = 0
 """The number of the only state."""
-
-_FOLLOWING = "following"
 
 _FORMAT = 1
 """Must be raised when this release would misread stored states."""
@@ -122,7 +120,8 @@ class AutoCdcRefresher:
             checked = checked_events(parts, task.name, task.expectations, before)
             violations = {**checked.violations, **self._late_so_far(task, before)}
             if parts:
-                refresh = _Merging(task, self._context, auto_cdc, session, mode, violations)
+                merged_before = partial(self._merged_events, task, merged, session)
+                refresh = _Merging(task, self._context, auto_cdc, session, mode, violations, merged_before)
                 result = refresh.run(checked.parts, rows, None if changed is None else changed.new_keys)
                 violations = refresh.violations
             else:
@@ -161,6 +160,18 @@ class AutoCdcRefresher:
         plan = analyzed_plan(flow.evaluate(session, with_dropped=True))
         return flow.flow.with_flags(stream_as_batch(session, plan, added))
 
+    def _merged_events(
+        self, task: RefreshTask, merged: Mapping[str, str], session: SparkSession
+    ) -> list[DataFrame]:
+        """The events of each flow that are merged already."""
+        parts = []
+        for flow, name in _inputs(task):
+            if str(name) in merged:
+                self._context.views.prepare(session, flow.views, task.inputs)
+                rows = self._context.load_table(name).read(self._context.base, Version(merged[str(name)]))
+                parts.append(stream_as_batch(session, analyzed_plan(flow.evaluate(session)), rows))
+        return parts
+
     def _snapshot_change(
         self, task: RefreshTask, auto_cdc: AutoCdc, merged: Mapping[str, str], session: SparkSession
     ) -> SnapshotChange | None:
@@ -193,7 +204,7 @@ def _changed(task: RefreshTask) -> RefreshError:
         "AUTO_CDC_CHANGED",
         f"The flows of {task.name} merge otherwise than those that made its rows",
         hint=f"merge all events again with --full-refresh {task.name.table}, or take the change of keys, "
-        "types, tracked columns, flows or the retention of tombstones back",
+        "types, tracked columns, flows, or the properties of the table back",
         location=task.location,
         sqlstate="55000",
     )
@@ -210,7 +221,11 @@ class _Merging:
     mode: RefreshMode
     violations: dict[str, int]
     """Of expectations, and under the name of the retention events that came too late."""
+    merged_before: Callable[[], Sequence[DataFrame]]
+    """Gives the events that are merged already."""
     horizon: Horizon | None = None
+    order: EventOrder | None = None
+    """Of events that came through Kafka."""
 
     def run(
         self, parts: Sequence[DataFrame], max_events: int, new_keys: DataFrame | None = None
@@ -221,14 +236,25 @@ class _Merging:
             new_keys: of a snapshot, the keys that the one before must not have.
         """
         schema = self.context.schemas[self.task.name]
-        events = aligned_events(parts, schema, self.task.name)
+        restarts = self._restarts
+        events = aligned_events(parts, schema, self.task.name, restarts)
         merge = merge_of(self.task.flows, schema, events.schema, self.task.location)
         layouts = {_STATE: self._layout(merge)}
         states = States(self.context.base, self.context.lake, self.task.name, layouts, self.task.fork)
         late = self._late_events(merge, events, states)
         if self.horizon is not None:
             events = events.where(~self.horizon.is_late())
-        result = self._merge(merge, merge.folded(events), max_events, states, new_keys)
+        renamed = merge.renamed(events)
+        if is_change_order(merge.sequence_type):
+            order = EventOrder(self.task, ChangeOrder(merge, is_one_flow=len(self.task.flows) == 1), restarts)
+            if self.mode is RefreshMode.FULL:
+                renamed = order.of_all(renamed)
+            else:
+                renamed = order.of_new(
+                    renamed, max_events, partial(self._known, states), partial(self._merged_before, merge)
+                )
+            self.order = order
+        result = self._merge(merge, merge.fold(renamed), max_events, states, new_keys)
         if late is None:
             return result
         reason = several([result.refresh.reason, late])
@@ -245,6 +271,17 @@ class _Merging:
             return None
         self.violations[TOMBSTONE_RETENTION] += count
         return Reason.of(ReasonCode.LATE_EVENTS_REFUSED, events=count, horizon=self.horizon.text)
+
+    @property
+    def _restarts(self) -> tuple[Restart, ...]:
+        dataset = self.context.definitions.datasets[self.task.name]
+        return position_restarts(dataset.properties, str(dataset.location))
+
+    def _merged_before(self, merge: EventMerge, keys: EventKeys) -> DataFrame:
+        """Events that are merged already, without files that have none of the keys."""
+        schema = self.context.schemas[self.task.name]
+        events = aligned_events(self.merged_before(), schema, self.task.name)
+        return keys.pruned(events, names=merge.row_keys)
 
     @property
     def _retention_ms(self) -> int | None:
@@ -265,7 +302,7 @@ class _Merging:
         if count == 0 and not is_first:
             return _no_events(task, self.mode, ReasonCode.NO_EVENTS_OF_KEYS, self.violations)
         truncates = merge.is_truncating and bool(merge.truncations(folded).take(1))
-        keys = _Keys(merge, folded, count, is_all=truncates)
+        keys = EventKeys(merge, folded, count, is_all=truncates)
         if is_first:
             known = 0
             state = self.session.createDataFrame([], StructType(merge.state_schema(RUN).fields[:-1]))
@@ -275,33 +312,14 @@ class _Merging:
             max_rows = count + 1 if has_one_row_each else sys.maxsize
             state, known = materialize(rows, max_rows=max_rows)
             if new_keys is not None:
-                self._require_unknown(merge, new_keys, state)
-                folded = self._after_known(folded, state)
+                require_unknown(merge, new_keys, state, self.task)
+                folded = after_known(folded, state)
         merged = merge.merge(folded, state)
         is_local = fits_on_driver(count + known)
         if is_local:
             frames = (merged.state, merged.added, merged.removed)
             merged = Merged(*(materialize(frame, max_rows=count + known)[0] for frame in frames))
         return self._commit(merge, merged, states, keys, is_local=is_local)
-
-    def _require_unknown(self, merge: EventMerge, new_keys: DataFrame, state: DataFrame) -> None:
-        """Refuse a snapshot in which a second row of a key came."""
-        renamed = zip(merge.columns.keys, merge.keys, strict=True)
-        came = new_keys.select(*(sf.col(quoted(key)).alias(f"e_{name}") for key, name in renamed))
-        last = state.groupBy(*merge.keys).agg(sf.max_by(DELETED, SEQUENCE).alias(DELETED))
-        known = last.where(~sf.col(DELETED)).select(*prefixed("s", merge.keys))
-        twice = came.join(known, all_equal(merge.keys), "left_semi").limit(1).collect()
-        if twice:
-            raise key_not_unique(dict(zip(merge.columns.keys, twice[0], strict=True)), self.task)
-
-    def _after_known(self, folded: DataFrame, state: DataFrame) -> DataFrame:
-        """The events of a snapshot, later than all that is known of their keys.
-
-        The clock of a new owner may be behind that of the last one.
-        """
-        following = sf.expr(f"max({SEQUENCE}) + INTERVAL '0.001' SECOND").alias(_FOLLOWING)
-        joined = folded.crossJoin(sf.broadcast(state.agg(following)))
-        return joined.withColumn(SEQUENCE, sf.greatest(SEQUENCE, _FOLLOWING)).drop(_FOLLOWING)
 
     def _layout(self, merge: EventMerge) -> StateLayout:
         schema = merge.state_schema(RUN)
@@ -320,6 +338,7 @@ class _Merging:
                 *([] if null_ignoring is None else [repr(null_ignoring).lower()]),
                 # After a longer retention than before, events would be late by one that is past.
                 *([] if self._retention_ms is None else ["tombstones", self._retention_ms]),
+                *(["restarts", restarts_text(self._restarts)] if self._restarts else []),
             ]
         )
         return StateLayout(
@@ -329,7 +348,7 @@ class _Merging:
             signature=hashlib.sha256(signed.encode()).hexdigest()[:16],
         )
 
-    def _known(self, states: States, keys: _Keys) -> DataFrame:
+    def _known(self, states: States, keys: EventKeys) -> DataFrame:
         """The state of some keys."""
         self._require_state(states)
         schema = states.layouts[_STATE].schema
@@ -348,6 +367,8 @@ class _Merging:
     def _require_valid(self, merge: EventMerge, folded: DataFrame) -> None:
         invalid = merge.invalid(folded).select(*merge.keys).limit(1).collect()
         if invalid:
+            if self.order is not None:
+                self.order.require_order()
             key = dict(zip(merge.columns.keys, invalid[0], strict=True))
             raise RefreshError(
                 "AUTO_CDC_EVENT_INVALID",
@@ -377,7 +398,7 @@ class _Merging:
         merge: EventMerge,
         merged: Merged,
         states: States,
-        keys: _Keys,
+        keys: EventKeys,
         *,
         is_local: bool,
     ) -> Refreshed:
@@ -411,7 +432,9 @@ class _Merging:
         )
         return Refreshed(committed.version, refresh)
 
-    def _positions(self, merge: EventMerge, removed: DataFrame, keys: _Keys) -> Mapping[str, Sequence[int]]:
+    def _positions(
+        self, merge: EventMerge, removed: DataFrame, keys: EventKeys
+    ) -> Mapping[str, Sequence[int]]:
         """Where the rows are that the table loses: data file → positions."""
         names = merge.row_keys
         stored = self.task.table.read(self.context.base, self.task.fork.version)
@@ -432,37 +455,6 @@ class _Merging:
 
     def _in_session(self, rows: DataFrame) -> DataFrame:
         return dataframe_of_plan(self.session, analyzed_plan(rows))
-
-
-class _Keys:
-    """The keys of folded events, as conditions for reads.
-
-    Args:
-        count: of the folded events.
-        is_all: all keys are needed, because the table is emptied.
-    """
-
-    def __init__(self, merge: EventMerge, folded: DataFrame, count: int, *, is_all: bool) -> None:
-        self._merge = merge
-        self._folded = folded
-        self._is_all = is_all
-        self._values = {} if is_all or not fits_on_driver(count) else key_values(folded, merge.keys)
-
-    def matching(self, state: DataFrame) -> DataFrame:
-        """The state's rows of the keys, and the row of the last truncation."""
-        if self._is_all:
-            return state
-        keys = self._merge.keys_of(self._folded)
-        events = keys.select(*(sf.col(key).alias(f"e_{key}") for key in self._merge.keys))
-        equal = [sf.col(f"e_{key}").eqNullSafe(sf.col(key)) for key in self._merge.keys]
-        return self.pruned(state).join(events, reduce(Column.__and__, equal), "left_semi")
-
-    def pruned(self, rows: DataFrame, prefix: str = "") -> DataFrame:
-        """Rows without files that have none of the keys, as their statistics tell."""
-        for key, values in self._values.items():
-            # The state has a row without keys: that of the last truncation.
-            rows = rows.where(values.condition(f"{prefix}{key}", or_null=True))
-        return rows
 
 
 def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:

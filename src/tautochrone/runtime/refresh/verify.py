@@ -206,8 +206,7 @@ def recompute(
             stored = current_rows(session.table(view.sql), auto_cdc)
             return diff_sizes(align(rows, stored.schema, flow.flow.name), stored)
         inputs = {name: session.table(name.sql) for name in map(input_of, flows)}
-        location = str(definitions.datasets[view].location)
-        merged = rows_of_all_events(flows, inputs, graph.schemas[view], view, location)
+        merged = rows_of_all_events(flows, inputs, graph.schemas[view], definitions.datasets[view])
         return diff_sizes(merged, session.table(view.sql))
     actual_query = with_fixed_time(flow.evaluate(session, versions), versions)
     expected = align(actual_query, graph.schemas[view], flow.flow.name)

@@ -121,7 +121,7 @@ class EventMerge(abc.ABC):
         types = zip(self.keys, self.columns.keys, strict=True)
         fields = [StructField(name, self.query[key].dataType) for name, key in types]
         if SEQUENCE in self.state_keys:
-            fields.append(StructField(SEQUENCE, self._sequence_type))
+            fields.append(StructField(SEQUENCE, self.sequence_type))
         fields += [StructField(name, kind) for name, kind in self.state_types]
         return StructType([*fields, StructField(run, LongType())])
 
@@ -131,7 +131,11 @@ class EventMerge(abc.ABC):
         Truncations have NULL as key and are one group. Events without a key or without a sequence value are
         kept, so that the caller can refuse them: `invalid`.
         """
-        return self._folded(self._renamed(events))
+        return self.fold(self.renamed(events))
+
+    def fold(self, renamed: DataFrame) -> DataFrame:
+        """`folded` of events that are renamed already."""
+        return self._folded(renamed)
 
     def invalid(self, folded: DataFrame) -> DataFrame:
         """The folded events that lack a part of their key or the sequence value."""
@@ -171,14 +175,15 @@ class EventMerge(abc.ABC):
         return frozenset(name for column, name in names if column in self.columns.null_ignoring)
 
     @property
-    def _sequence_type(self) -> DataType:
+    def sequence_type(self) -> DataType:
         return self.query[SEQUENCE_COLUMN].dataType
 
     @property
     def _value_types(self) -> tuple[DataType, ...]:
         return tuple(self.query[name].dataType for name in self.columns.values)
 
-    def _renamed(self, events: DataFrame) -> DataFrame:
+    def renamed(self, events: DataFrame) -> DataFrame:
+        """Events with the columns of a merge, and whether they are `INVALID`."""
         truncates = sf.col(TRUNCATE_COLUMN)
         keys = zip(self.columns.keys, self.keys, strict=True)
         values = zip(self.columns.values, self.values, strict=True)
@@ -211,7 +216,7 @@ class EventMerge(abc.ABC):
     ) -> DataFrame:
         """Rows with the sequence value up to which the table was emptied, or NULL."""
         if not self.is_truncating:
-            return rows.withColumn(_HORIZON, sf.lit(None).cast(self._sequence_type))
+            return rows.withColumn(_HORIZON, sf.lit(None).cast(self.sequence_type))
         older = state.where(sf.col(self.keys[0]).isNull()).select(column)
         horizon = folded.where(TRUNCATES).select(column).unionAll(older).agg(sf.max(column).alias(_HORIZON))
         return rows.crossJoin(sf.broadcast(horizon))
@@ -241,7 +246,7 @@ class NewestRow(EventMerge):
     def state_types(self) -> tuple[tuple[str, DataType], ...]:
         return (
             (COUNT, LongType()),
-            (SEQUENCE, self._sequence_type),
+            (SEQUENCE, self.sequence_type),
             (DELETED, BooleanType()),
             (HASH, LongType()),
         )
@@ -286,13 +291,13 @@ class NewestValues(EventMerge):
     @property
     def state_types(self) -> tuple[tuple[str, DataType], ...]:
         values = [
-            StructType([StructField(SEQUENCE, self._sequence_type), StructField("value", kind)])
+            StructType([StructField(SEQUENCE, self.sequence_type), StructField("value", kind)])
             for kind in self._value_types
         ]
         return (
             (COUNT, LongType()),
-            (SEQUENCE, self._sequence_type),
-            (DELETED, self._sequence_type),
+            (SEQUENCE, self.sequence_type),
+            (DELETED, self.sequence_type),
             *zip(self.values, values, strict=True),
         )
 
