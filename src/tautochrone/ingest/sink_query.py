@@ -23,11 +23,13 @@ from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.flow import Begin, StreamingFlow
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.folder_decision import source_offsets
+from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.stream_errors import explain
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.spark.analysis.session_context import set_active_session
+from tautochrone.spark.sources.prepare import prepared_stream
 
 __all__ = ["SinkQuery"]
 
@@ -60,6 +62,10 @@ class SinkQuery:
     rows: int = 0
     _query: StreamingQuery | None = None
     _has_stopped: bool = False
+    _left_out: RowsLeftOut = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._left_out = RowsLeftOut(self.flow.name, self.sink, self.emit)
 
     @property
     def folder(self) -> CheckpointFolder:
@@ -75,7 +81,11 @@ class SinkQuery:
         self._require_log_of_own_batches()
         self._has_stopped = False
         try:
-            rows = self._evaluate(session)
+            evaluated = self._evaluate(session)
+            self._left_out.begin(session, evaluated, None)
+            self._left_out.close()
+            # Spark by itself leaves out files that are older than others by a week.
+            rows = prepared_stream(session, evaluated)
             # Spark looks a Python data source up in the active session.
             set_active_session(session)
             counted = rows.observe(_METRIC, F.count(F.lit(1)).alias("rows"))
