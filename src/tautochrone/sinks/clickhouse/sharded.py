@@ -63,7 +63,17 @@ class ShardedClickHouseSink:
         return Capabilities()
 
     def published(self) -> Published | None:
-        return self._first.published()
+        """See `model.sink.Sink`.
+
+        Raises:
+            SinkError: `SINK_SERVERS_DIFFER`, unless a transaction that has not ended is the reason.
+        """
+        pointers = [server.published() for server in self._servers]
+        if any(pointer != pointers[0] for pointer in pointers) and not any(
+            server.unfinished() for server in self._servers
+        ):
+            self._require_same_pointer()
+        return pointers[0]
 
     def claim(self, lake: str) -> None:
         """See `model.sink.Sink`."""
