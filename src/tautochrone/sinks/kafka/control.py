@@ -265,6 +265,11 @@ class ControlTopic:
                     sqlstate="42P07",
                 )
             self._apply(message.key().decode(), json.loads(message.value()))
+        newest = max((commit.publication for commit in self._history.values()), default=0)
+        if newest > self.publication:
+            raise self._changed(
+                f"says of commit {self.publication} that it is the newest, and knows {newest}"
+            )
         self._offset = end
 
     def _described(self) -> TopicInfo | None:
@@ -299,7 +304,7 @@ class ControlTopic:
         if key == OWNER:
             self.owner = Owner(value["sink"], value["lake"])
         elif key == FENCE:
-            self.fence = Fence(value["fence"])
+            self.fence = max(self.fence, Fence(value["fence"]))
         elif key == POINTER:
             self.pointer = Pointer.from_json(value)
         elif key.startswith(_PUBLICATION):
