@@ -146,6 +146,15 @@ CHANGES: dict[str, Case] = {
     "loop": "for n in («3|4»,):\n    @dp.materialized_view(name='NAME')\n    def view():\n        return spark.range(n)\n",
     "getattr": {
         "NAME.py": view("return spark.range(getattr(NAME_h, 'n' + 'm'))", "import NAME_h"), "NAME_h.py": "nm = «3|4»\n"},
+    # What is another value each time, and changes besides.
+    "now_window": view("return spark.range(4).where(sf.lit(datetime.now() - timedelta(days=«7|30»)) > sf.lit(datetime(2020, 1, 1)))","from datetime import datetime, timedelta"),
+    "now_udf": view("stamp = datetime.now()\nreturn spark.range(4).select(sf.udf(lambda x: x + «1|2» if stamp else 0, 'long')('id').alias('x'))","from datetime import datetime"),
+    "now_rows": view("return spark.createDataFrame([(str(uuid4()), 'a'), (str(uuid4()), '«b|c»')], 'k string, v string')","from uuid import uuid4"),
+    "now_below": {
+        "NAME.py": "from datetime import datetime\n@dp.temporary_view(name='NAME_t')\ndef t():\n"
+                   "    return spark.range(2).select(sf.lit((datetime.now() - datetime(20«20|21», 1, 1)).seconds * 0 + «1|2» + datetime.now().microsecond / 1e9).alias('a'))\n",
+        "NAME.sql": "CREATE MATERIALIZED VIEW NAME AS SELECT count(a) AS n FROM NAME_t;"},
+    "select_order": view("return spark.range(2).select(*[sf.lit(1).alias(c) for c in «'ab'|'ba'»])"),
     # The code that Python runs.
     "udf": of_udf("def f(x):\n    return x + «1|2»"),
     "udf_operator": of_udf("def f(x):\n    return x «+|-» 2"),
@@ -216,6 +225,50 @@ CHANGES: dict[str, Case] = {
                         "    @classmethod\n    def name(cls):\n        return 'NAME'\n    def schema(self):\n        return 'a int'\n"
                         "    def reader(self, schema):\n        return R()\nclass R(DataSourceReader):\n"
                         "    def read(self, partition):\n        yield «1|2»,\nspark.dataSource.register(S)"),
+    "udf_of_dict": view("return spark.range(4).select(F['a']('id').alias('x'))","F = {'a': sf.udf(lambda x: x + «1|2», 'long')}"),
+    "udf_of_partial": view("return spark.range(4).select(sf.udf(partial(lambda n, x: x + n, «1|2»), 'long')('id').alias('x'))","from functools import partial"),
+    "udf_in_class": view("return spark.range(4).select(F.g('id').alias('x'))","class F:\n    g = staticmethod(sf.udf(lambda x: x + «1|2», 'long'))"),
+    "udf_decorator": of_udf("import functools\ndef plus(n):\n    def wrap(g):\n        @functools.wraps(g)\n        def h(*a):\n            return g(*a) + n\n        return h\n    return wrap\n@plus(«1|2»)\ndef f(x):\n    return x"),
+    "udf_class_decorator": of_udf("class plus:\n    def __init__(self, g):\n        self.g = g\n    def __call__(self, x):\n        return self.g(x) + «1|2»\n@plus\ndef f(x):\n    return x"),
+    "udf_metaclass": of_udf("class M(type):\n    def n(cls):\n        return «1|2»\nclass A(metaclass=M):\n    pass\ndef f(x):\n    return x + A.n()"),
+    "udf_descriptor": of_udf("class D:\n    def __get__(self, o, t):\n        return «1|2»\nclass A:\n    n = D()\ndef f(x):\n    return x + A().n"),
+    "udf_namespace": of_udf("from types import SimpleNamespace\nN = SimpleNamespace(a=«1|2»)\ndef f(x):\n    return x + N.a"),
+    "udf_defaultdict": of_udf("from collections import defaultdict\nN = defaultdict(lambda: «1|2»)\ndef f(x):\n    return x + N['a']"),
+    "udf_itemgetter": of_udf("from operator import itemgetter\nG = itemgetter(«0|1»)\ndef f(x):\n    return G((x, x + 1))"),
+    "udf_slice": of_udf("S = slice(«1|2», None)\ndef f(x):\n    return sum([1, 2, 3][S]) + x"),
+    "udf_path": of_udf("S = Path('/data/«1|2»')\ndef f(x):\n    return len(S.parts) + int(S.name)"),
+    "udf_subclass_of_list": of_udf("class L(list):\n    def total(self):\n        return sum(self) + «1|2»\nN = L([1])\ndef f(x):\n    return N.total() + x"),
+    "udf_str_subclass": of_udf("class S(str):\n    pass\nN = S('«1|2»')\ndef f(x):\n    return int(N) + x"),
+    "udf_code_of_exec": view("names = {}\nexec('def f(x):\\n    return x + «1|2»', names)\nreturn spark.range(4).select(sf.udf(names['f'], 'long')('id').alias('x'))"),
+    "udf_nonlocal": of_udf("def make():\n    n = «1|2»\n    def g():\n        nonlocal n\n        n += 0\n        return n\n    return g\nG = make()\ndef f(x):\n    return x + G()"),
+    "udf_numpy_structured": of_udf("import numpy as np\nN = np.array([(1, «2|3»)], dtype=[('a', 'i4'), ('b', 'i4')])\ndef f(x):\n    return int(x + N['b'][0])"),
+    "udf_arrow_table": of_udf("import pyarrow as pa\nN = pa.table({'a': [«1|2»]})\ndef f(x):\n    return x + N['a'][0].as_py()"),
+    "udf_pickle_by_reduce": of_udf("class R:\n    def __init__(self, n):\n        self.n = n\n    def __reduce__(self):\n        return (R, (self.n,))\nN = R(«1|2»)\ndef f(x):\n    return x + N.n"),
+    "pandas_iter": view("return spark.range(4).select(f('id').alias('x'))", "import pandas as pd\nfrom typing import Iterator\n@sf.pandas_udf('long')\ndef f(xs: Iterator[pd.Series]) -> Iterator[pd.Series]:\n    for x in xs:\n        yield x + «1|2»"),
+    "pandas_window": view("w = Window.partitionBy()\nreturn spark.range(4).select(f('id').over(w).alias('x'))", "import pandas as pd\n@sf.pandas_udf('long')\ndef f(x: pd.Series) -> int:\n    return int(x.sum()) + «1|2»"),
+    "apply_in_arrow": view("return spark.range(4).groupBy('id').applyInArrow(f, 'id long')", "def f(t):\n    return t.slice(«0|1»)"),
+    "udtf_arrow": view("return f(sf.lit(3))", "@sf.udtf(returnType='n int', useArrow=True)\nclass f:\n    def eval(self, n):\n        yield n + «1|2»,"),
+    "udtf_analyze": view("return f(sf.lit(3))", "from pyspark.sql.udtf import AnalyzeResult\n@sf.udtf\nclass f:\n    @staticmethod\n    def analyze(n):\n        return AnalyzeResult(schema=st.StructType([st.StructField('n', st.IntegerType())]))\n    def eval(self, n):\n        yield n + «1|2»,"),
+    "udtf_terminate": view("return f(sf.lit(3))", "@sf.udtf(returnType='n int')\nclass f:\n    def eval(self, n):\n        pass\n    def terminate(self):\n        yield «1|2»,"),
+    "udtf_helper": view("return f(sf.lit(3))", "def g(n):\n    return n + «1|2»\n@sf.udtf(returnType='n int')\nclass f:\n    def eval(self, n):\n        yield g(n),"),
+    "data_source_helper": view("return spark.read.format('NAME').load()",
+                        "from pyspark.sql.datasource import DataSource, DataSourceReader\ndef g():\n    return «1|2»\nclass S(DataSource):\n"
+                        "    @classmethod\n    def name(cls):\n        return 'NAME'\n    def schema(self):\n        return 'a int'\n"
+                        "    def reader(self, schema):\n        return R()\nclass R(DataSourceReader):\n"
+                        "    def read(self, partition):\n        yield g(),\nspark.dataSource.register(S)"),
+    "data_source_option": view("return spark.read.format('NAME').option('n', «1|2»).load()",
+                        "from pyspark.sql.datasource import DataSource, DataSourceReader\nclass S(DataSource):\n"
+                        "    @classmethod\n    def name(cls):\n        return 'NAME'\n    def schema(self):\n        return 'a int'\n"
+                        "    def reader(self, schema):\n        return R(self.options)\nclass R(DataSourceReader):\n"
+                        "    def __init__(self, o):\n        self.o = o\n    def read(self, partition):\n        yield int(self.o['n']),\nspark.dataSource.register(S)"),
+    "data_source_partitions": view("return spark.read.format('NAME').load()",
+                        "from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition\nclass S(DataSource):\n"
+                        "    @classmethod\n    def name(cls):\n        return 'NAME'\n    def schema(self):\n        return 'a int'\n"
+                        "    def reader(self, schema):\n        return R()\nclass R(DataSourceReader):\n"
+                        "    def partitions(self):\n        return [InputPartition(i) for i in range(«1|2»)]\n    def read(self, partition):\n        yield 1,\nspark.dataSource.register(S)"),
+    "dict_order": of_udf("N = {«'a': 1, 'b': 2|'b': 2, 'a': 1»}\ndef f(x):\n    return [*N.values()][0]"),
+    "udf_closure_of_udf": view("def make(n):\n    @sf.udf('long')\n    def g(x):\n        return x + n\n    return g\nreturn spark.range(4).select(make(«1|2»)('id').alias('x'))"),
+    "udf_deterministic": view("return spark.range(4).select(F('id').alias('x'))", "F = sf.udf(lambda x: x, 'long')«|.asNondeterministic()»"),
     "transform": view("return spark.range(4).transform(f)", "def f(rows):\n    return rows.where('id > «1|2»')"),
 }  # fmt: skip
 
@@ -323,7 +376,43 @@ SAME: dict[str, Case] = {
     "map_in_pandas": view("return spark.range(4).mapInPandas(f, 'id long')",
                           "def f(frames):\n    for «a|b» in frames:\n        yield «a|b» + 1"),
     "udtf": view("return f(sf.lit(3))", "@sf.udtf(returnType='n int')\nclass f:\n    «|# why\n    »def eval(self, n):\n        yield n + 1,"),
+    # What another process, another clone and another user have otherwise.
+    "set_to_list": of_udf("N = [*{'a', 'b', 'c', 'd', 'e'}]\ndef f(x):\n    return len(N) + x"),
+    "set_to_dict": of_udf("N = {k: 1 for k in {'a', 'b', 'c', 'd', 'e'}}\ndef f(x):\n    return len(N) + x"),
+    "set_in_text": view("names = {'a', 'b', 'c', 'd', 'e'}\nreturn spark.sql('SELECT id FROM range(3) WHERE CAST(id AS STRING) IN (' + ','.join(repr(n) for n in names) + ')')"),
+    "set_of_columns": view("return spark.range(2).select(*[sf.lit(1).alias(c) for c in {'a', 'b', 'c', 'd', 'e'}])"),
+    "set_isin": view("return spark.range(2).where(sf.col('id').cast('string').isin({'a', 'b', 'c', 'd', 'e'}))"),
+    "set_constant": of_udf("def f(x):\n    return int(str(x) in {'a', 'b', 'c', 'd', 'e'})"),
+    "set_rows": view("return spark.createDataFrame([(x,) for x in {'a', 'b', 'c', 'd'}], 'a string')"),
+    "set_of_frozensets": of_udf("N = {frozenset({'a', 'b'}), frozenset({'c', 'd'})}\ndef f(x):\n    return len(N) + x"),
+    "set_of_objects": of_udf("from dataclasses import dataclass\n@dataclass(frozen=True)\nclass D:\n    n: str\nN = {D('a'), D('b'), D('c')}\ndef f(x):\n    return len(N) + x"),
+    "file_of_module": of_udf("HERE = Path(__file__).parent\ndef f(x):\n    return x + len(str(HERE)) * 0"),
+    "file_name": of_udf("NAME_ = __file__\ndef f(x):\n    return x + len(NAME_) * 0"),
+    "cwd": of_udf("NAME_ = os.getcwd()\ndef f(x):\n    return x + len(NAME_) * 0"),
+    "folder_literal": view("return spark.range(2).select((sf.length(sf.lit(str(Path(__file__).parent))) * 0).alias('x'))"),
+    "csv_of_module": {"NAME.py": view("return spark.read.schema('a int').csv(str(Path(__file__).parent.parent / 'NAME.csv'))"), "NAME.csv": "1\n"},
+    "unreadable": of_udf("class R:\n    def __init__(self):\n        self.n = 1\n    def __setstate__(self, state):\n        import __main__\n"
+                         "        if not __main__.__file__.endswith('daemon.py'):\n            raise RuntimeError('only for workers')\n"
+                         "        self.n = state['n']\nN = R()\ndef f(x):\n    return x + N.n"),
+    "dataclass_decorated": of_udf("from dataclasses import dataclass, field\n@dataclass(order=True, frozen=True)\nclass D:\n    n: int = 1\n    m: list = field(default_factory=list)\nN = D()\ndef f(x):\n    return x + N.n"),
+    "abstract": of_udf("from abc import ABC, abstractmethod\nclass A(ABC):\n    @abstractmethod\n    def g(self): ...\nclass B(A):\n    def g(self):\n        return 1\nN = B()\ndef f(x):\n    return x + N.g()"),
+    "protocol": of_udf("from typing import Protocol, Generic, TypeVar\nT = TypeVar('T')\nclass A(Protocol):\n    def g(self): ...\nclass B(Generic[T]):\n    def g(self):\n        return 1\nN: A = B[int]()\ndef f(x):\n    return x + N.g()"),
+    "pandas_frame": of_udf("import pandas as pd\nN = pd.DataFrame({'a': [1], 'b': ['x']}).set_index('a')\ndef f(x):\n    return x + len(N)"),
+    "random_object": of_udf("import random\nG = random.Random(1)\ndef f(x):\n    return int(x + G.random())"),
+    "lambda_default_set": of_udf("def f(x, s=frozenset({'a', 'b', 'c'})):\n    return x + len(s)"),
+    "udtf_set": view("return f(sf.lit(3))", "N = {'a', 'b', 'c'}\n@sf.udtf(returnType='n int')\nclass f:\n    def eval(self, n):\n        yield len(N),"),
+    "udtf_analyze": view("return f(sf.lit(3))", "from pyspark.sql.udtf import AnalyzeResult\n@sf.udtf\nclass f:\n    @staticmethod\n    def analyze(n):\n        return AnalyzeResult(schema=st.StructType([st.StructField('n', st.IntegerType())]))\n    def eval(self, n):\n        yield n + 1,"),
+    "now_comment": view("stamp = datetime.now()\n«|# why\n»return spark.range(4).select(sf.udf(lambda x: x + 1 if stamp else 0, 'long')('id').alias('x'))","from datetime import datetime"),
+    "data_source": view("return spark.read.format('NAME').load()",
+                        "from pyspark.sql.datasource import DataSource, DataSourceReader\nclass S(DataSource):\n"
+                        "    «|'''Why.'''\n    »@classmethod\n    def name(cls):\n        return 'NAME'\n    def schema(self):\n        return 'a int'\n"
+                        "    def reader(self, schema):\n        return R()\nclass R(DataSourceReader):\n"
+                        "    def read(self, partition):\n        yield len({'a', 'b'}),\nspark.dataSource.register(S)"),
+    "apply_in_pandas": view("return spark.range(4).groupBy('id').applyInPandas(f, 'id long')", "def f(frame):\n    «|# why\n    »return frame"),
 }  # fmt: skip
+
+FROM_SETS = ("set_to_list", "set_to_dict", "set_in_text", "set_of_columns")
+"""Their queries are the same only where Python has the same seed of hashes."""
 
 FEW = ("sql_file", "import_inside", "udf_module")
 
@@ -347,10 +436,14 @@ def files_of(cases: Mapping[str, Case], *, after: bool, prefix: str = "") -> dic
     return files
 
 
-def set_environment(monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
+def environment(*, changes_after: bool, same_after: bool) -> dict[str, str]:
     """Variables with the names of the cases; a definition may look at their length."""
-    monkeypatch.setenv("SAME", "same")
-    for case in CHANGES:
-        monkeypatch.setenv(case, "bb" if after else "aa")
-    for case in SAME:
-        monkeypatch.setenv(f"same_{case}", "bb" if after else "aa")
+    values = dict.fromkeys(CHANGES, "bb" if changes_after else "aa")
+    values |= {f"same_{case}": "bb" if same_after else "aa" for case in SAME}
+    return {"SAME": "same", **values}
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
+    """Set the variables of all cases."""
+    for name, value in environment(changes_after=after, same_after=after).items():
+        monkeypatch.setenv(name, value)

@@ -43,13 +43,15 @@ def test_identity_follows_what_a_definition_gives(
 
 
 def test_parts_that_changed() -> None:
-    before = "1.2.3.4.5.6"
-    assert changed_parts(before, "1.0.3.4.5.6") == ["functions"]
-    assert changed_parts(before, "0.2.0.0.0.6") == ["query", "settings"]
-    assert changed_parts(before, "1.2.3.0.0.0") == ["inputs"]
-    assert changed_parts(before, "0.2.3.0.5.0") == ["query", "inputs"]
-    assert changed_parts(before, "1.2.3.0.5.6") == ["query"]
-    assert changed_parts(before, "1.2.0.4.0.6") == ["query", "settings"]
+    before = "1.2.3.4.5.6.7"
+    assert changed_parts(before, "1.0.3.4.5.6.7") == ["functions"]
+    assert changed_parts(before, "0.2.0.0.0.6.7") == ["query", "settings"]
+    assert changed_parts(before, "1.2.3.0.0.0.7") == ["inputs"]
+    assert changed_parts(before, "0.2.3.0.5.0.7") == ["query", "inputs"]
+    assert changed_parts(before, "1.2.3.0.5.6.7") == ["query"]
+    assert changed_parts(before, "1.2.0.4.0.6.7") == ["query", "settings"]
+    assert changed_parts(before, "1.2.3.4.5.6.0") == ["project_folder"]
+    assert changed_parts(before, "0.2.3.0.5.6.0") == ["query"]
     assert changed_parts("1.2.3+4.5.6", "1.2.3") == []
 
 

@@ -31,6 +31,7 @@ class World:
         self.policy: str | None = None
         self.default = RefreshPolicy.AUTO
         self.definition: str | None = "d"
+        self.new_definition = "d"
         self.changes: dict[TableName, TableChange] = {}
         self.inputs: dict[str, str] = {str(ORDERS): "1", str(ITEMS): "1"}
         self.sizes = {ORDERS: Size(changed_rows=10, rows=1_000_000), ITEMS: Size(changed_rows=0, rows=50)}
@@ -58,7 +59,9 @@ class World:
         properties = {} if self.policy is None else {POLICY_PROPERTY: self.policy}
         location = SourceLocation("views.sql", 3)
         dataset = Dataset(VIEW, DatasetKind.MATERIALIZED_VIEW, location, properties=properties)
-        metadata = CommitMetadata(pipeline="p", job="j", fence=Fence(1), store="s", definition="d")
+        metadata = CommitMetadata(
+            pipeline="p", job="j", fence=Fence(1), store="s", definition=self.new_definition
+        )
         last_commit = replace(metadata, definition=self.definition, inputs=self.inputs)
         return RefreshTask(
             table=cast(LakeTable, None),
@@ -85,6 +88,28 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+@pytest.mark.parametrize(
+    ("part", "code"), [(5, ReasonCode.INPUT_TYPES_CHANGED), (6, ReasonCode.PROJECT_MOVED)]
+)
+def test_what_no_author_changed_is_compared(world: World, part: int, code: ReasonCode) -> None:
+    before = list("1234567")
+
+    def choice(*differ: int) -> tuple[RefreshMode, ReasonCode]:
+        after = ["0" if number in differ else text for number, text in enumerate(before)]
+        world.definition, world.new_definition = ".".join(before), ".".join(after)
+        choice = world.choose()
+        return choice.mode, choice.reason.code
+
+    columns, query = 4, 0
+    assert choice(part) == (RefreshMode.DIFF, code)
+    assert choice(part, query) == (RefreshMode.FULL, ReasonCode.DEFINITION_CHANGED)
+    assert choice(5, part, columns) == (RefreshMode.FULL, ReasonCode.INPUT_TYPES_CHANGED)
+    world.policy = RefreshPolicy.INCREMENTAL_STRICT
+    assert choice(part) == (RefreshMode.FULL, code)
+    world.policy = RefreshPolicy.FULL
+    assert choice(part) == (RefreshMode.FULL, ReasonCode.POLICY_IS_FULL)
 
 
 @pytest.mark.parametrize("policy", list(RefreshPolicy))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import threading
 import traceback
@@ -416,8 +417,21 @@ def _traceback() -> None:
     sys.stderr.write(redacted(traceback.format_exc()))
 
 
+def _fix_hashes() -> None:
+    """Start this program again with a fixed seed of hashes, which Python takes at its start only.
+
+    The order of a set is another one in each process otherwise. A query whose columns or text come from a set
+    would be another query in each run, and its view would be built anew.
+    """
+    is_service = "serve" in sys.argv[1:]  # It evaluates nothing, and a known seed helps who attacks it.
+    if not os.environ.get("PYTHONHASHSEED") and not is_service:
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def entry() -> None:
     """The console script."""
+    _fix_hashes()
     sys.exit(main())
 
 

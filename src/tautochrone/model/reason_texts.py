@@ -121,6 +121,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNVERSIONED_SOURCE: _unversioned_text,
     ReasonCode.NEW_INPUT: "{input} is a new input",
     ReasonCode.INPUT_TYPES_CHANGED: "columns that it reads have other types than before",
+    ReasonCode.PROJECT_MOVED: "the project is in another folder, and its path is in the query",
     ReasonCode.FILE_COLUMNS_CHANGED: "{input} have other columns or types than before",
     ReasonCode.FILES_NOT_TAKEN_IN: "the rows of {input} could not be taken in: {text}",
     ReasonCode.COLUMN_NOT_COMPARABLE: "column {column} cannot be compared",

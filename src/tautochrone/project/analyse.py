@@ -7,8 +7,8 @@ means, and definitions may come in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -34,6 +34,7 @@ from tautochrone.project.definitions import (
     missing,
     missing_relation,
 )
+from tautochrone.project.evaluations import Evaluated, Evaluations
 from tautochrone.project.event_time import check_event_times
 from tautochrone.project.graph import (
     UNSTABLE_FUNCTION,
@@ -42,10 +43,9 @@ from tautochrone.project.graph import (
     ResolvedFlow,
     evaluate_over_files,
 )
-from tautochrone.project.identity import DescribedPlan, Identity, described_flow, function_text, identity_of
+from tautochrone.project.identity import Identity, function_text, identity_of
 from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.policy import check_policies
-from tautochrone.project.queries import PythonQuery
 from tautochrone.project.row_settings import row_settings
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.snapshot_function import SnapshotFunction
@@ -120,7 +120,7 @@ class _Analysis:
         self._started_with = started_with(empty_catalog.session)
         self._sql_defaults = SqlDefaults(empty_catalog.session)
         self._settings: dict[str, list[object]] = {}
-        self._unstable_views: dict[TableName, tuple[DataFrame, DataFrame]] = {}
+        self._evaluations = Evaluations(empty_catalog.session)
 
     def run(self) -> Graph:
         # Evaluating a flow sets the current database, which must exist.
@@ -369,19 +369,17 @@ class _Analysis:
         views = {self._definitions.view_named(view) for view in temp_views_of(plan)} - {None}
         known_views = frozenset(view for view in views if view is not None)
         deterministic, deterministic_reason = determinism(plan)
-        text = described_flow(self._definitions, flow, evaluated)
-        again = None
-        if not streaming:
-            is_stable = deterministic and not text.has_node("Sample")
-            again = self._described_again(flow, evaluated, known_views, is_stable=is_stable)
-        common = text if again is None else text.common(again)
-        if deterministic and common != text:
+        definition = self._evaluations.of(
+            self._definitions, flow, evaluated, known_views, is_repeatable=deterministic
+        )
+        if deterministic and not definition.is_stable:
             deterministic, deterministic_reason = False, UNSTABLE_FUNCTION
             linear, linear_reason = False, UNSTABLE_FUNCTION
         inputs = inputs_of(plan, self._empty_catalog.catalog)
-        if text.unread and not streaming:
-            inputs = replace(inputs, unversioned=(*inputs.unversioned, *text.unread))
-            linear, linear_reason = False, f"it reads {text.unread[0]}"
+        unread = () if streaming else definition.plan.unread
+        if unread:
+            inputs = replace(inputs, unversioned=(*inputs.unversioned, *unread))
+            linear, linear_reason = False, f"it reads {unread[0]}"
         return ResolvedFlow(
             flow=flow,
             pipeline=self._definitions.spec.name,
@@ -397,35 +395,9 @@ class _Analysis:
             deterministic_reason=deterministic_reason,
             passes_on=forwarded_table(plan, self._empty_catalog.catalog) if streaming else None,
             sources=external_sources(frame) if streaming else frozenset(),
-            fingerprint=str(self._identity(flow, frame.schema, known_views, text, common)),
-            evaluated=None if streaming else common,
+            fingerprint=str(self._identity(flow, frame.schema, known_views, definition)),
+            evaluated=None if streaming else definition.plan,
         )
-
-    def _described_again(
-        self, flow: Flow, evaluated: DataFrame, views: frozenset[TableName], *, is_stable: bool
-    ) -> DescribedPlan | None:
-        """The flow evaluated once more, if that may give another query: constants that are others each time,
-        such as the time of the run or a seed, do not make it another definition."""
-        unstable = [view for view in views if view in self._unstable_views]
-        if is_stable and not unstable and not isinstance(flow.query, PythonQuery):
-            return None
-        with self._evaluated_again(unstable):
-            frame = flow.evaluate(self._empty_catalog.session)
-            text = described_flow(self._definitions, flow, frame)
-        dataset = self._definitions.datasets.get(flow.target)
-        if dataset is not None and is_view(dataset):
-            self._unstable_views[flow.target] = evaluated, frame
-        return text
-
-    @contextmanager
-    def _evaluated_again(self, views: list[TableName]) -> Iterator[None]:
-        """Inside the block these views show what they gave when they were evaluated once more."""
-        for number in (1, 0):
-            for view in views:
-                frame = self._unstable_views[view][number]
-                frame.createOrReplaceTempView(quoted(self._definitions.view_name(view)))
-            if number:
-                yield
 
     def _kind(self, flow: Flow) -> DatasetKind:
         dataset = self._definitions.datasets.get(flow.target)
@@ -436,18 +408,17 @@ class _Analysis:
         flow: Flow,
         schema: StructType,
         views: frozenset[TableName],
-        text: DescribedPlan,
-        common: DescribedPlan | None,
+        definition: Evaluated,
     ) -> Identity:
         declared: list[object] = []
-        if text.has_node("CurrentDatabase"):
+        if definition.plan.has_node("CurrentDatabase"):
             declared.append(flow.scope.namespace)
         dataset = self._definitions.datasets.get(flow.target)
         if dataset is not None:
             declared.append([dataset.schema_ddl, dataset.partition_columns, dataset.cluster_columns])
         if flow.auto_cdc is not None:
             declared.append(flow.auto_cdc.text)
-        functions: list[object] = []
+        functions: list[object] = [*definition.code]
         if isinstance(flow.snapshots, SnapshotFunction):
             functions.append(function_text(flow.snapshots.function, self._definitions.folders))
         settings: list[object] = [row_settings(self._started_with, flow.conf, self._sql_defaults)]
@@ -458,4 +429,4 @@ class _Analysis:
             for view_flow in self._definitions.flows_of(view):
                 settings += [part for part in self._settings[view_flow.name] if part not in settings]
         self._settings[flow.name] = settings
-        return identity_of(common or text, schema, declared, functions, settings)
+        return identity_of(definition.plan, schema, declared, functions, settings)

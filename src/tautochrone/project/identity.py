@@ -16,34 +16,40 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.core.broadcast import Broadcast, _broadcastRegistry
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from tautochrone.project.definitions import Definitions, Flow
 from tautochrone.project.libraries import Libraries
 from tautochrone.project.object_text import ObjectText
+from tautochrone.project.project_folder import ProjectFolder
+from tautochrone.project.queries import PythonQuery
 from tautochrone.project.row_settings import SECRET
+from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.plan_text import DERIVED, PlanText, PythonCommand, plan_text
 
 __all__ = [
     "INPUTS",
+    "PROJECT_FOLDER",
+    "DescribedFunction",
     "DescribedPlan",
     "Identity",
     "changed_parts",
     "described_flow",
+    "described_function",
     "function_text",
     "has_same_columns",
     "identity_of",
 ]
 
-INPUTS = "inputs"
-"""The part of a definition that its author does not decide."""
+INPUTS, PROJECT_FOLDER = "inputs", "project_folder"
+"""The parts of a definition that its author does not decide."""
 
 _COLUMNS = "columns"
 _DECIDED_BY_TYPES = frozenset({"types", _COLUMNS})
-_PARTS = ("query", "functions", "settings", "types", _COLUMNS, INPUTS)
+_PARTS = ("query", "functions", "settings", "types", _COLUMNS, INPUTS, PROJECT_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Identity:
         columns: names and types of its result.
         inputs: the columns that it reads, with their types. When this part agrees and `types` does not, the
             query was changed in a way that only types show.
+        project_folder: the project's folder, if its path is in the query or in functions.
     """
 
     query: str
@@ -66,6 +73,7 @@ class Identity:
     types: str
     columns: str
     inputs: str
+    project_folder: str
 
     def __str__(self) -> str:
         return ".".join(getattr(self, part) for part in _PARTS)
@@ -80,12 +88,14 @@ class DescribedPlan:
         inputs: the columns that it reads, with their types.
         functions: texts of the functions in it.
         unread: what functions read while they run, and values without a text: a change there is not seen.
+        project_folder: the project's folder, if it was in the texts: they do not have it.
     """
 
     tokens: tuple[str, ...]
     inputs: tuple[str, ...]
     functions: tuple[str, ...]
     unread: tuple[str, ...]
+    project_folder: str
 
     def has_node(self, name: str) -> bool:
         """Whether the plan has an operator or an expression of this class."""
@@ -98,10 +108,17 @@ class DescribedPlan:
         if sizes[0] != sizes[1]:
             return None
         tokens, functions = _common(self.tokens, other.tokens), _common(self.functions, other.functions)
-        return DescribedPlan(tokens, self.inputs, functions, self.unread)
+        return DescribedPlan(tokens, self.inputs, functions, self.unread, self.project_folder)
+
+    def is_same(self, other: DescribedPlan) -> bool:
+        """Whether two evaluations gave the same query."""
+        return (self.tokens, self.functions) == (other.tokens, other.functions)
 
     def may_be(self, other: DescribedPlan) -> bool:
-        """Whether another evaluation has what this one, of `common`, says."""
+        """Whether another evaluation has what this one, of `common`, says; one without tokens says
+        nothing."""
+        if not self.tokens:
+            return True
         common = self.common(other)
         return common is not None and (common.tokens, common.functions) == (self.tokens, self.functions)
 
@@ -122,17 +139,44 @@ def _described(
         folders: of the project.
         data_sources: classes that the project registered.
     """
-    objects = ObjectText(Libraries(folders))
+    folder = ProjectFolder(folders[0])
+    objects = ObjectText(Libraries(folders), folder)
+    tokens = tuple(map(folder.left_out, text.tokens))
     functions = [_function_text(command, objects) for command in text.functions]
     functions += [objects.of(source) for source in data_sources if source.name() in text.sources]
+    objects.opaque.update(text.opaque)
+    return DescribedPlan(tokens, text.inputs, tuple(functions), _unread(objects), folder.path)
+
+
+def _unread(objects: ObjectText) -> tuple[str, ...]:
     unread = [f"{name} in a function" for name in sorted(objects.reads)]
-    unread += [f"a value of type {name}" for name in sorted({*objects.opaque, *text.opaque})]
-    return DescribedPlan(text.tokens, text.inputs, tuple(functions), tuple(unread))
+    unread += [f"a value of type {name}" for name in sorted(objects.opaque)]
+    return tuple(unread)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedFunction:
+    """A function that the driver calls as text; the rest as of `DescribedPlan`."""
+
+    text: str
+    unread: tuple[str, ...]
+    project_folder: str
+
+
+def described_function(
+    definitions: Definitions, query: PythonQuery, session: SparkSession
+) -> DescribedFunction:
+    """The code of a query's function, with the values that it sees when it runs."""
+    folder = ProjectFolder(definitions.folders[0])
+    objects = ObjectText(Libraries(definitions.folders), folder)
+    with evaluation_lock, query.bindings.bound(session):
+        text = objects.of(query.function)
+    return DescribedFunction(text, _unread(objects), folder.path)
 
 
 def function_text(function: Callable[..., Any], folders: tuple[Path, ...]) -> str:
     """The text of a function that the driver calls."""
-    return ObjectText(Libraries(folders)).of(function)
+    return ObjectText(Libraries(folders), ProjectFolder(folders[0])).of(function)
 
 
 def identity_of(
@@ -160,14 +204,16 @@ def identity_of(
         types=_hash(plan.tokens),
         columns=_hash(columns),
         inputs=_hash(plan.inputs),
+        project_folder=_hash([plan.project_folder]),
     )
 
 
 def changed_parts(stored: str, current: str) -> list[str]:
-    """Which parts of a definition differ: `query`, `functions`, `settings`, and `inputs` for the types of the
-    columns that it reads. Empty if that cannot be told, as for a table whose flows are others.
+    """Which parts of a definition differ: `query`, `functions`, `settings`, `inputs` for the types of the
+    columns that it reads; `project_folder` if none of the first three. Empty if that cannot be told, as for a
+    table whose flows are others.
 
-    >>> changed_parts("1.2.3.4.5.6", "1.7.3.4.5.6")
+    >>> changed_parts("1.2.3.4.5.6.7", "1.8.3.4.5.6.7")
     ['functions']
     """
     old, new = stored.split("."), current.split(".")
@@ -176,7 +222,9 @@ def changed_parts(stored: str, current: str) -> list[str]:
     differ = [name for name, before, after in zip(_PARTS, old, new, strict=True) if before != after]
     changed = [name for name in differ if name not in _DECIDED_BY_TYPES]
     if INPUTS not in differ and "query" not in differ and _DECIDED_BY_TYPES.intersection(differ):
-        return ["query", *changed]
+        changed = ["query", *changed]
+    if {"query", "functions", "settings"}.intersection(changed):
+        return [name for name in changed if name != PROJECT_FOLDER]
     return changed
 
 
@@ -205,8 +253,9 @@ def _function_text(command: PythonCommand, objects: ObjectText) -> str:
             value = pickle.loads(value.value)
         return objects.of(value)
     except Exception as error:
+        # The bytes differ in each process; its rows are compared instead.
         objects.opaque.add(f"a function that cannot be read ({type(error).__name__})")
-        return hashlib.sha256(command.pickled).hexdigest()
+        return "unreadable"
     finally:
         for number, _ in command.broadcasts:
             _broadcastRegistry.pop(number, None)

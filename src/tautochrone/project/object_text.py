@@ -17,6 +17,7 @@ import os
 import types
 from collections.abc import Callable, Iterable
 from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 from pyspark.core.broadcast import Broadcast
@@ -26,6 +27,7 @@ from pyspark.sql.types import DataType
 
 from tautochrone.project.code_text import CodeText
 from tautochrone.project.libraries import Libraries
+from tautochrone.project.project_folder import ProjectFolder
 
 __all__ = ["ObjectText"]
 
@@ -58,8 +60,9 @@ class ObjectText:
         opaque: the types of values that cannot be described.
     """
 
-    def __init__(self, libraries: Libraries) -> None:
+    def __init__(self, libraries: Libraries, folder: ProjectFolder) -> None:
         self._libraries = libraries
+        self._folder = folder
         self._code = CodeText(self, libraries)
         self._open: list[int] = []
         self._known: dict[int, tuple[Any, str]] = {}
@@ -75,6 +78,7 @@ class ObjectText:
             (types.MethodType, lambda method: f"method {self.of([method.__self__, method.__func__])}"),
             (functools.partial, lambda part: f"partial {self.of([part.func, part.args, part.keywords])}"),
             ((staticmethod, classmethod), lambda way: f"{type(way).__name__} {self.of(way.__func__)}"),
+            (PurePath, lambda path: f"{type(path).__name__} {self.of(str(path))}"),
             (property, lambda part: f"property {self.of([part.fget, part.fset, part.fdel])}"),
             (functools.cached_property, lambda part: f"cached {self.of(part.func)}"),
             (_LRU_CACHE, lambda cached: f"lru_cache {self.of(cached.__wrapped__)}"),
@@ -82,6 +86,8 @@ class ObjectText:
 
     def of(self, value: Any) -> str:
         """The text of any value."""
+        if type(value) is str:
+            return _short(f"str {self._folder.left_out(value)!r}")
         if isinstance(value, _SIMPLE) and type(value).__module__ == "builtins":
             return _short(f"{type(value).__name__} {value!r}")
         if id(value) in self._open:

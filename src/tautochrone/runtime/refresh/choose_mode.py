@@ -15,7 +15,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.project.identity import INPUTS, changed_parts, has_same_columns
+from tautochrone.project.identity import INPUTS, PROJECT_FOLDER, changed_parts, has_same_columns
 from tautochrone.runtime.refresh.estimate import Facts, InputFacts, decide
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
 
@@ -37,6 +37,8 @@ __all__ = [
 _HISTORY_ROWS = 100
 _FIRST_REASONS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED)
 """Reasons of the first refresh of a definition: refreshes before it were of another query."""
+_NOT_OF_AUTHOR = {INPUTS: ReasonCode.INPUT_TYPES_CHANGED, PROJECT_FOLDER: ReasonCode.PROJECT_MOVED}
+"""Parts of a definition that differ without a change of the definition: rows are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +89,15 @@ def choose(
     stored, current = last_commit.definition, task.metadata.definition or ""
     if stored != current:
         parts = changed_parts(stored, current)
-        other_types = parts == [INPUTS]
+        is_authors = not parts or not _NOT_OF_AUTHOR.keys() >= {*parts}
         reason = (
-            Reason.of(ReasonCode.INPUT_TYPES_CHANGED)
-            if other_types
-            else Reason.of(ReasonCode.DEFINITION_CHANGED, parts=parts)
+            Reason.of(ReasonCode.DEFINITION_CHANGED, parts=parts)
+            if is_authors
+            else Reason.of(_NOT_OF_AUTHOR[parts[0]])
         )
         # A strict policy does not allow to compare, but to build anew what lost its base.
         comparable = has_same_columns(stored, current) and policy is not RefreshPolicy.INCREMENTAL_STRICT
-        if not other_types or not comparable:
+        if is_authors or not comparable:
             return Choice(RefreshMode.FULL, reason, policy=policy)
         # Rows that no commit changed may give others: `1.1` of a FLOAT is `1.100000023841858` as a DOUBLE.
         forced = forced or reason
@@ -258,7 +260,7 @@ def _obstacles(
     """Why the change cannot be followed; the first reason is the plainest."""
     if forced is not None:
         lost = [change.reason for change in moved.values() if change.kind is ChangeKind.UNKNOWN]
-        return lost if lost and forced.code is ReasonCode.INPUT_TYPES_CHANGED else [forced]
+        return lost if lost and forced.code in _NOT_OF_AUTHOR.values() else [forced]
     if planned is None:
         if not flow.linear:
             return [Reason.of(ReasonCode.NOT_LINEAR, operator=flow.linear_reason)]

@@ -303,9 +303,8 @@ public class PlanText {
         text = before;
         // The order of a set is another one in each process.
         Collections.sort(texts);
-        for (Iterator each = texts.iterator(); each.hasNext(); ) {
-            text.append((String) each.next());
-        }
+        // One token: where one value is another each time, the order of all rows may be.
+        token(String.join("", texts));
     }
 
     // Expressions ----------------------------------------------------------------------------------
