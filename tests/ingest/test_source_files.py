@@ -206,3 +206,45 @@ def wait_for(condition: object, timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
+
+
+UNION = """
+    from pyspark import pipelines as dp
+
+    @dp.table
+    def numbers():
+        streams = [spark.readStream.text(folder) for folder in {folders!r}]
+        rows = streams[0]
+        for other in streams[1:]:
+            rows = rows.union(other)
+        return rows.selectExpr("cast(value as bigint) as id")
+"""
+
+
+def test_streams_of_one_flow_keep_their_order(pipeline: Pipeline) -> None:
+    """By their order Spark keeps which files they have read: all of them would come again."""
+
+    def define_union(*names: str) -> None:
+        folders = [str(pipeline.folder / name) for name in names]
+        pipeline.write("definitions/p.py", UNION.format(folders=folders))
+
+    for number, name in enumerate(("a", "b", "c")):
+        (pipeline.folder / name).mkdir()
+        (pipeline.folder / name / "one").write_text(f"{number}\n")
+    define_union("a", "b")
+    completed(pipeline)
+    for names in (("b", "a"), ("c", "a")):
+        define_union(*names)
+        refused = pipeline.run()
+        errors = [event["error"] for event in refused.of("flow_failed")]
+        assert errors
+        assert all("FLOW_SOURCES_REORDERED" in error for error in errors)
+        assert ids(pipeline) == [0, 1]
+    define_union("a", "b")
+    (pipeline.folder / "b" / "two").write_text("7\n")
+    completed(pipeline)
+    assert ids(pipeline) == [0, 1, 7]
+    # Another folder at a stream's place has files of its own.
+    define_union("a", "c")
+    completed(pipeline)
+    assert ids(pipeline) == [0, 1, 2, 7]

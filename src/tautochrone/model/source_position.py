@@ -26,6 +26,7 @@ class SparkPosition:
         stateful: whether the query keeps state.
         topics: by number of the source (as text) the ids that Kafka gave to the topics in the offsets, as
             far as they are known.
+        sources: by number of the source (as text) what it reads.
     """
 
     query_id: str
@@ -35,6 +36,7 @@ class SparkPosition:
     source_files: tuple[str, ...] = ()
     stateful: bool = False
     topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def origin(self) -> str:

@@ -124,7 +124,8 @@ def _position_fields(position: SourcePosition) -> dict[str, Any]:
     fields = asdict(position)
     if isinstance(position, SnapshotPosition):
         return fields
-    optional = ("topics",) if isinstance(position, SparkPosition) else ("marker", "bulk", "source_ms")
+    is_spark = isinstance(position, SparkPosition)
+    optional = ("topics", "sources") if is_spark else ("marker", "bulk", "source_ms")
     if isinstance(position, LogPosition):
         fields["bulk"] = {key: value for key, value in fields["bulk"].items() if value}
     return {key: value for key, value in fields.items() if value or key not in optional}

@@ -23,6 +23,7 @@ from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_files import SourceFiles
+from tautochrone.ingest.source_order import SourceOrder
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.effects import Step
@@ -218,6 +219,7 @@ class Streams:
                     store=partial(job.journal.skipped_files, table, flow),
                 ),
                 RowsLeftOut(flow, str(table), job.emit),
+                SourceOrder(flow),
                 KafkaTopics(
                     flow=flow,
                     dataset=str(table),
