@@ -278,3 +278,41 @@ def test_a_server_is_examined_without_a_trace(mirror: Mirror) -> None:
     client = Client(mirror.server.port)
     assert [mirror.database] not in client.rows("SELECT name FROM system.databases")
     client.close()
+
+
+@pytest.mark.parametrize("lost", ["staging", "rows", "views", "published", "transactions", "replaced"])
+def test_what_is_dropped_of_a_decided_commit_is_said(mirror: Mirror, lost: str) -> None:
+    """The commit ends whole, or by a class whose hint ends the trouble."""
+    sink: Any = mirror.open(1)
+    mirror.deliver(sink, 1, 1, FIRST)
+    transaction = mirror.stage(sink, 2, 1, SECOND).transaction
+    sink.decide(transaction, Fence(1))
+    client = Client(mirror.server.port)
+    names = [str(name) for (name,) in client.rows(f"SHOW TABLES FROM {mirror.database}")]
+    prefixes = {"staging": str(transaction), "rows": "taut_rows_", "views": "taut_read_"}
+    dropped = [name for name in names if name.startswith(prefixes.get(lost, f"taut_{lost}"))]
+    assert dropped or lost == "views"
+    for name in dropped:
+        client.run(f"DROP TABLE {mirror.database}.`{name}` SYNC")
+    sink.close()
+    rows = [*FIRST, *SECOND]
+    refused: SinkError | None = None
+    try:
+        sink = mirror.open(2)
+        sink.recover([], Fence(2))
+        shown = sink.published()
+        changed = sink.changed_tables(TABLES, None)
+    except SinkError as error:
+        refused, shown, changed = error, None, {}
+    if refused is not None:
+        assert "--forget mirror" in str(refused.hint), refused.render()
+        client.run(f"DROP DATABASE {mirror.database} SYNC")
+        sink.close()
+        sink = mirror.open(3)
+        mirror.deliver(sink, 2, 3, rows)
+        mirror.check(sink, 2, rows)
+    elif shown is not None and not changed:
+        # The next delivery would send a delta to what is shown.
+        mirror.check(sink, int(shown.checkpoint), rows if shown.checkpoint == 2 else FIRST)
+    client.close()
+    sink.close()

@@ -77,7 +77,7 @@ def move_partitions(
         may_have_moved: some partitions may have been moved before. They are recognised by what they hold.
 
     Raises:
-        SinkContentError: something else arrived.
+        SinkContentError: something else arrived; `SINK_STAGING_LOST`.
     """
     hashed = may_have_moved and all(text != COUNTED for _, text in partitions.values())
 
@@ -86,9 +86,18 @@ def move_partitions(
 
     # Who goes on with a commit finds partitions that were moved; nothing moved before it.
     before = arrived() if may_have_moved else {}
-    for partition in partitions:
-        if partition not in before:
-            tables.move(staging, partition, table)
+    waiting = [partition for partition in partitions if partition not in before]
+    if may_have_moved and waiting and staging not in tables.staged():
+        raise SinkContentError(
+            "SINK_STAGING_LOST",
+            f"Sink {sink}: somebody dropped {staging}, the staging table of a transaction that is decided; "
+            f"{len(waiting)} partitions of {table} were not moved out of it",
+            hint="Drop the sink's database on all its servers and run "
+            f"`taut sinks --forget {sink}`: the next run delivers all rows.",
+            parameters={"sink": sink, "table": str(table)},
+        )
+    for partition in waiting:
+        tables.move(staging, partition, table)
     expected = partitions if hashed else {key: (rows, COUNTED) for key, (rows, _) in partitions.items()}
     after = arrived()
     if after != expected:
