@@ -229,3 +229,27 @@ def test_random_changes_of_columns(captured: Captured, seed: int) -> None:
             database.execute(f"DELETE FROM accounts WHERE id = {pick.randrange(30)}")
         captured.run()
         captured.require_equal("accounts", ", ".join(["id", *columns]))
+
+
+def test_a_type_that_the_lake_cannot_take_stops_its_table_only(captured: Captured) -> None:
+    database = captured.database
+    captured.run()
+    database.execute("ALTER TABLE notes ALTER COLUMN id TYPE text USING 'n' || id")
+    database.execute("INSERT INTO notes VALUES ('n7', 'c'); UPDATE accounts SET balance = 7 WHERE id = 1")
+    captured.run()
+    happened = captured.pipeline.run()
+    assert happened.state == "COMPLETED"
+    (aside,) = happened.of("table_set_aside")
+    assert aside["relation"] == "public.notes"
+    assert "INCOMPATIBLE_SCHEMA_CHANGE" in aside["reason"]
+    captured.require_equal("accounts", "id, owner, balance")
+    assert captured.pipeline.query("SELECT id FROM bank_notes") == [(1,), (2,)]
+    # What its hint says ends it.
+    assert "--full-refresh bank_notes" in aside["reason"]
+    happened = captured.pipeline.run(full=["bank_notes"])
+    assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
+    captured.require_equal("notes", "id, note")
+    database.execute("DELETE FROM notes WHERE id = 'n7'; UPDATE accounts SET balance = 8 WHERE id = 1")
+    captured.run()
+    captured.require_equal("notes", "id, note")
+    captured.require_equal("accounts", "id, owner, balance")

@@ -16,6 +16,7 @@ from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, LakeTable, ReadableTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.read_points import ReadPointServer
+from tautochrone.model.reason import Reason
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings
@@ -37,6 +38,8 @@ class Job:
     Attributes:
         topology: the job's tables and what they read.
         tables: the job's tables in the lake; filled by the takeover.
+        set_aside: captured tables that stay as they are, and why: the lake's table cannot take their new
+            columns; filled by the takeover.
         clock_us: the time of cuts, in microseconds since 1970.
         lake_id: tells this lake from others, copies of it included; None where nobody compares lakes.
     """
@@ -52,6 +55,7 @@ class Job:
     topology: JobTopology
     clock_us: Callable[[], int] = lambda: time.time_ns() // 1000
     tables: dict[TableName, LakeTable] = field(default_factory=dict)
+    set_aside: dict[TableName, Reason] = field(default_factory=dict)
     ownership: Ownership = field(default_factory=Ownership)
     lake_id: str | None = None
 

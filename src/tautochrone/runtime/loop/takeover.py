@@ -13,10 +13,10 @@ older owner prepared are committed first, without reading their source again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tautochrone.errors import LakeError
+from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta import DatasetEntry
 from tautochrone.model.definitions import DatasetKind
@@ -49,7 +49,8 @@ def take_over(
     Raises:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
         LakeError: a table of that name belongs to another pipeline or to none; `LAKE_BEHIND_STORE`.
-        DefinitionError: a streaming table's new columns do not fit those that it has.
+        DefinitionError: a streaming table's new columns do not fit those that it has, and it is no
+            captured one.
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
     fence_in_lake = max(
@@ -223,12 +224,40 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
                 reason=Reason.of(ReasonCode.PREPARED_ON_OLDER_VERSION),
             )
     if not job.topology.is_view(table.name) and table.name not in full:
-        added = table.widen(table.fork(), job.graph.schemas[table.name], job.commit_metadata())
+        added = _with_new_columns(job, table)
         if added:
             reason = Reason.of(ReasonCode.COLUMNS_IN_DEFINITION)
             job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
         _report_kept_columns(job, table.name)
     table.raise_fence(table.fork(), job.commit_metadata())
+
+
+def _with_new_columns(job: Job, table: LakeTable) -> Sequence[str]:
+    """Give the table the columns that it lacks; a captured table that cannot take them is set aside.
+
+    Raises:
+        DefinitionError: `INCOMPATIBLE_SCHEMA_CHANGE`, of a table whose columns the project decides.
+    """
+    dataset = job.definitions.datasets[table.name]
+    apply = keyed_apply_of(dataset.properties, str(dataset.location))
+    try:
+        return table.widen(table.fork(), job.graph.schemas[table.name], job.commit_metadata())
+    except DefinitionError as error:
+        if apply is None or apply.relation is None:
+            raise
+        reason = Reason.of(
+            ReasonCode.TABLE_SET_ASIDE,
+            relation=apply.relation,
+            error=error.error_class,
+            text=error.message,
+            hint=str(error.hint),
+        )
+        job.set_aside[table.name] = reason
+        dataset_name = str(table.name)
+        job.emit(
+            "table_set_aside", flow=dataset_name, dataset=dataset_name, relation=apply.relation, reason=reason
+        )
+        return ()
 
 
 def _report_kept_columns(job: Job, name: TableName) -> None:

@@ -29,7 +29,7 @@ from tautochrone.runtime.refresh.refresh_view import failure_of
 from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.stream_refresher import StreamRefresher
-from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask
+from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged
 from tautochrone.runtime.refresh.upstream_jobs import RefreshProgress, poll_upstream_jobs
 from tautochrone.runtime.refresh.view_refresher import ViewRefresher
 from tautochrone.runtime.streams.streams import Streams
@@ -264,6 +264,9 @@ class CheckpointRefresher:
         if auto_cdc is not None:
             return self._auto_cdc.refresh(task, auto_cdc)
         require_never_merged(task)
+        if task.name in self._job.set_aside:
+            # Without a commit: what its input got stays to be merged.
+            return unchanged(task, self._job.set_aside[task.name])
         apply = self._keyed.keyed_apply(task.name)
         return self._streams.refresh(task) if apply is None else self._keyed.refresh(task, apply)
 

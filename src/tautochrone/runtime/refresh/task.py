@@ -27,6 +27,7 @@ __all__ = [
     "Refreshed",
     "no_data",
     "refreshed_without_rows",
+    "unchanged",
     "version_with_same_rows",
 ]
 
@@ -163,14 +164,22 @@ class Refreshed:
 
 def refreshed_without_rows(version: Version, mode: RefreshMode, code: ReasonCode) -> Refreshed:
     """The result of a refresh that wrote no rows."""
-    reason = Reason.of(code)
-    node = NodeRefresh(node="query", mode=mode, reason=reason)
-    return Refreshed(version, Refresh(mode=mode, reason=reason, nodes=(node,)))
+    return _without_rows(version, mode, Reason.of(code))
 
 
 def no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
     """The result of a refresh that left the table's rows as they were."""
-    return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, code)
+    return unchanged(task, Reason.of(code))
+
+
+def unchanged(task: RefreshTask, reason: Reason) -> Refreshed:
+    """The result of a refresh that left the table's rows as they were, for a reason with parameters."""
+    return _without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, reason)
+
+
+def _without_rows(version: Version, mode: RefreshMode, reason: Reason) -> Refreshed:
+    node = NodeRefresh(node="query", mode=mode, reason=reason)
+    return Refreshed(version, Refresh(mode=mode, reason=reason, nodes=(node,)))
 
 
 def version_with_same_rows(task: RefreshTask) -> Version:
