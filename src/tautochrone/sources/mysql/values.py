@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tautochrone.errors import IngestError
 from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, text_column
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
@@ -217,16 +218,32 @@ def _groups(digits: int, *, leading: bool) -> list[int]:
 
 def _labels(column: Column, cells: Cells) -> pa.Array:
     labels = [_ESCAPED.sub(_unescaped, label) for label in _LABEL.findall(column.column_type)]
-    numbers, where = np.unique(cells.little(cells.metadata[0]), return_inverse=True)
+    values = np.where(cells.is_null, np.uint64(0), cells.little(cells.metadata[0]))
+    numbers, where = np.unique(values, return_inverse=True)
+    _require_labels(column, labels, int(numbers.max(initial=0)))
     if column.data_type == "enum":
         # Number 0 stands for a value that was none of the labels.
-        texts = [labels[number - 1] if 0 < number <= len(labels) else "" for number in numbers.tolist()]
+        texts = [labels[number - 1] if number else "" for number in numbers.tolist()]
     else:
         texts = [
             ",".join(label for bit, label in enumerate(labels) if number >> bit & 1)
             for number in numbers.tolist()
         ]
     return pa.array(texts, pa.string()).take(pa.array(where))
+
+
+def _require_labels(column: Column, labels: Sequence[str], greatest: int) -> None:
+    """
+    Raises:
+        IngestError: `CAPTURED_TABLE_CHANGED`: a number in the log stands for a label that is not there.
+    """
+    if greatest > (len(labels) if column.data_type == "enum" else (1 << len(labels)) - 1):
+        raise IngestError(
+            "CAPTURED_TABLE_CHANGED",
+            f"The column {column.name} has the value {greatest} in the log, and {len(labels)} labels",
+            hint="run again: a table that got other columns is copied; if it is refused again, copy the "
+            "database again: --full-refresh of the log table and of the captured tables",
+        )
 
 
 def _unescaped(escaped: re.Match[str]) -> str:

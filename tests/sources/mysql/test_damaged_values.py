@@ -1,4 +1,4 @@
-"""Binary JSON that is damaged, and columns that are too long for Arrow's offsets: an error of a class."""
+"""Values of the log that are damaged, have no label or are too long for Arrow: an error of a class."""
 
 from __future__ import annotations
 
@@ -90,3 +90,24 @@ def test_columns_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(IngestError) as raised:
             column(buffer, starts, lengths, flags)
         assert raised.value.error_class == "CAPTURED_VALUES_TOO_LONG"
+
+
+def numbered(column_type: str, *numbers: int, is_null: bool = False) -> list[str | None]:
+    column = Column("c", column_type.partition("(")[0], column_type)
+    buffer = np.array(numbers, np.uint8)
+    starts = np.arange(len(numbers))
+    cells = Cells(buffer, (1,), starts, np.ones(len(numbers), np.int64), np.full(len(numbers), is_null))
+    texts: list[str | None] = text_of(column, cells, Charsets(lambda: None)).to_pylist()
+    return texts
+
+
+def test_a_number_without_a_label_is_none_of_the_table() -> None:
+    """It stood for an empty text, as the number 0 of a value that was none of the labels does."""
+    assert numbered("enum('a','b')", 0, 1, 2) == ["", "a", "b"]
+    assert numbered("set('a','b')", 0, 1, 2, 3) == ["", "a", "b", "a,b"]
+    for column_type, number in (("enum('a','b')", 3), ("set('a','b')", 4), ("set('a','b')", 5)):
+        with pytest.raises(IngestError) as raised:
+            numbered(column_type, 1, number)
+        assert raised.value.error_class == "CAPTURED_TABLE_CHANGED"
+    # What is where a value is NULL is none.
+    assert numbered("enum('a','b')", 9, is_null=True) == [None]
