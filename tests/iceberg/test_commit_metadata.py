@@ -33,6 +33,7 @@ SPARK = SparkPosition(
     source_files=("f1", "f2"),
     stateful=True,
     topics={"0": {"orders": "id"}},
+    sources={"0": "topic orders"},
 )
 
 
