@@ -139,6 +139,7 @@ def test_names_of_columns_are_delivered_or_refused_first(folder: Path) -> None:
     taken = [(name, _TEXT) for name in names if not outcomes[name]]
     assert delivered(folder, [("id", _TEXT), *taken, ("l", _LIST)]) == ""
     assert all(outcomes[name] for name in ("", "_ck", "_row_exists"))
+    bench.close()
 
 
 @pytest.mark.parametrize(

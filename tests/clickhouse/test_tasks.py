@@ -358,7 +358,7 @@ def test_a_task_that_the_server_does_not_let_in(answer: str, error_class: str) -
             raise RuntimeError(f"Job aborted\n  RuntimeError: {FAILED} at ch:8123: {answer}\n  at java")
 
     with pytest.raises(SinkError, match=error_class) as failed:
-        _answers("mirror", Tasks(), b"")
+        _answers("mirror", Tasks(), b"", {})
     assert failed.value.retryable == (error_class == "SINK_TASKS_FAILED")
 
 
