@@ -131,9 +131,13 @@ def _count(schema: Schema, cases: list[tuple[str, str]]) -> tuple[int, int, int]
     return taken, copied, changed
 
 
-_CRASHES = ("list with the rest", "REORGANIZE PARTITION")
-"""MariaDB 10.11 itself."""
-_CASES = [case for case in itertools.product(_TYPES, (*_STATEMENTS, *_OTHERS)) if case != _CRASHES]
+_CRASHING = "list with the rest", "REORGANIZE PARTITION"
+"""A kind of partitions and the beginning of statements by which MariaDB 10.11 itself crashes."""
+_CASES = [
+    (kind, statement)
+    for kind, statement in itertools.product(_TYPES, (*_STATEMENTS, *_OTHERS))
+    if kind != _CRASHING[0] or not statement.startswith(_CRASHING[1])
+]
 
 
 def test_statements_about_partitions(schema: Schema) -> None:
