@@ -6,6 +6,7 @@ places would each get the files that the other one has read: all of them would c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -23,16 +24,19 @@ def moved_source(before: Mapping[str, str], now: Mapping[str, str]) -> str | Non
     """A source that has another number than before; None: there is none.
 
     Args:
-        before, now: by number (as text) what each source reads.
+        before, now: by number (as text) a hash of what each source reads.
 
-    >>> moved_source({"0": "files in /a", "1": "files in /b"}, {"0": "files in /b", "1": "files in /a"})
-    'files in /b'
-    >>> moved_source({"0": "files in /a", "1": "files in /b"}, {"0": "files in /c", "1": "files in /b"})
+    Returns:
+        Its number now.
+
+    >>> moved_source({"0": "a", "1": "b"}, {"0": "b", "1": "a"})
+    '0'
+    >>> moved_source({"0": "a", "1": "b"}, {"0": "c", "1": "b"})
     """
     for number, source in sorted(now.items()):
         former = [other for other, text in before.items() if text == source]
         if former and number not in former and any(now.get(other) != source for other in former):
-            return source
+            return number
     return None
 
 
@@ -53,13 +57,15 @@ class SourceOrder(SourceCheck):
         """
         del session
         ids = {str(source.number): source.input_ids() for source in sources_of(rows)}
-        self._sources = {number: ", ".join(sorted(texts)) for number, texts in ids.items() if texts}
+        texts = {number: ", ".join(sorted(names)) for number, names in ids.items() if names}
+        # Hashes, because a copy of a project must not name the folders of its original.
+        self._sources = {number: _hash(text) for number, text in texts.items()}
         moved = None if position is None else moved_source(position.sources, self._sources)
         if moved is not None:
             raise IngestError(
                 "FLOW_SOURCES_REORDERED",
-                f"The streams of {self.flow} are in another order: {moved} would go on where another stream "
-                f"stood",
+                f"The streams of {self.flow} are in another order: {texts[moved]} would go on where another "
+                f"stream stood",
                 hint="keep the streams of a flow in their order, or give each one a flow of its own "
                 "(@dp.append_flow, CREATE FLOW); --full-refresh of the table reads all of them again",
             )
@@ -69,3 +75,7 @@ class SourceOrder(SourceCheck):
         """See `SourceCheck`: adds what each source reads."""
         del previous
         return replace(position, sources=self._sources)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

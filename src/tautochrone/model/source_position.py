@@ -26,7 +26,7 @@ class SparkPosition:
         stateful: whether the query keeps state.
         topics: by number of the source (as text) the ids that Kafka gave to the topics in the offsets, as
             far as they are known.
-        sources: by number of the source (as text) what it reads.
+        sources: by number of the source (as text) a hash of what it reads.
     """
 
     query_id: str
