@@ -423,8 +423,9 @@ def _fix_hashes() -> None:
     The order of a set is another one in each process otherwise. A query whose columns or text come from a set
     would be another query in each run, and its view would be built anew.
     """
-    is_service = "serve" in sys.argv[1:]  # It evaluates nothing, and a known seed helps who attacks it.
-    if not os.environ.get("PYTHONHASHSEED") and not is_service:
+    command = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), None)
+    # A service evaluates nothing, and a known seed helps who attacks it.
+    if not os.environ.get("PYTHONHASHSEED") and command != "serve":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
