@@ -78,6 +78,8 @@ class LogFlow(PolledFlow):
     """Why Spark wrote the last batch, if an event has said it."""
     _through_log: dict[str, Reason] = field(default_factory=dict)
     """Why copied rows of relations went through the log table, as far as events have said it."""
+    _aside: dict[str, Reason] = field(default_factory=dict)
+    """Of tables that are set aside, as far as events have said it."""
     _files: ChangeFileWriter = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,11 +99,12 @@ class LogFlow(PolledFlow):
     def _begin(self) -> None:
         """The table's position, acknowledged, with what must be copied again; or where the source begins to
         keep its log."""
-        self._acknowledged = None
+        self._acknowledged, self._aside = None, {}
         self._report_set_aside()
         if self.position is None:
             with self._reporting_waits():
                 begun = self._step(Step.SOURCE_BEGIN, lambda: self.log.begin(self._reader()))
+            self._report_set_aside()
             self._reached = self._with_files(begun, begun.bulk.pending)
         else:
             self._acknowledge(self.position)
@@ -111,7 +114,11 @@ class LogFlow(PolledFlow):
             self._reached = self._with_files(resumed, resumed.bulk.pending.keys() - self.position.marker)
 
     def _report_set_aside(self) -> None:
-        for relation, reason in self.log.set_aside().items() if isinstance(self.log, SetsTablesAside) else ():
+        """Those that were not set aside before."""
+        aside = self.log.set_aside() if isinstance(self.log, SetsTablesAside) else {}
+        new = {relation: reason for relation, reason in aside.items() if relation not in self._aside}
+        self._aside.update(new)
+        for relation, reason in new.items():
             self.emit(
                 "table_set_aside",
                 flow=self.name,
@@ -141,6 +148,7 @@ class LogFlow(PolledFlow):
         """
         with self._reporting_waits():
             resumed = self._step(Step.SOURCE_BEGIN, lambda: self.log.resume(position, anew))
+        self._report_set_aside()
         copied_again = sorted(
             relation
             for relation, chunks in resumed.bulk.pending.items()

@@ -128,7 +128,7 @@ def test_table_is_left_out_for_a_while(captured: Captured, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_changes_that_a_copy_does_not_mend_are_refused(captured: Captured) -> None:
+def test_other_columns_and_keys_are_refused_if_the_capture_says_so(captured: Captured) -> None:
     captured.run()
     captured.database.execute("ALTER TABLE notes ADD COLUMN more text")
     captured.define(', schema_changes="fail"')
@@ -136,8 +136,13 @@ def test_changes_that_a_copy_does_not_mend_are_refused(captured: Captured) -> No
     captured.define()
     captured.run()
     captured.require_equal("notes", "id, note, more")
+    captured.define(', schema_changes="fail"')
     captured.database.execute("DROP TABLE notes; CREATE TABLE notes (id int, note text PRIMARY KEY)")
+    captured.database.execute("INSERT INTO notes VALUES (1, 'a'), (1, 'b')")
     assert "CAPTURED_TABLE_CHANGED" in captured.pipeline.run().failure("bank_log")
+    captured.define()
+    captured.run()
+    captured.require_equal("notes", "id, note")
 
 
 def test_columns_that_are_added_without_a_value_copy_nothing(captured: Captured) -> None:

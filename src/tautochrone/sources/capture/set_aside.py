@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, TautochroneError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sources.capture.definitions import matches_any
 
-__all__ = ["absent_tables", "refused_names", "require_capturable"]
+__all__ = ["absent_tables", "aside_reason", "refused_names", "require_capturable"]
 
 
 class _Table(Protocol):
@@ -74,14 +74,19 @@ def require_capturable(
         raise next(iter(troubles.values()))
     for name, error in troubles.items():
         assert aside is not None
-        aside[name] = Reason.of(
-            ReasonCode.TABLE_SET_ASIDE,
-            relation=name,
-            error=error.error_class,
-            text=error.message,
-            hint=str(error.hint),
-        )
+        aside[name] = aside_reason(name, error)
     return tuple(capturable)
+
+
+def aside_reason(name: str, error: TautochroneError) -> Reason:
+    """Why a table is set aside."""
+    return Reason.of(
+        ReasonCode.TABLE_SET_ASIDE,
+        relation=name,
+        error=error.error_class,
+        text=error.message,
+        hint=str(error.hint),
+    )
 
 
 def refused_names(aside: Mapping[str, Reason]) -> frozenset[str]:

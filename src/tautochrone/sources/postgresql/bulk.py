@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from tautochrone.sources.capture.copied_rows import ChunkRows, log_batches
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
+from tautochrone.sources.postgresql.copy_marks import MARK_PREFIX, mark_text
 from tautochrone.sources.postgresql.partitions import Partition
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
@@ -32,6 +33,7 @@ from tautochrone.sources.postgresql.types import FIRST_USER_TYPE
 
 __all__ = [
     "CHUNK_BYTES",
+    "TABLE_TOO_LARGE",
     "TEXT_FORMAT",
     "ChunkReader",
     "chunks_of",
@@ -48,6 +50,7 @@ _BATCH_BYTES = 4 * 1024 * 1024
 """So much text is held in memory at once, or one row."""
 _SAMPLED_PER_CHUNK = 20
 TEXT_FORMAT = TextFormat(true="t", bytes_prefix=len(r"\x"))
+TABLE_TOO_LARGE = "CAPTURED_TABLE_TOO_LARGE"
 MAX_BYTES_WITHOUT_KEY = 1024 * 1024 * 1024
 
 
@@ -65,6 +68,7 @@ def chunks_of(connection: psycopg.Connection, table: CapturedTable, tasks: int) 
                 f"copied at once",
                 hint="give it a primary key, or leave it out with exclude=[…]",
                 sqlstate="54000",
+                parameters={"relation": table.name},
             )
         return chunks_between([], time.time_ns(), table.bytes)
     size = chunk_bytes(table.bytes, CHUNK_BYTES, tasks)
@@ -101,11 +105,20 @@ def _sampled_bounds(
     return list(dict.fromkeys(bounds))
 
 
-def copy_chunk(connection: psycopg.Connection, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
-    """The rows of a chunk, and the end of the log after they were read."""
+def copy_chunk(
+    connection: psycopg.Connection, table: CapturedTable, chunk: str, check_readable: Callable[[], object]
+) -> tuple[pa.Table, int]:
+    """The rows of a chunk, and the end of the log after they were read.
+
+    Args:
+        check_readable: raises what is wrong with the table, if it is known.
+    """
     point = log_end(connection)
-    parts = _read_chunk(connection, table, chunk, point)
-    rows = pa.Table.from_batches(log_batches(parts), ARROW_SCHEMA)
+    try:
+        rows = pa.Table.from_batches(log_batches(_read_chunk(connection, table, chunk, point)), ARROW_SCHEMA)
+    except psycopg.ProgrammingError:
+        check_readable()
+        raise
     return rows, durable_log_end(connection)
 
 
@@ -269,19 +282,19 @@ def durable_log_end(connection: psycopg.Connection) -> int:
 
     With `synchronous_commit = off` others see a transaction before it is. A server that crashes then forgets
     it, and gives its number and its place in the log to others: rows that were copied of it would stay.
+
+    A mark in the log says that this was its end: see `copy_marks`.
     """
     point = log_end(connection)
-    (flushed,) = one_row(connection, "SELECT pg_current_wal_flush_lsn()::text")
-    if lsn_number(str(flushed)) < point:
-        flush_log(connection)
+    flush_log(connection, mark_text(point))
     return point
 
 
-def flush_log(connection: psycopg.Connection) -> None:
+def flush_log(connection: psycopg.Connection, mark: str = "") -> None:
     """A commit makes the server write its log to disk; without one it may leave the last page for long."""
     with connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = on")
-        connection.execute("SELECT pg_logical_emit_message(true, 'tautochrone', '')")
+        connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MARK_PREFIX, mark))
 
 
 def _columns_of(lines: bytearray, width: int) -> list[pa.Array]:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -38,9 +38,11 @@ from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.capture.net_rows import NetsByKey
 from tautochrone.sources.capture.new_tables import NewTables
+from tautochrone.sources.capture.set_aside import aside_reason
 from tautochrone.sources.postgresql.alarms import Alarms, open_transactions
 from tautochrone.sources.postgresql.bulk import (
     CHUNK_BYTES,
+    TABLE_TOO_LARGE,
     TEXT_FORMAT,
     ChunkReader,
     chunks_of,
@@ -59,6 +61,7 @@ from tautochrone.sources.postgresql.continuity import (
     with_batch,
 )
 from tautochrone.sources.postgresql.copy_again import (
+    copied_again,
     copied_up_to,
     differences,
     relations_unlike_tables,
@@ -66,9 +69,10 @@ from tautochrone.sources.postgresql.copy_again import (
     resumed,
     table_changed,
 )
-from tautochrone.sources.postgresql.examine import examine
+from tautochrone.sources.postgresql.copy_marks import has_marks, marks_due, marks_missing, split_marks
+from tautochrone.sources.postgresql.examine import examine, require_readable
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
-from tautochrone.sources.postgresql.peek import COPY_AGAIN, peeked_messages, with_long_xids
+from tautochrone.sources.postgresql.peek import OTHER_HISTORY, log_lost, peeked_messages, with_long_xids
 from tautochrone.sources.postgresql.server import (
     ServerState,
     add_to_publication,
@@ -89,10 +93,6 @@ IDLE_BYTES = 16 * 1024 * 1024
 such move is a commit of the log table."""
 _READER_LENGTH = 8
 """Digits of a reader in the name of its slot, which may have 63 characters."""
-_OWN_SLOT = "a slot of its own, capture(…, slot=…), and copy the database again there only"
-_OTHER_HISTORY = (
-    "the server's log has other transactions than the log table took: it was restored, or copied,"
-)
 
 
 class PostgreSQLChangeLog(NetsByKey):
@@ -108,7 +108,8 @@ class PostgreSQLChangeLog(NetsByKey):
         """In lower case, the columns of the lake's tables that get no others."""
         self._connection: psycopg.Connection | None = None
         self._alarms = Alarms()
-        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude, capture.aside)
+        self._aside = dict(capture.aside)
+        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude, self._aside)
         self._is_verified = False
         """Whether this connection has seen that the log has what the table took last."""
         self._idle: tuple[LogPosition, int] | None = None
@@ -132,7 +133,7 @@ class PostgreSQLChangeLog(NetsByKey):
         return tuple(self._tables)
 
     def set_aside(self) -> Mapping[str, Reason]:
-        return self._capture.aside
+        return self._aside
 
     def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
         self._taken = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
@@ -142,7 +143,7 @@ class PostgreSQLChangeLog(NetsByKey):
         """First the publication, then the slot: what the slot keeps is decoded with the publication as it was
         when it was written."""
         slot = f"{self._capture.slot}_{reader[:_READER_LENGTH]}"
-        return self._ask(lambda connection: self._begin(connection, slot))
+        return self._without_large(lambda connection: self._begin(connection, slot))
 
     def _begin(self, connection: psycopg.Connection, slot: str) -> LogPosition:
         check_server(connection, self._capture.name)
@@ -189,7 +190,19 @@ class PostgreSQLChangeLog(NetsByKey):
         return [existing[name] for name in self._tables]
 
     def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:
-        return self._ask(lambda connection: self._resume(connection, position, anew))
+        return self._without_large(lambda connection: self._resume(connection, position, anew))
+
+    def _without_large(self, question: Callable[[psycopg.Connection], T]) -> T:
+        """Tables that are too large to be copied are set aside, if there are others."""
+        while True:
+            try:
+                return self._ask(question)
+            except IngestError as error:
+                if error.error_class != TABLE_TOO_LARGE or len(self._tables) == 1:
+                    raise
+                name = str(error.parameters["relation"])
+                del self._tables[name], self._keys[name]
+                self._aside[name] = aside_reason(name, error)
 
     def _resume(
         self, connection: psycopg.Connection, position: LogPosition, anew: Collection[str]
@@ -199,6 +212,11 @@ class PostgreSQLChangeLog(NetsByKey):
         if state.loss(position.log, position.point) is not None:
             # `read` says it.
             return position
+        # Before another chunk is copied, whose mark would hide that this one is not there.
+        if not has_marks(
+            position, lambda limit: self._messages(connection, state.slot, state.flushed, limit, True)
+        ):
+            raise self._lost(position, f"{OTHER_HISTORY} while tables were copied")
         return resumed(
             connection,
             self._capture.publication,
@@ -223,7 +241,11 @@ class PostgreSQLChangeLog(NetsByKey):
         tables = self._check(connection, state, after)
         changes = differences(after, tables)
         if changes:
-            return self._copied_again(after, {name: change.change for name, change in changes.items()})
+            return copied_again(
+                self._capture.follows_columns,
+                after,
+                {name: change.change for name, change in changes.items()},
+            )
         # Partitions that were created have all their rows in the log.
         after = replace(after, marker={**after.marker, **{table.name: table.fingerprint for table in tables}})
         pass_at = max(after.bulk.pass_at.values(), default=0)
@@ -232,7 +254,8 @@ class PostgreSQLChangeLog(NetsByKey):
             flush_log(connection)
             state = server_state(connection, slot_of(after))
             self._check(connection, state, after)
-        if state.flushed <= after.point:
+        # A restored server's log may be as long as the one that the table took: that is compared once.
+        if state.flushed <= after.point and self._is_verified:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
         batch, caught_up = self._peek(connection, after, state, max_events)
         if batch.rows.num_rows and tables != self._unchanged_tables(connection):
@@ -241,7 +264,7 @@ class PostgreSQLChangeLog(NetsByKey):
         unlike = relations_unlike_tables(batch, tables, after)
         if unlike:
             marker = {**after.marker, **dict.fromkeys(unlike, "")}
-            return self._copied_again(replace(after, marker=marker), unlike)
+            return copied_again(self._capture.follows_columns, replace(after, marker=marker), unlike)
         point = batch.end_point or 0
         marker = with_batch(after, batch, after.bulk.pass_at)
         if caught_up:
@@ -276,23 +299,7 @@ class PostgreSQLChangeLog(NetsByKey):
             raise self._lost(position, str(error)) from error
 
     def _lost(self, position: LogPosition, reason: str, *, may_be_shared: bool = False) -> IngestError:
-        hint = f"if the url leads to the wrong server, mend it; otherwise {COPY_AGAIN}"
-        if may_be_shared:
-            hint += f"; if a copy of this lake runs too, first give one of them {_OWN_SLOT}"
-        stopped = f"{self.name} cannot go on from {lsn_text(position.point)}"
-        return IngestError("SOURCE_LOG_LOST", f"{stopped}: {reason}", hint=hint)
-
-    def _copied_again(self, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
-        if not self._capture.follows_columns:
-            name, change = next(iter(changes.items()))
-            raise table_changed(name, f"{change},")
-        reasons = {
-            name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=change)
-            for name, change in changes.items()
-        }
-        return LogBatch(
-            rows=ARROW_SCHEMA.empty_table(), position=position, caught_up=False, copied_again=reasons
-        )
+        return log_lost(self.name, position, reason, may_be_shared=may_be_shared)
 
     def _peek(
         self, connection: psycopg.Connection, after: LogPosition, state: ServerState, max_events: int
@@ -302,12 +309,15 @@ class PostgreSQLChangeLog(NetsByKey):
         Raises:
             IngestError: `SOURCE_LOG_LOST`.
         """
-        copied = copied_up_to(after, self._tables)
+        copied, due = copied_up_to(after, self._tables), marks_due(after)
         while True:
-            messages = self._messages(connection, state.slot, state.flushed, max_events)
+            messages = self._messages(connection, state.slot, state.flushed, max_events, bool(due))
             caught_up = len(messages) < max_events
+            marks, messages = split_marks(messages)
             batch = decode(messages, self._keys, copied, self._taken)
-            if caught_up or (batch.end_point or 0) > after.point:
+            end = state.flushed if caught_up else batch.end_point or 0
+            lacks_mark = marks_missing(due, end, marks)
+            if caught_up or (end > after.point and not lacks_mark):
                 break
             # The slot is behind the table, and all that was read is in the table.
             max_events *= 2
@@ -316,29 +326,23 @@ class PostgreSQLChangeLog(NetsByKey):
         if begun_at is None or begun_at > after.point:
             reason = f"somebody else reads the replication slot {state.slot}, or made it anew"
             raise self._lost(after, reason, may_be_shared=True)
-        self._require_taken(state, after, batch)
+        # The batch begins where the slot is. It must have what the table took behind that.
+        if (state.confirmed or 0) < (taken_point(after) or 0) and not has_taken(batch, after):
+            raise self._lost(after, f"{OTHER_HISTORY} before it")
+        if lacks_mark:
+            raise self._lost(after, f"{OTHER_HISTORY} while tables were copied")
         taken = taken_point(after)
         new = batch.rows.filter(pc.greater(batch.rows["point"], after.point if taken is None else taken))
         if new.num_rows and new["point"][0].as_py() <= after.point:
-            raise self._lost(after, f"{_OTHER_HISTORY} behind it")
+            raise self._lost(after, f"{OTHER_HISTORY} behind it")
         self._is_verified = True
         return replace(batch, rows=new), caught_up
 
-    def _require_taken(self, state: ServerState, position: LogPosition, batch: DecodedBatch) -> None:
-        """The batch begins where the slot is. It must have what the table took behind that.
-
-        Raises:
-            IngestError: `SOURCE_LOG_LOST`.
-        """
-        if (state.confirmed or 0) < (taken_point(position) or 0) and not has_taken(batch, position):
-            raise self._lost(position, f"{_OTHER_HISTORY} before it")
-
     def _messages(
-        self, connection: psycopg.Connection, slot: str, end: int, max_messages: int | None
+        self, connection: psycopg.Connection, slot: str, end: int, limit: int | None, with_marks: bool = False
     ) -> list[bytes]:
-        return peeked_messages(
-            connection, slot, end, max_messages, publication=self._capture.publication, log_name=self.name
-        )
+        names = {"publication": self._capture.publication, "log_name": self.name}
+        return peeked_messages(connection, slot, end, limit, **names, with_marks=with_marks)
 
     def _check(
         self, connection: psycopg.Connection, state: ServerState, after: LogPosition
@@ -355,7 +359,12 @@ class PostgreSQLChangeLog(NetsByKey):
         return self._unchanged_tables(connection)
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
-        return self._ask(lambda connection: copy_chunk(connection, self._tables[relation], chunk))
+        table = self._tables[relation]
+        return self._ask(
+            lambda connection: copy_chunk(
+                connection, table, chunk, lambda: self._check_readable(connection, {relation})
+            )
+        )
 
     def _chunks(self, connection: psycopg.Connection, table: CapturedTable) -> tuple[str, ...]:
         return chunks_of(connection, table, self._capture.copy_tasks)
@@ -395,9 +404,8 @@ class PostgreSQLChangeLog(NetsByKey):
 
     def _check_readable(self, connection: psycopg.Connection, relations: AbstractSet[str]) -> None:
         """Raises what is wrong with the database, its tables or rights."""
-        for table in self._unchanged_tables(connection):
-            if table.name in relations:
-                connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table.identifier))
+        tables = [table for table in self._unchanged_tables(connection) if table.name in relations]
+        require_readable(connection, self._capture.publication, tables, self._capture.name)
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         completed = completed_rows(relations, position.point)
@@ -419,7 +427,8 @@ class PostgreSQLChangeLog(NetsByKey):
             and self._is_same_history(connection, state, position)
         ):
             query = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
-            connection.execute(query, (slot, lsn_text(position.point)))
+            with suppress(psycopg.errors.UndefinedFile):
+                connection.execute(query, (slot, lsn_text(position.point)))
 
     def _is_same_history(
         self, connection: psycopg.Connection, state: ServerState, position: LogPosition
@@ -457,15 +466,8 @@ class PostgreSQLChangeLog(NetsByKey):
         )
 
     def examine(self) -> str:
-        return self._ask(
-            lambda connection: examine(
-                connection,
-                self._capture.name,
-                self._capture.slot,
-                self._capture.publication,
-                self._unchanged_tables(connection),
-            )
-        )
+        names = (self._capture.name, self._capture.slot, self._capture.publication)
+        return self._ask(lambda connection: examine(connection, *names, self._unchanged_tables(connection)))
 
     def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
         """The replication slots of this capture."""

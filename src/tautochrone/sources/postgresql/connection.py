@@ -99,7 +99,8 @@ def explained(capture: str) -> Iterator[None]:
         SourceUnreachableError: `CAPTURE_DATABASE_NOT_REACHABLE`: also when the connection is cut.
         SourceLoginRefusedError: `CAPTURE_LOGIN_REFUSED`.
         IngestError: `CAPTURE_RIGHTS_MISSING`; `CAPTURE_SERVER_NOT_USABLE`; `CAPTURE_DATABASE_MISSING`;
-            `CAPTURE_SLOT_IN_USE`; `CAPTURED_TEXT_NOT_DECODABLE`; `CAPTURE_QUERY_FAILED`.
+            `CAPTURE_SLOT_IN_USE`; `CAPTURE_SLOT_NOT_USABLE`; `CAPTURED_TEXT_NOT_DECODABLE`;
+            `CAPTURE_QUERY_FAILED`.
     """
     try:
         yield
@@ -117,11 +118,22 @@ def explained(capture: str) -> Iterator[None]:
         ) from error
     except (errors.UntranslatableCharacter, errors.CharacterNotInRepertoire) as error:
         raise text_not_decodable(f"The database of the capture {capture}", _sentence(error)) from error
+    except errors.ConfigurationLimitExceeded as error:
+        raise IngestError(
+            "CAPTURE_SLOT_NOT_USABLE",
+            f"The server of the capture {capture} has no replication slot left: {_sentence(error)}",
+            hint="drop slots that nobody reads, with SELECT pg_drop_replication_slot('…'), or raise "
+            "max_replication_slots and restart the server",
+            sqlstate=error.sqlstate,
+            retryable=True,
+        ) from error
     except errors.ObjectInUse as error:
         raise IngestError(
             "CAPTURE_SLOT_IN_USE",
             f"Another session reads the replication slot of the capture {capture}: {_sentence(error)}",
-            hint="each lake needs a slot of its own: capture(…, slot=…)",
+            hint="end that session, with SELECT pg_terminate_backend(…); if another lake reads the slot, "
+            "each needs one of its own: capture(…, slot=…), and --full-refresh of the log table and of the "
+            "captured tables",
             sqlstate=error.sqlstate,
             retryable=True,
         ) from error

@@ -16,6 +16,8 @@ from typing import TypeGuard
 import psycopg
 
 from tautochrone.errors import IngestError
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql import server
@@ -35,6 +37,7 @@ from tautochrone.sources.postgresql.server import add_to_publication, await_runn
 from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = [
+    "copied_again",
     "copied_up_to",
     "differences",
     "relations_unlike_tables",
@@ -107,6 +110,25 @@ def resumed(
     raise table_changed(next(iter(changes)), "changed again and again")
 
 
+def copied_again(follows: bool, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
+    """The answer to a read that found tables which must be copied again.
+
+    Args:
+        follows: tables may be copied again; otherwise refused.
+
+    Raises:
+        IngestError: `CAPTURED_TABLE_CHANGED`.
+    """
+    if not follows:
+        name, change = next(iter(changes.items()))
+        raise table_changed(name, f"{change},")
+    reasons = {
+        name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=change)
+        for name, change in changes.items()
+    }
+    return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=position, caught_up=False, copied_again=reasons)
+
+
 def relations_unlike_tables(
     batch: DecodedBatch, tables: Sequence[CapturedTable], after: LogPosition
 ) -> dict[str, str]:
@@ -157,7 +179,7 @@ def _to_copy(
     for name, change in changes.items():
         # A column without a value needs no copy, and is a change all the same.
         refused = not follows and (change or change.columns_before is not None)
-        if refused or change.has_other_key:
+        if refused:
             raise table_changed(name, f"{change.change or 'got other columns'},")
     # As a whole, whatever else happened to it.
     whole = {table.name: Difference("must be copied") for table in tables if table.name in anew}

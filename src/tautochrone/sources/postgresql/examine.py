@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import psycopg
 from psycopg import sql
 
 from tautochrone.errors import DefinitionError, IngestError
+from tautochrone.sources.capture.changed_tables import outdated_if_refused
 from tautochrone.sources.postgresql.server import (
     check_server,
     one_row,
@@ -14,7 +17,7 @@ from tautochrone.sources.postgresql.server import (
 )
 from tautochrone.sources.postgresql.tables import CapturedTable
 
-__all__ = ["examine", "require_rights"]
+__all__ = ["examine", "require_readable", "require_rights"]
 
 _MEGABYTE = 1_000_000
 
@@ -94,6 +97,22 @@ def require_rights(
         f"out with exclude=[{table.name!r}]",
         sqlstate="42501",
     )
+
+
+def require_readable(
+    connection: psycopg.Connection, publication: str, tables: Iterable[CapturedTable], capture: str
+) -> None:
+    """Why tables could not be copied.
+
+    Raises:
+        DefinitionsOutdatedError: the role may not read one, which is set aside once definitions are loaded
+            anew.
+        psycopg.Error: another reason.
+    """
+    for table in tables:
+        with outdated_if_refused():
+            require_rights(connection, publication, table, capture)
+        connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table.identifier))
 
 
 def _publication(

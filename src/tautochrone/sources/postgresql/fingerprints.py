@@ -18,14 +18,12 @@ class Difference:
     """
     Attributes:
         change: what was changed, as a part of a sentence; empty: nothing that the log does not have.
-        has_other_key: a copy cannot mend it.
         attached: partitions whose rows must be copied; empty: those of the whole table must.
         columns_before: so many columns it had before others were added that are NULL in all rows that were
             there; the log has rows without these.
     """
 
     change: str = ""
-    has_other_key: bool = False
     attached: Sequence[Partition] = ()
     columns_before: int | None = None
 
@@ -48,10 +46,10 @@ def difference(before: str | None, table: CapturedTable) -> Difference:
     if len(old) <= _KEY:
         # An earlier release wrote it, without the parts that follow.
         if old[_IDENTITY] != new[_IDENTITY]:
-            return Difference("was dropped and made anew, got another key, or left the publication", True)
+            return Difference("was dropped and made anew, got another key, or left the publication")
         old += new[_KEY:]
     if old[_KEY] != new[_KEY]:
-        return Difference("got another key", True)
+        return Difference("got another key")
     if old[_ORIGIN] != new[_ORIGIN]:
         return Difference("was dropped and made anew, or its publication was changed")
     if old[_COLUMNS] != new[_COLUMNS]:

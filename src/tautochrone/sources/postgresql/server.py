@@ -104,7 +104,9 @@ def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
         raise IngestError(
             "CAPTURE_SLOT_NOT_USABLE",
             f"The replication slot {slot} exists already, and is not one of pgoutput in {database}",
-            hint="give the capture another one: capture(…, slot=…)",
+            hint=f"if nobody needs it, drop it: SELECT pg_drop_replication_slot('{slot}'); otherwise give "
+            "the capture another one: capture(…, slot=…). What was captured before is copied again: "
+            "--full-refresh of the log table and of the captured tables",
         )
     return ServerState(
         log=f"{system}/{database_oid}/{slot}",
