@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests import durations
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -80,6 +81,8 @@ class ReportFailuresImmediately:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(ReportFailuresImmediately(config), "report-failures-immediately")
+        config.pluginmanager.register(durations.Writer(config.rootpath), "durations-writer")
+    config.pluginmanager.register(durations.Recorder(), "durations-recorder")
 
 
 @pytest.fixture(scope="session")
