@@ -79,15 +79,17 @@ def require_rights(
     if table.has_rights:
         return
     name = table.identifier.as_string(connection)
-    role, may_use, may_read = one_row(
+    role, may_use, may_read, is_filtered = one_row(
         connection,
         "SELECT quote_ident(current_user), has_schema_privilege(%s, 'USAGE'), "
-        "has_table_privilege(%s::oid, 'SELECT')",
-        (table.schema, table.oid),
+        "has_table_privilege(%s::oid, 'SELECT'), row_security_active(%s::oid)",
+        (table.schema, table.oid, table.oid),
     )
     schema = sql.Identifier(table.schema).as_string(connection)
     statements = [] if may_use else [f"GRANT USAGE ON SCHEMA {schema} TO {role}"]
     statements += [] if may_read else [f"GRANT SELECT ON {name} TO {role}"]
+    # Row security would leave out rows of a copy.
+    statements += [f"ALTER ROLE {role} BYPASSRLS"] if is_filtered else []
     added = publication_statement(connection, publication, [table])
     statements += [] if added is None else [added.as_string(connection)]
     raise DefinitionError(

@@ -27,6 +27,7 @@ from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark, set_stderr_tail
 from tautochrone.spark.session.py4j_memory import forget_objects_together
+from tautochrone.spark.session.py4j_names import remember_names
 from tautochrone.spark.session.py4j_quickack import enable_quickack
 
 __all__ = ["start_context"]
@@ -80,6 +81,7 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
     set_stderr_tail(reader.last_lines)
     enable_quickack(gateway)
     forget_objects_together(gateway)
+    remember_names(gateway)
     try:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         SparkContext(conf=settings, gateway=gateway)
