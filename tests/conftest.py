@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,27 +24,23 @@ from tautochrone.testing.harness import Pipeline
 # `bench` is no part of the package that is installed.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-LONGEST = [
-    "sql/test_random.py", "kafka/test_kills.py", "kafka/test_bad_records_kills.py", "sql/test_tpch.py",
-    "sql/test_constructs.py", "runtime/adoption/test_command.py", "runtime/adoption/test_adopt.py",
-    "reader/test_strong_reads.py", "crash/test_service_restarts.py",
-    "cluster/test_cluster.py", "kafka/test_sources.py", "sql/test_keys.py", "docs/test_readme.py",
-    "meta/test_protocol.py", "meta/test_protocol_again.py", "storage/test_s3.py",
-]  # fmt: skip
-"""Files that take minutes. Each is run by one process, so they come first: the others fill the gaps."""
-
-
 SHARED_FIXTURES = ["kafka", "kafkasink", "runtime/adoption"]
 """Folders whose tests share something that takes long to make, each run by one process: a second one would
 start a second broker, or run `spark-pipelines` for a second project."""
+
+
+def scope_of(nodeid: str) -> str:
+    """What one process runs as a whole: a file, or a folder of `SHARED_FIXTURES`."""
+    file = nodeid.split("::")[0]
+    shared = [f"tests/{name}" for name in SHARED_FIXTURES if file.startswith(f"tests/{name}/")]
+    return shared[0] if shared else file
 
 
 class FilesAndFolders(LoadFileScheduling):
     """`--dist loadfile` that keeps the folders of `SHARED_FIXTURES` together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = [name for name in SHARED_FIXTURES if nodeid.startswith(f"tests/{name}/")]
-        return shared[0] if shared else super()._split_scope(nodeid)
+        return scope_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,15 +50,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first."""
-
-    def rank(item: pytest.Item) -> int:
-        names = [
-            index for index, name in enumerate(LONGEST) if item.path.as_posix().endswith(f"tests/{name}")
-        ]
-        return names[0] if names else len(LONGEST)
-
-    items.sort(key=rank)
+    """What took longest in the run that was kept comes first, so that the short files fill the gaps."""
+    seconds = defaultdict[str, float](float)
+    for file, of_file in durations.kept_seconds().items():
+        seconds[scope_of(file)] += of_file
+    items.sort(key=lambda item: -seconds[scope_of(item.nodeid)])
 
 
 class ReportFailuresImmediately:

@@ -211,11 +211,14 @@ class Sources:
         text = f"CREATE MATERIALIZED VIEW {name} AS {query};\n"
         (self.folder / "transformations" / f"{name}.sql").write_text(text)
 
-    def drop_definitions(self, *names: str) -> None:
-        """The project does not define these tables any more, for tests that they would only slow down."""
-        for name in names:
-            (file,) = (self.folder / "transformations").glob(f"{name}.*")
-            file.unlink()
+    def define_only(self, *names: str) -> None:
+        """Of the tables that read others only these are defined: the rest would slow a test down."""
+        for file in (self.folder / "transformations").iterdir():
+            if file.stem not in {*names, "ingest"}:
+                file.unlink()
+
+    def defines(self, name: str) -> bool:
+        return any((self.folder / "transformations").glob(f"{name}.*"))
 
     def widen(self) -> None:
         """Another schema of the append-only view: one more column."""

@@ -55,8 +55,8 @@ class _Interfering(StrikingEffects):
     [
         pytest.param(Step.LAKE_PREPARE, "events", marks=pytest.mark.slow),
         (Step.LAKE_COMMIT, "events"),
-        (Step.LAKE_COMMIT_STAGED, "totals"),
-        (Step.LAKE_FENCE, "clean"),
+        pytest.param(Step.LAKE_COMMIT_STAGED, "totals", marks=pytest.mark.slow),
+        pytest.param(Step.LAKE_FENCE, "clean", marks=pytest.mark.slow),
     ],
 )
 def test_unrelated_metadata_commit_is_no_conflict(world: World, step: Step, table: str) -> None:

@@ -15,6 +15,13 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 
+@pytest.fixture
+def world(world: World) -> World:
+    """With few views: what is ingested does not depend on them."""
+    world.sources.define_only("clean", "totals")
+    return world
+
+
 def _grow(world: World) -> None:
     world.sources.add()
     world.run().require_completed()

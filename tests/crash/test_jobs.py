@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,10 @@ JOBS = ("words", "counts", "rest")
 
 
 @pytest.mark.timeout(1_800)
-def test_jobs_are_killed_one_after_the_other(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.parametrize("victims", [JOBS[:1], pytest.param(JOBS, marks=pytest.mark.slow)], ids=len)
+def test_jobs_are_killed_one_after_the_other(
+    tmp_path: Path, spark: SparkSession, victims: Sequence[str]
+) -> None:
     source = tmp_path / "source"
     source.mkdir()
     spec = "name: words\nstorage: storage\nlibraries:\n  - glob:\n      include: definitions/**\n"
@@ -79,7 +83,7 @@ def test_jobs_are_killed_one_after_the_other(tmp_path: Path, spark: SparkSession
         for process in running.values():
             process.wait_for(published)
         seen = 0
-        for victim in JOBS:
+        for victim in victims:
             add()
             running[victim].kill()
             add()

@@ -57,6 +57,7 @@ def test_a_continuous_run_outlives_its_service(
     check_tables(sources)
 
 
+@pytest.mark.slow
 def test_a_run_on_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As real processes, the second of which takes the job over and goes on with the first one's numbers."""
     sources = write_project(tmp_path / "project")

@@ -1,14 +1,13 @@
 """Before and after every durable step: the process dies there, the next one is right.
 
 A real process is killed after the step, a simulated one (which costs a second, not ten) dies before
-it. CI kills real processes at the steps of ingestion; `make soak` does each of the two both ways in all
-chains, and at every occurrence of a step.
+it. CI kills a real process once; `make soak` does each of the two both ways in all chains, and at every
+occurrence of a step.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,11 +20,6 @@ from .steps import CHAINS, ELSEWHERE, lead_to, settle
 from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1200)]
-
-
-def _some_slow(*quick: str) -> list[Any]:
-    """The chains, all but `quick` ones for `make soak`: a real process costs ten seconds a step."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in CHAINS]
 
 
 @pytest.mark.parametrize("step", Step)
@@ -45,7 +39,15 @@ def test_crashes(world: World, chain: str, when: str) -> None:
     _finish(world)
 
 
-@pytest.mark.parametrize("chain", _some_slow("ingestion"))
+def test_a_process_killed_after_a_commit(world: World, tmp_path: Path) -> None:
+    lead_to(world, "ingestion", Step.LAKE_COMMIT)
+    taut = Taut(world.sources.folder, tmp_path)
+    world.commit_metadata(taut.killed(fault(Step.LAKE_COMMIT, "after", "kill")).events)
+    _finish(world)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chain", CHAINS)
 def test_kills(world: World, chain: str, tmp_path: Path) -> None:
     _kill(world, chain, tmp_path, "after")
 

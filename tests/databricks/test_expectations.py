@@ -104,7 +104,9 @@ def external(project: DialectProject, statement: str) -> None:
     project.pipeline.session.sql(statement)
 
 
-@pytest.mark.parametrize("policy", ["incremental", "full", "auto"])
+@pytest.mark.parametrize(
+    "policy", ["incremental", *(pytest.param(policy, marks=pytest.mark.slow) for policy in ("full", "auto"))]
+)
 def test_view_follows_rows_that_start_and_stop_to_violate(project: DialectProject, policy: str) -> None:
     project.define("views.py", VIEWS.replace("@POLICY@", policy))
     external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
@@ -258,7 +260,13 @@ def test_actions_have_the_names_of_the_documentation() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.META_REPORT])
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step.LAKE_COMMIT,
+        *(pytest.param(step, marks=pytest.mark.slow) for step in (Step.LAKE_PREPARE, Step.META_REPORT)),
+    ],
+)
 def test_batch_is_counted_once_after_a_crash(project: DialectProject, step: Step, when: str) -> None:
     project.define("orders.py", ORDERS)
     project.json("orders/1.json", {"id": 1, "amount": 500.0}, {"amount": 1.0})

@@ -43,8 +43,8 @@ def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> Non
     with writing(topic):
         for kill in range(kills):
             with TautProcess(spec, *arguments) as taut:
-                # Once before it ever ingested anything, then in the middle of its work.
-                event = "takeover" if kill == 0 else "batch"
+                # Of several kills the first one is before it ever ingested anything.
+                event = "takeover" if kill == 0 and kills > 1 else "batch"
                 taut.wait_for(lambda _events, taut=taut, event=event: taut.count(event))
                 time.sleep(moments.uniform(0, 2.5))
                 taut.kill()
@@ -64,8 +64,8 @@ def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> Non
     pipeline.verify()
 
 
-def test_kills_at_random_moments(pipeline: Pipeline, topic: Topic) -> None:
-    run_and_kill(pipeline, topic, kills=2, seed=20261121)
+def test_a_kill_at_a_random_moment(pipeline: Pipeline, topic: Topic) -> None:
+    run_and_kill(pipeline, topic, kills=1, seed=20261121)
 
 
 @pytest.mark.slow

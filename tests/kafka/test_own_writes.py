@@ -16,7 +16,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 WAIT_MS = 120_000
 
 
-@pytest.mark.parametrize("limit", ["", '.option("maxOffsetsPerTrigger", "5")'], ids=["unlimited", "limited"])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param("", marks=pytest.mark.slow, id="unlimited"),
+        pytest.param('.option("maxOffsetsPerTrigger", "5")', id="limited"),
+    ],
+)
 def test_read_your_writes_of_a_producer(
     pipeline: Pipeline, broker: KafkaBroker, topic: Topic, limit: str
 ) -> None:

@@ -159,7 +159,7 @@ def read_while_it_runs(pipeline: Pipeline, kills: int, seconds: float) -> None:
 
 
 def test_no_read_mixes_checkpoints(pipeline: Pipeline) -> None:
-    read_while_it_runs(pipeline, kills=2, seconds=6)
+    read_while_it_runs(pipeline, kills=1, seconds=4)
 
 
 @pytest.mark.slow

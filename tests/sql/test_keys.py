@@ -63,7 +63,7 @@ def test_keys_of_every_type(testbed: ViewTestbed) -> None:
     )
     testbed.checkpoint()
     changed = set[str]()
-    for _ in range(2):
+    for _ in range(1):
         tables.change()
         happened = testbed.checkpoint(restart=False)
         changed |= {

@@ -27,7 +27,8 @@ def taut(built: Built, *arguments: str, fault: str = "") -> subprocess.Completed
     )
 
 
-def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
+@pytest.mark.slow
+def test_a_dry_run_tells_what_it_would_do(built: Built) -> None:
     pointers = built.pipeline.pointers()
     survey = taut(built, "--dry-run", "--json")
     assert survey.returncode == 0, survey.stderr
@@ -36,6 +37,9 @@ def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
     assert surveyed == {f"lake.{table}": "adopt" for table in pointers}
     assert built.pipeline.pointers() == pointers
 
+
+def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
+    pointers = built.pipeline.pointers()
     killed = taut(built, fault=fault(Step.LAKE_ADOPT, "after", "kill", nth=3))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     moved = [name for name, pointer in built.pipeline.pointers().items() if pointers[name] != pointer]
