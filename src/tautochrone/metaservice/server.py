@@ -5,11 +5,13 @@ FastAPI and uvicorn are imported when a server starts, so that commands without 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from tautochrone.model.closeable import Closeable
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tautochrone.meta import Store
     from tautochrone.rest_catalog.metadata_files import MetadataSource
@@ -78,7 +81,7 @@ def uri_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def uvicorn_server(app: FastAPI) -> uvicorn.Server:
+def uvicorn_server(app: ASGIApp) -> uvicorn.Server:
     """A server without a log of its own, which gives open requests two seconds when it stops."""
     import uvicorn
 
@@ -97,6 +100,28 @@ def uvicorn_server(app: FastAPI) -> uvicorn.Server:
             timeout_graceful_shutdown=_SHUTDOWN_S,
         )
     )
+
+
+class _CompleteOnDemand:
+    """The catalog at once; pages and the API of the store once somebody asks for one of them.
+
+    Their 60 routes take longer to make than a small refresh, and a job that runs once has ended before.
+    """
+
+    def __init__(self, catalog: FastAPI, complete: Callable[[], FastAPI]) -> None:
+        self._app, self._make_complete = catalog, complete
+        self._is_complete = False
+        self._making = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from tautochrone.metaservice.http.catalog_paths import is_catalog_path
+
+        if not self._is_complete and not is_catalog_path(scope.get("path", "")):
+            async with self._making:
+                if not self._is_complete:
+                    self._app = await asyncio.to_thread(self._make_complete)
+                    self._is_complete = True
+        await self._app(scope, receive, send)
 
 
 class EmbeddedServer(Closeable):
@@ -122,7 +147,14 @@ class EmbeddedServer(Closeable):
         self._socket = listen("127.0.0.1", port)
         self._uri = uri_of(self._socket)
         access = Access.on_loopback(Role.READ)
-        app = create_app(access=access, store=store, catalog=(read_points, source), forms=_EMBEDDED_IN_JOB)
+        catalog = create_app(access=access, catalog=(read_points, source))
+
+        def complete() -> FastAPI:
+            return create_app(
+                access=access, store=store, catalog=(read_points, source), forms=_EMBEDDED_IN_JOB
+            )
+
+        app = catalog if store is None else _CompleteOnDemand(catalog, complete)
         self._server = uvicorn_server(app)
         self._thread = Thread(
             target=self._server.run,
