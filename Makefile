@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo demo-kafka demo-cdc check docs test mysql-server soak bench clean
+.PHONY: help setup lock demo demo-kafka demo-cdc check docs test quick mysql-server soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -57,10 +57,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # Most tests plan queries over few rows: the optimising compiler costs more than it wins, even in the sessions of Spark
 # that run for an hour (random views took 158 CPU seconds of a JVM without it, 216 with it). Without it the cache of
 # compiled code is 48 MB, and a long session would compile again what was swept from it.
-test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m
+test quick soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m
 
 test: setup ## everything that CI runs
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 50 --durations-min 5
+
+quick: setup ## what needs neither Spark nor a server, and one run of each kind: some minutes
+	$(BIN)/pytest -q -m "not slow and (quick or not (spark or kafka or crash or server))" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 mysql-server: setup ## a MySQL server into .venv, from Debian's packages; without one its tests are skipped
 	tests/install_mysql_server.sh $(VENV)

@@ -29,6 +29,11 @@ SHARED_FIXTURES = ["kafka", "kafkasink", "runtime/adoption"]
 start a second broker, or run `spark-pipelines` for a second project."""
 
 
+SERVERS = ["clickhouse", "kafkasink", "mariadb_sink", "postgresql_sink", "starrocks_sink", "sources/mysql",
+           "sources/postgresql"]  # fmt: skip
+"""Folders whose tests start a database server or a broker."""
+
+
 def scope_of(nodeid: str) -> str:
     """What one process runs as a whole: a file, or a folder of `SHARED_FIXTURES`."""
     file = nodeid.split("::")[0]
@@ -55,6 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for file, of_file in durations.kept_seconds().items():
         seconds[scope_of(file)] += of_file
     items.sort(key=lambda item: -seconds[scope_of(item.nodeid)])
+    for item in items:
+        if any(item.nodeid.startswith(f"tests/{folder}/") for folder in SERVERS):
+            item.add_marker("server")
 
 
 class ReportFailuresImmediately:

@@ -46,6 +46,7 @@ def test_dry_run_writes_nothing(sample: Path) -> None:
     ]
 
 
+@pytest.mark.quick
 def test_the_sample_runs_twice(sample: Path) -> None:
     first = lines(taut(sample, "run", "--json"))
     assert first[0]["event"] == "starting"

@@ -126,6 +126,7 @@ def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
     shop.pipeline.close()
 
 
+@pytest.mark.quick
 def test_each_pointer_shows_the_lake_at_its_checkpoint(shop: Shop) -> None:
     checkpoints: list[int] = []
     for strike in (None, (Step.SINK_PREPARE, "before"), (Step.SINK_COMMIT, "after")):

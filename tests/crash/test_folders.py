@@ -27,6 +27,7 @@ def _grow(world: World) -> None:
     world.run().require_completed()
 
 
+@pytest.mark.quick
 def test_folder_gone(world: World) -> None:
     _grow(world)
     _grow(world)

@@ -158,6 +158,7 @@ CREATE OR REFRESH MATERIALIZED VIEW big_ids (id COMMENT 'of an order') AS SELECT
 """
 
 
+@pytest.mark.quick
 @pytest.mark.spark
 def test_notebook_in_sql(project: DialectProject) -> None:
     project.define("notebook.sql", PIPELINE)

@@ -76,6 +76,7 @@ def values(pipeline: Pipeline) -> list[str]:
     return [str(row[0]) for row in pipeline.query("SELECT v FROM events")]
 
 
+@pytest.mark.quick
 def test_several_topics(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
     first, second = f"{prefix}-one", f"{prefix}-two"
     for topic in (first, second):

@@ -98,6 +98,7 @@ ORDERS = """\
 """
 
 
+@pytest.mark.quick
 def test_medallion(survey: Survey) -> None:
     survey.define("bronze.py", BRONZE)
     survey.define("silver.sql", SILVER)

@@ -62,6 +62,13 @@ _SERVERS = {
 }
 
 
+def on(server: str) -> pytest.MarkDecorator:
+    """CI runs the test on this server, and the long form on the other one too."""
+    (other,) = _SERVERS.keys() - {server}
+    servers = [server, pytest.param(other, marks=pytest.mark.slow)]
+    return pytest.mark.parametrize("schema", servers, indirect=True)
+
+
 @pytest.fixture(params=_SERVERS)
 def schema(request: pytest.FixtureRequest) -> Iterator[Schema]:
     server, reason = _SERVERS[request.param]

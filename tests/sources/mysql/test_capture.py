@@ -14,7 +14,7 @@ from tests.sources.postgresql.test_capture import IN_THE_BULK, IN_THE_TAIL
 from tautochrone.model.effects import Step
 
 from .captured_bank import MariaBank
-from .conftest import Schema
+from .conftest import Schema, on
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -30,6 +30,7 @@ def bank(spark: SparkSession, tmp_path: Path, schema: Schema) -> Iterator[MariaB
     spark.sparkContext.setLogLevel("ERROR")
 
 
+@on("mariadb")
 def test_tables_are_states_of_the_database(bank: MariaBank, schema: Schema) -> None:
     with bank.load():
         bank.run(Strike(Step.SOURCE_ACKNOWLEDGE, "before", "crash"))

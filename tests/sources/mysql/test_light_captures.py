@@ -13,7 +13,7 @@ from tests.crash.faults import Strike
 from tautochrone.model.effects import Step
 
 from .captured_bank import MariaBank
-from .conftest import Schema
+from .conftest import Schema, on
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -32,6 +32,7 @@ def bank(spark: SparkSession, tmp_path: Path, schema: Schema) -> Iterator[MariaB
     spark.sparkContext.setLogLevel("ERROR")
 
 
+@on("mysql")
 def test_tables_are_states_of_the_database(bank: MariaBank, schema: Schema) -> None:
     with bank.load():
         bank.run(Strike(Step.LAKE_COMMIT, "after", "crash"))
