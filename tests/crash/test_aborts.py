@@ -17,6 +17,13 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 T = TypeVar("T")
 
 
+@pytest.fixture
+def world(world: World) -> World:
+    """With few views, which the rest of a run does not depend on."""
+    world.sources.define_only("clean", "totals")
+    return world
+
+
 @pytest.mark.parametrize("step", [Step.LAKE_ABORT, pytest.param(Step.LAKE_DISCARD, marks=pytest.mark.slow)])
 def test_crash_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -> None:
     for when in ("before", "after"):

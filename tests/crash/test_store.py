@@ -18,6 +18,13 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 
+@pytest.fixture
+def world(world: World) -> World:
+    """With few views, which the rest of a run does not depend on."""
+    world.sources.define_only("clean", "totals", "big")
+    return world
+
+
 def _fence(world: World) -> int:
     with world.table("events") as table:
         return int(table.fork().fence)

@@ -18,6 +18,13 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 
+@pytest.fixture
+def world(world: World) -> World:
+    """With few views, which the rest of a run does not depend on."""
+    world.sources.define_only("clean", "totals")
+    return world
+
+
 def wait_for(running: Running, event: str) -> None:
     deadline = time.monotonic() + 60
     while not any(f'"{event}"' in line for line in running.lines()):
