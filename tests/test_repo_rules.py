@@ -29,9 +29,9 @@ TEXTS = [
 ]
 
 
-def test_no_file_is_longer_than_500_lines() -> None:
+def test_no_file_is_longer_than_800_lines() -> None:
     long = {
-        str(path.relative_to(ROOT)): n for path in SOURCES if (n := len(path.read_text().splitlines())) > 500
+        str(path.relative_to(ROOT)): n for path in SOURCES if (n := len(path.read_text().splitlines())) > 800
     }
     assert not long
 

@@ -13,7 +13,7 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
-from tautochrone.model.sources import SkippedFiles, SkipReason
+from tautochrone.model.source import SkippedFiles, SkipReason
 
 VIEW = TableName("lake", ("default",), "totals")
 RULES = {"join": "one term per input", "aggregate": "merged into groups"}

@@ -11,18 +11,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import ReasonCode
-from tautochrone.model.sink import (
-    Intent,
-    Sink,
-    TransactionId,
-)
-from tautochrone.model.sink_abilities import (
-    CheckpointHistory,
-)
+from tautochrone.model.sink import CheckpointHistory, Intent, Sink, SinkDeclaration, TransactionId
 from tautochrone.runtime.delivery.audit import SinkVerdict, verify_sink
 from tautochrone.sinks import open_sink
 from tautochrone.testing.sink_conformance import begin

@@ -22,13 +22,11 @@ from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import (
     Chunk,
     Intent,
+    ReportsComparison,
     Sink,
+    SinkMaintenance,
     TransactionId,
     TransactionState,
-)
-from tautochrone.model.sink_abilities import (
-    ReportsComparison,
-    SinkMaintenance,
 )
 from tautochrone.sinks import examine_sink, open_sink
 from tautochrone.testing.sink_conformance import begin

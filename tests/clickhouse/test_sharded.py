@@ -14,13 +14,7 @@ from tests.clickhouse.test_server import FIRST, SCHEMA, SECOND, TABLES, Mirror, 
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.model.sink import (
-    Sink,
-)
-from tautochrone.model.sink_abilities import (
-    RowAudit,
-    SinkMaintenance,
-)
+from tautochrone.model.sink import RowAudit, Sink, SinkMaintenance
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse import sink as sink_module
 from tautochrone.sinks.clickhouse.ledger import Ledger

@@ -14,9 +14,7 @@ from tests.clickhouse.benches import EmbeddedBench
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.sink_abilities import (
-    ReportsWaits,
-)
+from tautochrone.model.sink import ReportsWaits
 from tautochrone.sinks.clickhouse import waits
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, begin, new_intent

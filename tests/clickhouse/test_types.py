@@ -17,14 +17,7 @@ from tests.clickhouse.benches import EmbeddedBench
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import (
-    Intent,
-    Sink,
-    TransactionId,
-)
-from tautochrone.model.sink_abilities import (
-    RowAudit,
-)
+from tautochrone.model.sink import Intent, RowAudit, Sink, TransactionId
 from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 

@@ -16,8 +16,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tautochrone.iceberg.reads.refs import BRANCH_PREFIX
 from tautochrone.meta import MetaStore, Store
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.delivery import DeliveryState
 from tautochrone.model.names import TableName
+from tautochrone.model.sink import DeliveryState
 from tautochrone.runtime.refresh.verify import verify
 from tautochrone.testing.sqlite_sink import SqliteSink
 

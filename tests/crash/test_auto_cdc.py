@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import TautochroneError
 from tautochrone.model import limits
 from tautochrone.model.effects import Step
-from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION
+from tautochrone.model.log_retention import TOMBSTONE_RETENTION
 from tautochrone.testing.harness import Pipeline
 
 from .faults import Crash, Strike, StrikingEffects

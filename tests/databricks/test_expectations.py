@@ -10,8 +10,8 @@ import pytest
 from tests.crash.faults import Strike, StrikingEffects
 
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY as KEY
+from tautochrone.model.definitions import ViolationAction
 from tautochrone.model.effects import Step
-from tautochrone.model.expectations import ViolationAction
 
 from .conftest import DialectProject
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.expectations import Expectation, ViolationAction
+from tautochrone.model.definitions import Expectation, ViolationAction
 from tautochrone.project.databricks.files import FileSource
 from tautochrone.project.databricks.sql import translate
 

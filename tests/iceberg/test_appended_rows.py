@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.reads import appended_rows
 from tautochrone.iceberg.tables.catalog import IcebergLake
-from tautochrone.model.driver_reads import AppendedRows
-from tautochrone.model.lake import LakeTable, TableDefinition
+from tautochrone.model.lake import AppendedRows, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects

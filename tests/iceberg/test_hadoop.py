@@ -19,7 +19,7 @@ from tautochrone.iceberg.java.api import MetadataMovedError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.iceberg.tables.catalog import IcebergLake
-from tautochrone.model.durability import Durability
+from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.runtime.job.effects import DirectEffects

@@ -14,12 +14,11 @@ from tautochrone.errors import FencedError, IngestError
 from tautochrone.ingest import log_flow
 from tautochrone.ingest.log_flow import LogFlow
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import Staged
+from tautochrone.model.lake import Staged, TaskStage
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition, SparkPosition
-from tautochrone.model.task_stage import TaskStage
 from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, ToyDatabase, _table
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest.kafka_topics import KafkaTopics, restart_topics
 from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.source_files import skipped_files
+from tautochrone.model.source import RecreatedTopic, SkipReason
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.model.sources import RecreatedTopic, SkipReason
 from tautochrone.spark.sources.kafka import TopicIdsRefusedError
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"a":{"0":7,"1":5},"b":{"0":3}}\n-\n{"logOffset":4}'

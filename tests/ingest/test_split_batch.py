@@ -12,7 +12,7 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest import split_batch
 from tautochrone.ingest.split_batch import BatchSplitter
 from tautochrone.model.lake import LakeTable, Staged
-from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.source import BadRecords
 
 pytestmark = pytest.mark.spark
 

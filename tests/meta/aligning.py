@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from tautochrone.meta.database import tables as t
-from tautochrone.model.alignment import SourceTime
-from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.checkpoint import Checkpoint, SourceTime
 from tautochrone.model.names import TableName, Version
 
 if TYPE_CHECKING:

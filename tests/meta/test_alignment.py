@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tautochrone.meta import DatasetEntry, Store
-from tautochrone.model.alignment import SourceTime, align
+from tautochrone.model.checkpoint import SourceTime, align
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.testing.stores import Backing
 

@@ -10,7 +10,7 @@ from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.clock import NOW
+from tautochrone.model.inputs import NOW
 from tautochrone.model.jobs import JOB_LEASE_MS, JobState, Part
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified

@@ -11,7 +11,7 @@ import pytest
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import CheckpointLine, DatasetEntry, MetaStore, Store
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
+from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode

@@ -8,7 +8,7 @@ import pytest
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, Store
-from tautochrone.model.expectations import ExpectationCount, ViolationAction
+from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import Refresh, RefreshMode

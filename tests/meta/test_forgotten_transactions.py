@@ -12,8 +12,7 @@ from tests.meta.test_transactions import Clock, call, opened, state_of
 from tautochrone.errors import MetaError
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.sink import TransactionState
-from tautochrone.model.transaction_ids import series_of
-from tautochrone.model.transactions import TransactionOperation
+from tautochrone.model.transactions import TransactionOperation, series_of
 from tautochrone.testing.stores import Backing
 
 _S, _Operation = TransactionState, TransactionOperation

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tautochrone.meta import DatasetEntry, Store
-from tautochrone.model.checkpoint import CheckpointState, Consistency
-from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
+from tautochrone.model.checkpoint import BrokenInvariant, CheckpointState, Consistency, InvariantEntry
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tautochrone.meta import DatasetEntry, LakeVersion
-from tautochrone.model.commit_metadata import CommitMetadata
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.testing.stores import Backing
 

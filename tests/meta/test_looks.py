@@ -9,7 +9,7 @@ import pytest
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import DatasetEntry
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.clock import NOW
+from tautochrone.model.inputs import NOW
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode

@@ -10,7 +10,7 @@ import pytest
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, Store
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.clock import NOW, today
+from tautochrone.model.inputs import NOW, today
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.testing.stores import Backing

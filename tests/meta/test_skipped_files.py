@@ -10,7 +10,7 @@ import pytest
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.names import Fence, TableName
-from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
+from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 from tautochrone.testing.stores import Backing
 
 TABLE = TableName("lake", ("db",), "orders")

@@ -9,7 +9,7 @@ import pytest
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.checkpoint import CheckpointState, Consistency
-from tautochrone.model.clock import NOW, today
+from tautochrone.model.inputs import NOW, today
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode

@@ -10,8 +10,8 @@ import pytest
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.api.alarms import LATE_MS, alarms_after
 from tautochrone.metaservice.api.events import Cursor, events_after
-from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import Fence
+from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.transactions import TransactionOperation
 
 from .conftest import Shop, name

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from tautochrone.meta.sql.datasets import SqlDatasets
 from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
-from tautochrone.model.expectations import ExpectationCount, ViolationAction
+from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.redaction import keep_secret
 
 from .conftest import Shop, name

@@ -12,7 +12,7 @@ from tautochrone.errors import IngestError
 from tautochrone.iceberg.commits.metadata import decode, encode
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import Fence
-from tautochrone.model.snapshot_version import position_of_version, require_later, version_at
+from tautochrone.model.source_position import position_of_version, require_later, version_at
 
 NAIVE = datetime(2026, 1, 5, 7, 30, 0, 5)  # noqa: DTZ001 (functions return such times)
 

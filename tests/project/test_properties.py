@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.clock import NOW, today
-from tautochrone.model.file_tables import is_file_table
+from tautochrone.model.inputs import NOW, is_file_table, today
 from tautochrone.model.names import TableName
 
 from .conftest import ProjectMaker, schema_of

@@ -10,8 +10,8 @@ import pytest
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
-from tautochrone.model.delivery import DeliveryPolicy
 from tautochrone.model.names import TableName
+from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.project.definitions import Sink
 from tautochrone.project.settings import load_settings
 from tautochrone.project.sink_settings import SinkSettings

@@ -9,8 +9,8 @@ import pytest
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import FlowInputs, SourceLocation
-from tautochrone.model.delivery import DeliveryPolicy
 from tautochrone.model.names import TableName
+from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.project.definitions import Sink
 from tautochrone.project.sink_settings import SinkSettings
 from tautochrone.project.stream_sinks import StreamSink, stream_sinks

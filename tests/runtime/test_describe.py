@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.model.details import Column, ColumnRef, DatasetDetails
+from tautochrone.model.definitions import Column, ColumnRef, DatasetDetails
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.redaction import without_literals

@@ -12,9 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.meta import Store
-from tautochrone.model.checkpoint import CheckpointState, Consistency
+from tautochrone.model.checkpoint import BrokenInvariant, CheckpointState, Consistency
 from tautochrone.model.effects import Step
-from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Invariant

@@ -11,11 +11,10 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.reason_codes import ReasonCode
-from tautochrone.model.sink import Intent, Published, TransactionId
+from tautochrone.model.sink import Intent, Published, SinkDeclaration, TransactionId
 from tautochrone.runtime.delivery.audit import SinkVerdict, verify_sink
 from tautochrone.sinks import register_sink
 from tautochrone.testing.sink_conformance import COLUMNS, ORDERS, Columns, begin

@@ -25,12 +25,11 @@ from tautochrone.errors import (
     SinkFencedError,
 )
 from tautochrone.meta import DatasetEntry, MetaStore, Store
-from tautochrone.model.delivery import DeliveryState, SinkDeclaration
-from tautochrone.model.driver_reads import CollectedChange
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import RowChange
+from tautochrone.model.lake import CollectedChange, RowChange
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import DeliveryState, SinkDeclaration
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.job.journal import Journal

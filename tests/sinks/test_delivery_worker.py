@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tautochrone.errors import SinkError
-from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.secret_references import Reference
 from tautochrone.project.setting_layers import Value
 from tautochrone.project.sink_settings import sink_settings

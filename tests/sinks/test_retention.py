@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tautochrone.model.delivery import Delivered, DeliveryPolicy, DeliveryState, SinkStatus
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, TransactionId
+from tautochrone.model.sink import Delivered, DeliveryPolicy, DeliveryState, Intent, SinkStatus, TransactionId
 from tautochrone.runtime.maintenance.retention import Needs, follow_sinks
 
 ORDERS = TableName("lake", ("default",), "orders")

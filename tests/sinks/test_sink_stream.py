@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tautochrone.errors import IngestError
-from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.catalog import NEWEST
 from tautochrone.model.names import TableName
-from tautochrone.model.read_points import NEWEST
+from tautochrone.model.sink import SinkDeclaration
 from tautochrone.runtime.delivery import delivery_worker, sink_stream, worker
 from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker
 from tautochrone.runtime.delivery.sink_stream import SinkStream

@@ -11,9 +11,16 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.errors import FencedError, MetaError, SinkFencedError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
-from tautochrone.model.delivery import DeliveryPolicy, DeliveryState, SinkDeclaration, SinkFlow
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, Published, TransactionId
+from tautochrone.model.sink import (
+    DeliveryPolicy,
+    DeliveryState,
+    Intent,
+    Published,
+    SinkDeclaration,
+    SinkFlow,
+    TransactionId,
+)
 
 ORDERS = TableName("lake", ("default",), "orders")
 MIRROR = SinkDeclaration(name="mirror", format="toy", tables=(ORDERS,), policy=DeliveryPolicy.HOLD_BACK)

@@ -20,8 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from tautochrone.model.auto_cdc import AutoCdc
-from tautochrone.model.change_order import Restart
+from tautochrone.model.auto_cdc import AutoCdc, Restart
 from tautochrone.runtime.refresh.event_keys import EventKeys
 from tautochrone.runtime.refresh.event_order import EventOrder
 from tautochrone.sources import canal, debezium, maxwell

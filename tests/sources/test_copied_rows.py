@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize

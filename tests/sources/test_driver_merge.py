@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many, last_rows
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model import limits
-from tautochrone.model.driver_reads import AppendedRows
+from tautochrone.model.lake import AppendedRows
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tautochrone.model.details import ColumnLineage, ColumnRef
+from tautochrone.model.definitions import ColumnLineage, ColumnRef
 from tautochrone.spark.analysis.column_lineage import column_lineage
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.testing import tpch

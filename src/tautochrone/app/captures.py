@@ -10,9 +10,14 @@ from pathlib import Path
 
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
-from tautochrone.model.kept_log import AwaitsTransactions, KeepsLogs, KeptLog, SetsTablesAside
 from tautochrone.model.lake import TableVersion
-from tautochrone.model.log_retention import LOG_RETENTION
+from tautochrone.model.log_retention import (
+    LOG_RETENTION,
+    AwaitsTransactions,
+    KeepsLogs,
+    KeptLog,
+    SetsTablesAside,
+)
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.source import ChangeLog

@@ -22,9 +22,9 @@ from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
-from tautochrone.model.delivery import SinkDeclaration
-from tautochrone.model.kept_log import SetsTablesAside
+from tautochrone.model.log_retention import SetsTablesAside
 from tautochrone.model.reason import Reason
+from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings, confs_without_project

@@ -25,11 +25,11 @@ from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.model.catalog import Lookup
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit, as_json_fields
 from tautochrone.model.names import TableName, quoted
-from tautochrone.model.read_points import Lookup
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SnapshotPosition
 from tautochrone.project.analyse import analyse
@@ -76,7 +76,7 @@ def _redacting(emit: Emit) -> Emit:
 
 
 class LocalReadPointServer(Closeable):
-    """This process's own REST catalog (see `model.read_points.ReadPointServer`)."""
+    """This process's own REST catalog (see `model.catalog.ReadPointServer`)."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.read_points = ReadPoints(store)

@@ -8,7 +8,7 @@ from tautochrone.errors import EnvironmentProblemError, TableMissingError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import DatasetStatus
 from tautochrone.model.names import TableName
-from tautochrone.model.quarantine import quarantine_of
+from tautochrone.model.source import quarantine_of
 from tautochrone.rest_catalog.metadata_files import metadata_source
 
 __all__ = ["quarantined_rows"]

@@ -85,9 +85,8 @@ def dry_run(arguments: argparse.Namespace) -> int:
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
-    from tautochrone.model.clock import describe_clock
     from tautochrone.model.definitions import DatasetKind
-    from tautochrone.model.file_tables import describe_files, is_file_table
+    from tautochrone.model.inputs import describe_clock, describe_files, is_file_table
     from tautochrone.model.refresh import RefreshPolicy
     from tautochrone.project.policy import policy_of
     from tautochrone.runtime.refresh.preview import preview, refusal

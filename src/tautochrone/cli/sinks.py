@@ -11,7 +11,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
 from tautochrone.cli.timestamps import iso_timestamp
 from tautochrone.errors import SinkError
-from tautochrone.model.delivery import SinkStatus
+from tautochrone.model.sink import SinkStatus
 
 __all__ = ["sink_line", "sinks"]
 

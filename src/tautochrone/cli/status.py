@@ -18,9 +18,9 @@ from tautochrone.cli.timestamps import iso_timestamp
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.model.checkpoint import RefreshRecord
-from tautochrone.model.delivery import DeliveryState
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
+from tautochrone.model.sink import DeliveryState
 from tautochrone.traces import logs_of, traces_in
 
 __all__ = ["checkpoints", "status"]

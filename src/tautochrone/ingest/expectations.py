@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from tautochrone.errors import ExpectationError
-from tautochrone.model.expectations import Expectation, ExpectationCount, ViolationAction
+from tautochrone.model.definitions import Expectation, ExpectationCount, ViolationAction
 from tautochrone.model.lake import Fork, LakeTable, Staged
 from tautochrone.model.names import TableName
 from tautochrone.spark.execute.expectations import ObservedRows, sample_violations

@@ -42,13 +42,13 @@ from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations
 from tautochrone.ingest.split_batch import BatchSplitter, SplitBatch, ranges_of
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
+from tautochrone.model.definitions import Expectation, ExpectationCount
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.expectations import Expectation, ExpectationCount
 from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName
-from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source import BadRecords
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.jvm.callbacks import start_callback_server
 from tautochrone.spark.sources.registry import sources_of

@@ -18,9 +18,8 @@ from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source import Unsupported
+from tautochrone.model.source import RecreatedTopic, Unsupported
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.model.sources import RecreatedTopic
 from tautochrone.spark.sources.kafka import TopicIdsRefusedError
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import TopicIdReader

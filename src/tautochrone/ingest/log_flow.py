@@ -28,15 +28,13 @@ from tautochrone.ingest.change_files import ChangeFileWriter
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
-from tautochrone.model.change_files import KeyedTable
+from tautochrone.model.capture_files import KeyedTable
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.kept_log import AwaitsTransactions, RaisesAlarms, SetsTablesAside
-from tautochrone.model.lake import LakeTable, Staged
+from tautochrone.model.lake import LakeTable, Staged, TaskStage, TaskWriter
+from tautochrone.model.log_retention import AwaitsTransactions, RaisesAlarms, SetsTablesAside
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.source import BulkOnExecutors, ChangeLog, LogBatch, SourceRows
 from tautochrone.model.source_position import LogPosition
-from tautochrone.model.task_stage import TaskStage
-from tautochrone.model.task_writer import TaskWriter
 
 __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
 

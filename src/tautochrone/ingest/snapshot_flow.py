@@ -30,9 +30,13 @@ from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import quoted
-from tautochrone.model.number_types import is_wider_number
-from tautochrone.model.snapshot_version import position_of_version, require_later, version_at
-from tautochrone.model.source_position import SnapshotPosition
+from tautochrone.model.source_position import (
+    SnapshotPosition,
+    is_wider_number,
+    position_of_version,
+    require_later,
+    version_at,
+)
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.materialize import materialize

@@ -23,9 +23,8 @@ from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.ingest.stream_errors import diverged
 from tautochrone.model.events import Emit
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source import Unsupported
+from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason, Unsupported
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import FileListing
 

@@ -25,8 +25,7 @@ from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.stream_errors import explain
 from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, Staged
-from tautochrone.model.quarantine import BadRecords
-from tautochrone.model.source import Unsupported
+from tautochrone.model.source import BadRecords, Unsupported
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.record_replay import RecordReplay, record_replay
 

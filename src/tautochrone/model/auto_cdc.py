@@ -1,25 +1,57 @@
-"""AUTO CDC: how a flow's change events become the rows of its streaming table."""
+"""AUTO CDC, and how the events of a key are ordered and merged into its table.
+
+AUTO CDC: how a flow's change events become the rows of its streaming table. Streaming tables that take
+updates and deletes: events are merged into the table by its key.
+
+The sequence of a change event that came through Kafka: where it stands in the database's log and in Kafka.
+
+    STRUCT<generation, …position, is_upsert?, offset, …row?, is_upsert?, topic, partition, digest>
+
+The fields before `is_upsert` or `offset` are the position in the log; there are none where offsets alone
+order the events. A log's positions begin lower after a failover or a restore. Offsets cannot tell that from
+an event that its connector sends again, so both are needed (`spark.execute.change_order`).
+
+The property `tautochrone.position-restarts` of the table says from which offsets on the positions are those
+of another log: a JSON object as Spark's option `startingOffsets` takes it, or a list of such, oldest first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tautochrone.errors import DefinitionError
 
 __all__ = [
+    "APPLY_PREFIX",
     "DELETE_COLUMN",
+    "DIGEST",
     "END_COLUMN",
+    "GENERATION",
+    "IS_UPSERT",
+    "OFFSET",
+    "PARTITION",
+    "POSITION_RESTARTS",
     "SEQUENCE_COLUMN",
     "START_COLUMN",
+    "TOPIC",
     "TRUNCATE_COLUMN",
     "AutoCdc",
     "ColumnChoice",
+    "KeyedApply",
     "MergeColumns",
+    "Restart",
+    "column_list",
     "column_named",
     "common_auto_cdc",
+    "keyed_apply_of",
+    "position_restarts",
+    "restarts_text",
+    "with_kept_columns",
 ]
+
 
 START_COLUMN, END_COLUMN = "__START_AT", "__END_AT"
 """Columns of a table of SCD type 2: from which sequence value on, and up to which, a row was current."""
@@ -224,3 +256,194 @@ def common_auto_cdc(flows: Sequence[tuple[str, AutoCdc | None, str]]) -> AutoCdc
 def _shared(auto_cdc: AutoCdc) -> tuple[object, ...]:
     keys = tuple(name.lower() for name in auto_cdc.keys)
     return keys, auto_cdc.scd_type, auto_cdc.is_ignoring_nulls, auto_cdc.null_ignoring, auto_cdc.tracked
+
+
+APPLY_PREFIX = "tautochrone.apply."
+"""How the names of properties begin by which a table is merged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedApply:
+    """How the rows of a flow's query are merged.
+
+    Attributes:
+        keys: columns that identify a row of the table. NULL is a value like any other.
+        sequence: columns that order the events of a key; the last event counts.
+        operation: the column that `delete` looks at, which says `delete` for rows of change files that are
+            keys without rows; None: there are no such files.
+        delete: a condition over the query's columns; an event that meets it removes the row.
+        relation: the relation of a change log whose bulk must be complete before the table has a
+            version; None: it waits for nothing.
+        relation_column: the input's column that names the relation of a row, if the flow takes only rows of
+            `relation`: then the input is read once for all tables that say so.
+        transaction, snapshot: columns with the number of an event's transaction, and with what the reader
+            of a copied row saw (see `runtime.refresh.latest_events`); None: nothing was copied.
+        truncate: a condition over the query's columns; an event that meets it removes all rows.
+        unchanged: a column with the names of the columns whose value an event leaves as it is.
+        invalid: a column with a list of texts: the values of an event that the types of their columns do
+            not have, and that are NULL. None: there are none.
+        invalid_is_null: such values stay NULL, and are counted; otherwise they fail the refresh.
+        weight: for a table whose rows may be equal: how many rows like it an event adds, below 0 removes
+            (see `runtime.refresh.weighted_apply`). `keys` are all columns then.
+        copied: a condition; an event that meets it names the snapshot of a copy of the whole table.
+        dropped: columns of the query that the table does not have.
+        keeps_columns: once the table exists it gets no new columns.
+        ignored: columns of the query that it has not got for that reason.
+        absent: columns that it keeps, and that the query no longer has: NULL in rows that change.
+    """
+
+    keys: tuple[str, ...]
+    sequence: tuple[str, ...]
+    operation: str | None = None
+    delete: str | None = None
+    relation: str | None = None
+    relation_column: str | None = None
+    transaction: str | None = None
+    snapshot: str | None = None
+    truncate: str | None = None
+    unchanged: str | None = None
+    invalid: str | None = None
+    invalid_is_null: bool = False
+    weight: str | None = None
+    copied: str | None = None
+    dropped: tuple[str, ...] = ()
+    keeps_columns: bool = False
+    ignored: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+
+def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply | None:
+    """From a streaming table's properties; None: it only takes appended rows.
+
+    Raises:
+        DefinitionError: `KEYED_APPLY_INCOMPLETE`.
+
+    >>> keyed_apply_of({"tautochrone.apply.keys": "id", "tautochrone.apply.sequence": "point"}, "a.py:1").keys
+    ('id',)
+    """
+    prefixed = {name: text for name, text in properties.items() if name.startswith(APPLY_PREFIX)}
+    texts = {name.removeprefix(APPLY_PREFIX): text for name, text in prefixed.items()}
+    if not texts:
+        return None
+    keys, sequence = (_columns(texts.get(name, "")) for name in ("keys", "sequence"))
+    if not keys or not sequence:
+        raise DefinitionError(
+            "KEYED_APPLY_INCOMPLETE",
+            f"A table that events are merged into needs {APPLY_PREFIX}keys and {APPLY_PREFIX}sequence",
+            location=location,
+            hint="name the columns that identify a row, and those that order its events",
+        )
+    return KeyedApply(
+        keys=keys,
+        sequence=sequence,
+        operation=texts.get("operation"),
+        delete=texts.get("delete"),
+        relation=texts.get("relation"),
+        relation_column=texts.get("relation_column"),
+        transaction=texts.get("transaction"),
+        snapshot=texts.get("snapshot"),
+        truncate=texts.get("truncate"),
+        unchanged=texts.get("unchanged"),
+        invalid=texts.get("invalid"),
+        weight=texts.get("weight"),
+        copied=texts.get("copied"),
+        invalid_is_null=texts.get("invalid_values") == "null",
+        dropped=_columns(texts.get("dropped", "")),
+        keeps_columns=texts.get("columns") == "kept",
+        ignored=_columns(texts.get("ignored", "")),
+        absent=_columns(texts.get("absent", "")),
+    )
+
+
+def with_kept_columns(
+    properties: Mapping[str, str], query: Sequence[str], stored: Sequence[str]
+) -> dict[str, str]:
+    """The properties of a table that keeps its columns.
+
+    Args:
+        query: the columns that the table would get.
+        stored: those that it has.
+
+    >>> with_kept_columns({}, ["id", "b"], ["id", "a"])
+    {'tautochrone.apply.ignored': 'b', 'tautochrone.apply.absent': 'a'}
+    """
+    of_query, of_table = ({name.lower() for name in names} for names in (query, stored))
+    return {
+        **properties,
+        f"{APPLY_PREFIX}ignored": column_list([name for name in query if name.lower() not in of_table]),
+        f"{APPLY_PREFIX}absent": column_list([name for name in stored if name.lower() not in of_query]),
+    }
+
+
+def column_list(names: Sequence[str]) -> str:
+    """Names of columns as the text of a property: separated by commas, or JSON where that is ambiguous.
+
+    >>> column_list(["id", "day"])
+    'id, day'
+    >>> column_list(["first, last"])
+    '["first, last"]'
+    """
+    plain = ", ".join(names)
+    return plain if _columns(plain) == tuple(names) else json.dumps(list(names), ensure_ascii=False)
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    if text.startswith('["'):
+        try:
+            return tuple(json.loads(text))
+        except ValueError:
+            # A column's name may begin like a list.
+            pass
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+GENERATION, OFFSET, IS_UPSERT = "generation", "offset", "is_upsert"
+TOPIC, PARTITION, DIGEST = "topic", "partition", "digest"
+
+POSITION_RESTARTS = "tautochrone.position-restarts"
+
+Restart = Mapping[str, Mapping[int, int]]
+"""Topic → partition → the first offset whose event has a position of the next log."""
+
+
+def position_restarts(properties: Mapping[str, str], location: str) -> tuple[Restart, ...]:
+    """Where the positions of a table's events began anew, oldest first; from its properties.
+
+    Raises:
+        DefinitionError: `INVALID_POSITION_RESTARTS`.
+
+    >>> position_restarts({"tautochrone.position-restarts": '{"orders": {"0": 120}}'}, "a.py:1")
+    ({'orders': {0: 120}},)
+    """
+    text = properties.get(POSITION_RESTARTS)
+    if text is None:
+        return ()
+    try:
+        parsed = json.loads(text)
+        restarts = parsed if isinstance(parsed, list) else [parsed]
+        read = tuple(
+            {
+                topic: {int(partition): _offset(offset) for partition, offset in offsets.items()}
+                for topic, offsets in restart.items()
+            }
+            for restart in restarts
+        )
+    except (ValueError, AttributeError) as error:
+        raise DefinitionError(
+            "INVALID_POSITION_RESTARTS",
+            f"{text!r} names no offsets of partitions",
+            location=location,
+            hint='such as {"orders": {"0": 120, "1": 95}}, or a list of such, oldest first',
+        ) from error
+    return read
+
+
+def restarts_text(restarts: Sequence[Restart]) -> str:
+    """The property's value, the same for equal restarts."""
+    return json.dumps(list(restarts) if len(restarts) != 1 else restarts[0], sort_keys=True)
+
+
+def _offset(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value

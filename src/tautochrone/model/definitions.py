@@ -1,4 +1,10 @@
-"""What a pipeline project defines: datasets, flows and the graph they make."""
+"""What a pipeline project defines, and what people want to know of a dataset.
+
+Expectations: conditions that a dataset's rows should meet, and what happens to rows that do not. What a
+pipeline project defines: datasets, flows and the graph they make. Table formats that definitions ask for, and
+what they mean here. Catalogs of three-part names that are not the lake's. What people want to know of a
+dataset and no refresh needs: its definition, columns, their origin.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName
 
-__all__ = ["Dataset", "DatasetKind", "FlowInputs", "SourceLocation"]
+__all__ = [
+    "LAKE_FORMAT",
+    "Column",
+    "ColumnLineage",
+    "ColumnRef",
+    "Dataset",
+    "DatasetDetails",
+    "DatasetKind",
+    "Expectation",
+    "ExpectationCount",
+    "FlowInputs",
+    "OtherCatalogs",
+    "OtherFormats",
+    "SourceLocation",
+    "ViolationAction",
+]
+
+
+class ViolationAction(StrEnum):
+    """What happens to a row that violates an expectation.
+
+    `WARN`: it is written and counted. `DROP`: it is counted and not written. `FAIL`: nothing is written.
+    """
+
+    WARN = "warn"
+    DROP = "drop"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A condition on the rows of a dataset's query, in SQL. A row meets it only if it is true: NULL violates.
+
+    `name` is unique in its dataset.
+    """
+
+    name: str
+    condition: str
+    action: ViolationAction
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectationCount:
+    """How many rows violate an expectation.
+
+    `violations` counts rows of a view's query at its checkpoint, or all rows that a streaming table's flows
+    took in since its last full refresh. `change` is what the last refresh or batch added to it.
+    """
+
+    name: str
+    action: ViolationAction
+    violations: int
+    change: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +97,7 @@ class Dataset:
     `schema_ddl` is the user's own schema in Spark DDL, or None when the query decides. `format` is the
     user's `USING …` in lower case, or None. For temporary views `name` carries the pipeline's
     catalog and database although Spark knows them by the last part alone. `bad_records_of` is the table whose
-    bad records it takes, for a quarantine (`model.quarantine`), which no file declares; likewise `events_of`
+    bad records it takes, for a quarantine (`model.source`), which no file declares; likewise `events_of`
     is the table into which its events are merged (`project.auto_cdc_events`). With
     `is_kind_by_query` it is a streaming table if its query is a stream and a materialized view if not, as
     Databricks' `@dlt.table` has it; until the query is analysed `kind` says streaming table.
@@ -69,7 +126,7 @@ class FlowInputs:
     stream, seen through temporary views. `external_streams` is true when a stream comes from outside
     the lake (files, Kafka, rate…). `unversioned` names batch reads that have no version of their own,
     such as `csv:/data/x.csv` or `local data`. `clocks` is what a batch query asks for the time
-    (`model.clock`).
+    (`model.inputs`).
     """
 
     batch: frozenset[TableName] = frozenset()
@@ -81,3 +138,70 @@ class FlowInputs:
     @property
     def tables(self) -> frozenset[TableName]:
         return self.batch | self.stream
+
+
+LAKE_FORMAT = "iceberg"
+"""The format of every table of a pipeline."""
+
+
+class OtherFormats(StrEnum):
+    """What `format=` and `USING` of another format mean."""
+
+    MAP = "map"
+    FAIL = "fail"
+
+
+class OtherCatalogs(StrEnum):
+    """What a dataset's name means that begins with a catalog which no setting defines."""
+
+    MAP = "map"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ColumnRef:
+    """A column of a table in the lake."""
+
+    table: TableName
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the lake stores it; `type` is Spark's spelling, such as `decimal(12,2)`."""
+
+    name: str
+    type: str
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnLineage:
+    """Which columns of which tables a query's answer hangs on.
+
+    Attributes:
+        values: for each column of the answer the input columns that its values are made from.
+        rows: the input columns that decide which rows there are, and in which groups: conditions of
+            filters and joins, keys of groups, orders under a LIMIT.
+        problem: why nothing is known; then both are empty.
+    """
+
+    values: Mapping[str, frozenset[ColumnRef]] = field(default_factory=dict)
+    rows: frozenset[ColumnRef] = frozenset()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDetails:
+    """One dataset as its definition says.
+
+    `definition` is the fingerprint that all of this belongs to, `location` is `file:line`, `text` the
+    definition as its author wrote it.
+    """
+
+    dataset: TableName
+    definition: str
+    location: str
+    text: str
+    columns: tuple[Column, ...]
+    lineage: ColumnLineage

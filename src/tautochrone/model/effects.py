@@ -1,4 +1,8 @@
-"""The durable steps of the system, by name, and the function through which each of them is taken.
+"""The durable steps of the system, and what a commit survives.
+
+What a commit to the lake survives.
+
+The durable steps of the system, by name, and the function through which each of them is taken.
 
 A step is whatever survives the process: a catalog commit, a file, a row of the store. Code that
 takes one calls `perform(step, subject, action)`; its implementation (`runtime.job.effects`) counts
@@ -12,7 +16,17 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-__all__ = ["Effects", "Step"]
+__all__ = ["Durability", "Effects", "Step"]
+
+
+class Durability(StrEnum):
+    """What a commit survives."""
+
+    PROCESS = "process"
+    """The end of any process. A power cut may take or tear the files of the last half minute."""
+    POWER_LOSS = "power_loss"
+    """A power cut too, for tables on local disks of this machine."""
+
 
 T = TypeVar("T")
 

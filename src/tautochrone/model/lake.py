@@ -1,4 +1,4 @@
-"""The commit protocol of a lake table: its operations, and the states of a commit.
+"""The commit protocol of a lake table: its operations, the states of a commit, and who writes its files.
 
 The commit protocol in types: `fork → stage → prepare → commit`, each step repeatable.
 
@@ -17,25 +17,25 @@ the last one by reading the table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from tautochrone.model.commit_metadata import CommitMetadata
-from tautochrone.model.driver_reads import AppendedRows, CollectedChange
 from tautochrone.model.maintenance import Compacted, Dropped, Expired, Orphans, Retention
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
-from tautochrone.model.task_writer import TaskWriter
+from tautochrone.model.source_position import SourcePosition
 
 __all__ = [
     "FILE_COLUMN",
     "NO_VERSION",
     "POSITION_COLUMN",
     "RESERVED_COLUMNS",
+    "AppendedRows",
     "ChangeKind",
+    "CollectedChange",
     "CommitMetadata",
     "Committed",
     "Fork",
@@ -49,7 +49,89 @@ __all__ = [
     "TableChange",
     "TableDefinition",
     "TableVersion",
+    "TaskStage",
+    "TaskWriter",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """What a commit says about itself. Carried in the commit, positions carried forward for ever.
+
+    `inputs` maps each input table to its version (derived datasets only), `companions` maps
+    companion tables to the snapshot ids that belong to this commit. `reset` forgets the positions of
+    earlier commits (a full refresh) instead of carrying them forward. `violations` are of the table's
+    expectations, by name, as `model.definitions.ExpectationCount` counts them.
+
+    `run` and `runs` are of a view's state only: the sequence number of its newest run, which grows along the
+    whole history of the table, and how many runs were added since they were last folded into one.
+    `shortened` are the relations of which rows of a log table were dropped.
+    `revoked` are the ranges of checkpoints that revisions took back, after the first number, to the second.
+    """
+
+    pipeline: str
+    job: str
+    fence: Fence
+    store: str
+    checkpoint: CheckpointNumber | None = None
+    mode: str | None = None
+    definition: str | None = None
+    positions: Mapping[str, SourcePosition] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, str] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)
+    reset: bool = False
+    run: int | None = None
+    runs: int | None = None
+    shortened: tuple[str, ...] = ()
+    revoked: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRows:
+    """Rows that came to a table.
+
+    Attributes:
+        counts: their number by the value of a column.
+        bytes: of all of them in memory; None: more than was asked for.
+    """
+
+    counts: Mapping[str | None, int]
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectedChange:
+    """The rows that came and went between two versions, as Arrow tables with the table's newest columns.
+
+    Their columns are of the types that `toArrow` of a DataFrame of the table gives. None means no rows of
+    that sign. The same row may be in both, as in `RowChange`.
+    """
+
+    added: Any = None
+    removed: Any = None
+
+
+class TaskWriter(Protocol):
+    """Writes rows within a task of Spark, to which it is sent.
+
+    Attributes:
+        schema: of the rows, as a pyarrow Schema.
+        files_schema: of the batches that it gives, as Spark's DDL: `location` of a file.
+    """
+
+    @property
+    def schema(self) -> Any: ...
+
+    @property
+    def files_schema(self) -> str: ...
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Takes all batches of a task, as pyarrow's record batches, and gives some that name its files."""
+
+    def remove_files(self) -> None:
+        """Delete what tasks wrote, on the driver, when not all of them succeed."""
+
 
 NO_VERSION = Version("-1")
 """Of a table to which nobody has committed yet. Iceberg spells it so."""
@@ -498,3 +580,21 @@ class LakeTable(ReadableTable, Protocol):
             FencedError: a newer owner is seen.
             LakeError: `ORPHANS_UNKNOWN`, it cannot be told which files are the table's; none is deleted.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStage:
+    """Stages rows that tasks write themselves: see `LakeTable.stage_task_files`.
+
+    Attributes:
+        copies: by relation, what writes copied rows into files of another table. The rows that are staged
+            name these files (`model.capture_files`), which belong to no version of that table yet.
+    """
+
+    table: LakeTable
+    fork: Fork
+    writer: TaskWriter
+    copies: Mapping[str, TaskWriter] = field(default_factory=dict)
+
+    def __call__(self, files: Rows) -> Staged:
+        return self.table.stage_task_files(self.fork, self.writer, files)

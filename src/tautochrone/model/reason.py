@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
-from tautochrone.model.reason_codes import ReasonCode
-from tautochrone.model.reason_texts import COMPUTED_FROM, TEXTS
+from tautochrone.model.reason_codes import COMPUTED_FROM, TEXTS, ReasonCode
 
 __all__ = ["Reason", "ReasonCode", "describe", "reason_fields", "several", "unclassified"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tautochrone.model.expectations import ExpectationCount
+from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.reason import Reason
 
 __all__ = ["NodeRefresh", "Refresh", "RefreshMode", "RefreshPolicy", "worst_mode"]

@@ -1,4 +1,9 @@
-"""The port of a sink: what an adapter must offer, and the states of a delivery's transaction.
+"""The port of a sink, what an adapter may offer beside it, and deliveries as values.
+
+What a sink may offer beside its port, `model.sink.Sink`: audits of rows, history, reports. Deliveries to
+sinks as values: what is declared, what is delivered, and what the store remembers of it.
+
+The port of a sink: what an adapter must offer, and the states of a delivery's transaction.
 
 A sink mirrors tables of the lake outside of it. It gets one transaction per delivered checkpoint, over all
 of its tables, and never shows half of one:
@@ -26,11 +31,11 @@ A commit is a compare-and-set on what the sink shows. A delta is right on top of
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
@@ -40,14 +45,27 @@ from tautochrone.model.reason import Reason
 __all__ = [
     "TRANSITIONS",
     "Capabilities",
+    "CheckpointHistory",
     "Chunk",
+    "Delivered",
+    "DeliveryPolicy",
+    "DeliveryState",
     "Digest",
+    "FoldedTable",
     "Guarantee",
     "Intent",
     "Operation",
     "Published",
     "Recovered",
+    "ReportsComparison",
+    "ReportsWaits",
+    "RowAudit",
+    "RowDifference",
     "Sink",
+    "SinkDeclaration",
+    "SinkFlow",
+    "SinkMaintenance",
+    "SinkStatus",
     "TransactionId",
     "TransactionState",
     "next_state",
@@ -447,3 +465,184 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Give connections back. Repeatable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """A row of which the sink and the lake have different numbers of copies; `row` is for people to read."""
+
+    row: str
+    in_sink: int
+    in_lake: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedTable:
+    """A table of a sink of which older history was given up.
+
+    Attributes:
+        rows_before: of the parts of the table that were rewritten, in the sink's storage.
+        rows_after: of the same parts.
+        oldest: the oldest checkpoint that can still be read, as the sink numbers it.
+    """
+
+    table: TableName
+    rows_before: int
+    rows_after: int
+    oldest: int
+
+
+@runtime_checkable
+class RowAudit(Protocol):
+    """What a sink may offer beside `Sink.audit`."""
+
+    def differences(
+        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
+    ) -> Sequence[RowDifference]:
+        """The rows that differ from those of the lake, `limit` at most."""
+
+
+@runtime_checkable
+class CheckpointHistory(Protocol):
+    """What a sink may offer that can show older checkpoints than its readers see, beside `Sink.audit`."""
+
+    def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
+        """The newest transaction of this number, with its versions; None: the sink knows none (any more)."""
+
+    def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
+        """Parts of `Sink.audit` that the sink cannot tell for this checkpoint, and why."""
+
+
+@runtime_checkable
+class ReportsComparison(Protocol):
+    """What a sink may offer that does not always compare staged rows in the same way."""
+
+    def compared_by(self) -> Mapping[TableName, Reason]:
+        """By table how `prepare` compared the rows of the last transaction, or will, and why."""
+
+
+@runtime_checkable
+class ReportsWaits(Protocol):
+    """What a sink may offer that waits for its servers while an operation runs."""
+
+    def on_wait(self, report: Callable[[Reason], None]) -> None:
+        """Call `report` from now on when a wait begins, and again every few seconds while it lasts."""
+
+
+@runtime_checkable
+class SinkMaintenance(Protocol):
+    """What a sink may offer that keeps history."""
+
+    def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
+        """After a commit: give up history that nobody needs any more, if it is time for that. Repeatable.
+
+        Raises:
+            SinkError: it did not work; what is published is as it was.
+        """
+
+
+class DeliveryPolicy(StrEnum):
+    """What a failed delivery means for the checkpoints after it.
+
+    `RETRY`: they are published; the delivery is tried again, and the run counts as failed until it succeeds.
+    `SKIP_WITH_ALARM`: the same, but after some tries in a row the run no longer counts as failed; an event
+    tells of each skipped checkpoint. `HOLD_BACK`: the next checkpoint is not published before the sink has
+    the last one.
+    """
+
+    RETRY = "retry"
+    SKIP_WITH_ALARM = "skip_with_alarm"
+    HOLD_BACK = "hold_back"
+
+
+class DeliveryState(StrEnum):
+    """`NEW`: nothing was delivered yet. `ACTIVE`: the last delivery succeeded. `FAILING`: it is tried again.
+    `NEEDS_ATTENTION`: trying again cannot help. `RETIRED`: its job no longer declares it."""
+
+    NEW = "new"
+    ACTIVE = "active"
+    FAILING = "failing"
+    NEEDS_ATTENTION = "needs_attention"
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkDeclaration:
+    """A sink that a project declares, and the tables that it mirrors.
+
+    Attributes:
+        options: of the adapter; they may hold secrets.
+        key: the columns that identify a row, for sinks that need to know.
+        insert_only: tables of which only new rows are delivered: the sources of append flows.
+        attempts: failed tries in a row after which the policy `SKIP_WITH_ALARM` skips.
+        catch_up_ms: so long retention keeps what is not delivered; later the mirror is rebuilt.
+    """
+
+    name: str
+    format: str
+    tables: tuple[TableName, ...]
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    key: tuple[str, ...] = ()
+    insert_only: frozenset[TableName] = frozenset()
+    policy: DeliveryPolicy = DeliveryPolicy.RETRY
+    attempts: int = 3
+    catch_up_ms: int = 7 * 24 * 3_600_000
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """What a sink shows, as far as the store knows; `delivered_at_ms` is epoch milliseconds of the store."""
+
+    incarnation: str
+    checkpoint: CheckpointNumber
+    versions: Mapping[TableName, Version]
+    delivered_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkFlow:
+    """How far a flow has come into a sink that Spark writes.
+
+    Attributes:
+        batch: the number of the last batch, from 0.
+        rows: of all batches since its first one, those that ran twice counted twice.
+        at_ms: when the last batch was reported, epoch milliseconds of the store.
+    """
+
+    batch: int
+    rows: int
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkStatus:
+    """One sink as the store remembers it. Times are epoch milliseconds of the store.
+
+    Attributes:
+        fence: grows with every process that begins to deliver to it.
+        intent: a transaction whose end is not known yet.
+        failures: failed tries since the last success.
+        skipped: how often its policy gave up waiting for it, ever.
+        newest: the newest published checkpoint of its job.
+        behind_since_ms: when the oldest checkpoint that it lacks was published; None when it lacks none.
+        flows: by name the flows of a sink that Spark writes; empty for a sink with an adapter.
+    """
+
+    name: str
+    job: str
+    format: str
+    tables: tuple[TableName, ...]
+    policy: DeliveryPolicy
+    state: DeliveryState
+    fence: Fence
+    catch_up_ms: int
+    delivered: Delivered | None = None
+    intent: Intent | None = None
+    failures: int = 0
+    skipped: int = 0
+    error: str | None = None
+    failed_at_ms: int | None = None
+    newest: CheckpointNumber | None = None
+    behind_since_ms: int | None = None
+    flows: Mapping[str, SinkFlow] = field(default_factory=dict)

@@ -1,4 +1,9 @@
-"""The port of a source: what the engine asks of whatever delivers rows.
+"""The port of a source, and what becomes of records and files that a flow does not take in.
+
+What becomes of source data that a stream does not take in by itself: recreated topics, skipped files. Bad
+records: those on which a flow's own query fails, and the quarantine table that takes them.
+
+The port of a source: what the engine asks of whatever delivers rows.
 
 Two kinds stand behind it. Sources that Spark's Structured Streaming reads itself (Kafka, files, Python data
 sources) are leaves of a query's plan: `spark.sources.registry` finds them. Change logs of databases are read
@@ -11,24 +16,34 @@ its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tautochrone.model.change_files import NetRows
+from tautochrone.model.capture_files import NetRows
+from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import BulkProgress, LogPosition
 
 __all__ = [
     "CHANGE_LOG_LIMITS",
+    "MAX_REPORTED_PATHS",
+    "QUARANTINE_SCHEMA",
+    "BadRecords",
     "BulkOnExecutors",
     "ChangeLog",
     "LogBatch",
     "NetsChanges",
     "RateLimits",
+    "RecreatedTopic",
+    "SkipReason",
+    "SkippedFiles",
     "Source",
     "SourceRows",
     "Unsupported",
+    "quarantine_of",
 ]
+
 
 T = TypeVar("T")
 SourceRows = Any
@@ -209,3 +224,61 @@ class BulkOnExecutors(Protocol):
         Returns:
             What `stage` answered, and a point read after that, as `ChangeLog.read_chunk` does.
         """
+
+
+MAX_REPORTED_PATHS = 20
+"""At most this many paths are named in an event and in the store; the count is of all files."""
+
+
+class RecreatedTopic(StrEnum):
+    """What a flow does when a Kafka topic was deleted and created again."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+
+
+class SkipReason(StrEnum):
+    """Why a file's content is not in the table, nor will be."""
+
+    REPLACED = "REPLACED_IN_PLACE"
+    """Its path was taken in before with another modification time."""
+    TOO_OLD = "OLDER_THAN_MAX_FILE_AGE"
+    """The reader's own option `maxFileAge` leaves it out."""
+    SAME_NAME = "SAME_FILE_NAME"
+    """The reader's own option `fileNameOnly` takes it for another file of that name."""
+    MISSING = "MISSING_AT_READ"
+    """It went away between plan and read, and `ignoreMissingFiles` is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFiles:
+    """Files of one flow that were skipped for one reason. `paths` are some of the `count`, URL-encoded."""
+
+    flow: str
+    reason: SkipReason
+    count: int
+    paths: tuple[str, ...]
+
+
+QUARANTINE_SCHEMA = """
+    topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY,
+    headers ARRAY<STRUCT<key: STRING, value: BINARY>>,
+    error_class STRING, reason STRING, flow STRING, batch BIGINT
+"""
+"""A record as the topic holds it, why it is bad, and which batch of which flow met it."""
+
+
+class BadRecords(StrEnum):
+    """What a flow does with a batch that holds a bad record."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
+def quarantine_of(table: TableName) -> TableName:
+    """The quarantine table of `table`.
+
+    >>> str(quarantine_of(TableName.parse("lake.default.events")))
+    'lake.default.events__quarantine'
+    """
+    return replace(table, table=f"{table.table}__quarantine")

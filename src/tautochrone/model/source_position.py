@@ -1,17 +1,41 @@
-"""Where a flow stands in its source, as the table that it writes remembers it.
+"""Where a flow stands in its source, and the versions of the snapshots that it reads.
+
+Types of numbers, by Spark's names.
+
+Where a flow stands in its source, as the table that it writes remembers it.
 
 A position is a value with a type. It is stored in the commit that brings the rows, so rows and position
 become durable together; who starts the flow again goes on from there.
+
+Versions of snapshots: values of a few Python types that order the snapshots of a table.
+
+Each has a type by Spark's name and a text, so that a commit can hold it and SQL can read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-__all__ = ["BulkProgress", "LogPosition", "SnapshotPosition", "SourcePosition", "SparkPosition"]
+from tautochrone.errors import IngestError
+
+__all__ = [
+    "SNAPSHOT_VERSION_TYPES",
+    "BulkProgress",
+    "LogPosition",
+    "SnapshotPosition",
+    "SourcePosition",
+    "SparkPosition",
+    "is_wider_number",
+    "position_of_version",
+    "require_later",
+    "version_at",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +84,7 @@ class BulkProgress:
         done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
         partial: those that are copied again in part, beside the rows that the log has of them.
         in_files: relation → since when (epoch ms) rows of it may be in data files of its table: those of
-            its first copy (`model.copied_files`), and changes (`model.change_files`); until the relation
+            its first copy (`model.capture_files`), and changes (`model.capture_files`); until the relation
             is copied again.
     """
 
@@ -213,7 +237,7 @@ class SnapshotPosition:
     """The newest snapshot that a table took from a function which returns snapshots one after the other.
 
     Attributes:
-        version_type: the type of the snapshot's version, by Spark's name (`model.snapshot_version`).
+        version_type: the type of the snapshot's version, by Spark's name (`model.source_position`).
         version: the version as a text.
     """
 
@@ -231,3 +255,121 @@ class SnapshotPosition:
 
 
 SourcePosition: TypeAlias = SparkPosition | LogPosition | SnapshotPosition
+
+
+_LONG = range(-(2**63), 2**63)
+_DECIMAL = "decimal(38,18)"
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "bigint": int,
+    "string": str,
+    "double": float,
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    _DECIMAL: Decimal,
+}
+SNAPSHOT_VERSION_TYPES = tuple(_READERS)
+"""The types that a version may have, by Spark's names."""
+
+
+def position_of_version(version: Any, flow: str) -> SnapshotPosition:
+    """The position of a table whose newest snapshot has this version.
+
+    >>> position_of_version(20260105, "customers")
+    SnapshotPosition(version_type='bigint', version='20260105')
+
+    Args:
+        version: what the function returned.
+        flow: for the error.
+
+    Raises:
+        IngestError: `AUTO_CDC_SNAPSHOT_VERSION_TYPE`.
+    """
+    number = _as_int(version)
+    if number is not None and number in _LONG:
+        return SnapshotPosition(version_type="bigint", version=str(number))
+    match version:
+        case str():
+            return SnapshotPosition(version_type="string", version=str(version))
+        case datetime():
+            return SnapshotPosition(version_type="timestamp", version=version.isoformat())
+        case date():
+            return SnapshotPosition(version_type="date", version=version.isoformat())
+        case Decimal() if version.is_finite() and _fits(version):
+            return SnapshotPosition(version_type=_DECIMAL, version=str(version))
+        case float() if math.isfinite(version):
+            return SnapshotPosition(version_type="double", version=repr(float(version)))
+    raise IngestError(
+        "AUTO_CDC_SNAPSHOT_VERSION_TYPE",
+        f"The snapshot function of flow {flow} returned the version {version!r}, a {type(version).__name__}",
+        sqlstate="42804",
+        hint="return a whole number of 64 bits, a text, a date, a datetime, a Decimal of at most 20 digits "
+        "before and 18 behind the point, or a finite float",
+    )
+
+
+def version_at(position: SnapshotPosition | None) -> Any:
+    """The version of a position as the function gets it; None if there is none."""
+    return None if position is None else _READERS[position.version_type](position.version)
+
+
+def require_later(position: SnapshotPosition, newest: SnapshotPosition | None, flow: str) -> None:
+    """Refuse a snapshot that does not follow the newest one of the table.
+
+    Raises:
+        IngestError: `AUTO_CDC_SNAPSHOT_VERSION_TYPE`, `AUTO_CDC_SNAPSHOT_VERSION_ORDER`.
+    """
+    if newest is None:
+        return
+    new, old = version_at(position), version_at(newest)
+    if position.version_type != newest.version_type or _has_zone(new) != _has_zone(old):
+        raise IngestError(
+            "AUTO_CDC_SNAPSHOT_VERSION_TYPE",
+            f"The snapshot function of flow {flow} returned the version {_shown(position)}, and the one "
+            f"before was {_shown(newest)}",
+            sqlstate="42804",
+            hint="return versions of one type, times all with or all without a time zone; to change the "
+            "type, start over with --full-refresh of the table of the flow's events and of its target",
+        )
+    if new > old:
+        return
+    how = "again" if new == old else f"after {_shown(newest)}"
+    raise IngestError(
+        "AUTO_CDC_SNAPSHOT_VERSION_ORDER",
+        f"The snapshot function of flow {flow} returned the version {_shown(position)} {how}",
+        sqlstate="22000",
+        hint="return the snapshot that follows the version which the function is called with, or None if "
+        "there is none",
+    )
+
+
+def _as_int(version: Any) -> int | None:
+    """A whole number, also one of NumPy; a bool is none."""
+    if isinstance(version, bool) or not hasattr(version, "__index__"):
+        return None
+    return int(version.__index__())
+
+
+def _fits(version: Decimal) -> bool:
+    exponent = version.as_tuple().exponent
+    return isinstance(exponent, int) and exponent >= -18 and version.adjusted() < 20
+
+
+def _has_zone(version: Any) -> bool:
+    return isinstance(version, datetime) and version.tzinfo is not None
+
+
+def _shown(position: SnapshotPosition) -> str:
+    return f"{position.version} ({position.version_type})"
+
+
+_ORDERS = (("tinyint", "smallint", "int", "bigint", "double"), ("float", "double"))
+
+
+def is_wider_number(kind: str, than: str) -> bool:
+    """Whether a column of one type takes the numbers that a reader found to be of another.
+
+    >>> is_wider_number("double", "bigint"), is_wider_number("int", "bigint")
+    (True, False)
+    """
+    return any(kind in order and than in order and order.index(kind) > order.index(than) for order in _ORDERS)

@@ -1,14 +1,22 @@
-"""Transactions that the MetaService coordinates: their states, and what each operation answers in each state.
+"""Transactions that the MetaService coordinates, and the order of their ids.
+
+Transactions that the MetaService coordinates: their states, and what each operation answers in each state.
 
 The client chooses the id, so that it can name the transaction after a crash. Every operation may be repeated
 in every state: `ANSWERS` says what it does there. The states are those of deliveries (`model.sink`).
 
 `commit` and `rollback` only record the decision. A participant, which knows the target, carries it out, and
 `confirm` records that. A decision is never changed.
+
+The order of transaction ids that differ in their numbers only, such as `load-16` and `load-17`.
+
+The store can stop keeping ids of ended transactions: of each series it remembers the highest position. An
+unknown id that is not above it counts as used, so a late repeat is never taken for a new transaction.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +38,9 @@ __all__ = [
     "TidyParticipant",
     "TransactionChunk",
     "TransactionOperation",
+    "series_of",
 ]
+
 
 CLIENT = "client"
 """The name of the participant that is the program itself."""
@@ -208,3 +218,18 @@ class TidyParticipant(Protocol):
         Returns:
             The names of what was dropped.
         """
+
+
+_DIGITS = re.compile("[0-9]+")
+
+
+def series_of(transaction: str) -> tuple[str, tuple[int, ...]]:
+    """The id with `#` for each of its numbers, and these numbers.
+
+    >>> series_of("orders-2026-11-26@3")
+    ('orders-#-#-#@#', (2026, 11, 26, 3))
+    >>> series_of("load")
+    ('load', ())
+    """
+    numbers = tuple(map(int, _DIGITS.findall(transaction)))
+    return _DIGITS.sub("#", transaction), numbers

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
+from tautochrone.model.auto_cdc import keyed_apply_of, with_kept_columns
 from tautochrone.model.definitions import Dataset, DatasetKind
-from tautochrone.model.keyed_apply import keyed_apply_of, with_kept_columns
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.auto_cdc_events import event_table, over_event_tables, over_snapshot_table

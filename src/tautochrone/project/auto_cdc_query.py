@@ -15,16 +15,17 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import (
     DELETE_COLUMN,
     END_COLUMN,
+    POSITION_RESTARTS,
     SEQUENCE_COLUMN,
     START_COLUMN,
     TRUNCATE_COLUMN,
     AutoCdc,
     common_auto_cdc,
+    position_restarts,
 )
-from tautochrone.model.change_order import POSITION_RESTARTS, position_restarts
 from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.log_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.model.names import quoted
-from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.project.definitions import Flow, Query, QueryListener
 from tautochrone.project.explain_failure import CodePosition

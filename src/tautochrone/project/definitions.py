@@ -16,8 +16,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import DELETE_COLUMN, TRUNCATE_COLUMN, AutoCdc
-from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
-from tautochrone.model.expectations import Expectation
+from tautochrone.model.definitions import Dataset, DatasetKind, Expectation, SourceLocation
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason
 from tautochrone.project.explain_failure import CodePosition, explain

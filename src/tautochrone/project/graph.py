@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import FlowInputs
-from tautochrone.model.file_tables import is_file_table
+from tautochrone.model.inputs import is_file_table
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow, QueryListener
 from tautochrone.project.identity import DescribedPlan
@@ -95,7 +95,7 @@ class ResolvedFlow:
 
     @property
     def file_tables(self) -> frozenset[TableName]:
-        """The tables that hold the rows of the files which the query reads (`model.file_tables`)."""
+        """The tables that hold the rows of the files which the query reads (`model.inputs`)."""
         return frozenset(filter(is_file_table, self.inputs.batch))
 
     def follows_files(self, versions: Collection[TableName]) -> bool:

@@ -14,8 +14,7 @@ from pyspark.pipelines.graph_element_registry import graph_element_registration_
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, all_at_once
-from tautochrone.model.definitions import SourceLocation
-from tautochrone.model.other_catalogs import OtherCatalogs
+from tautochrone.model.definitions import OtherCatalogs, SourceLocation
 from tautochrone.project.databricks.dbutils import Dbutils
 from tautochrone.project.databricks.dialect import is_written_for_databricks, runs_as_main
 from tautochrone.project.databricks.notebooks import magic_warnings

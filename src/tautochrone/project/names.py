@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import OtherCatalogs
 from tautochrone.model.names import TableName, quoted
-from tautochrone.model.other_catalogs import OtherCatalogs
 from tautochrone.project.sqltext import Renamed, rename, tokens, unquote
 
 __all__ = ["SESSION_CATALOG", "NameScope"]

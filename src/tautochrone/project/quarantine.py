@@ -8,7 +8,7 @@ from dataclasses import replace
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName
-from tautochrone.model.quarantine import QUARANTINE_SCHEMA, BadRecords, quarantine_of
+from tautochrone.model.source import QUARANTINE_SCHEMA, BadRecords, quarantine_of
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.settings import FlowBadRecords
 

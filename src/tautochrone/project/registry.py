@@ -20,8 +20,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
-from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
-from tautochrone.model.expectations import Expectation
+from tautochrone.model.definitions import Dataset, DatasetKind, Expectation, SourceLocation
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.auto_cdc_query import AutoCdcQuery

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import keyed_apply_of
 from tautochrone.model.definitions import Dataset, DatasetKind
-from tautochrone.model.keyed_apply import keyed_apply_of
 from tautochrone.project.definitions import Flow
 from tautochrone.spark.jvm.errors import problem_of
 

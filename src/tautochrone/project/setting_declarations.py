@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tautochrone.model.delivery import DeliveryPolicy
-from tautochrone.model.durability import Durability
-from tautochrone.model.other_catalogs import OtherCatalogs
-from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.definitions import OtherCatalogs, OtherFormats
+from tautochrone.model.effects import Durability
 from tautochrone.model.refresh import RefreshPolicy
-from tautochrone.model.sources import RecreatedTopic
-from tautochrone.model.table_formats import OtherFormats
+from tautochrone.model.sink import DeliveryPolicy
+from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.setting_kinds import (
     Boolean,
     Choice,

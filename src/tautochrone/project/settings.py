@@ -13,12 +13,10 @@ from typing import Any
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
 from tautochrone.iceberg.sessions.s3_options import s3_options
-from tautochrone.model.durability import Durability
-from tautochrone.model.other_catalogs import OtherCatalogs
-from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.definitions import OtherCatalogs, OtherFormats
+from tautochrone.model.effects import Durability
 from tautochrone.model.refresh import RefreshPolicy
-from tautochrone.model.sources import RecreatedTopic
-from tautochrone.model.table_formats import OtherFormats
+from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
 from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.project.participant_settings import ParticipantSettings, participant_settings

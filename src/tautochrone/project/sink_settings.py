@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tautochrone.model.delivery import DeliveryPolicy
+from tautochrone.model.sink import DeliveryPolicy
 
 __all__ = ["SinkSettings", "sink_settings"]
 

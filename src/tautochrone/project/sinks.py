@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset
-from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import TableName
+from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.definitions import Definitions, Sink, is_view
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.policy import is_misspelt

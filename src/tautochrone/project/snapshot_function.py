@@ -30,9 +30,13 @@ from tautochrone.model.auto_cdc import (
 )
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import TableName
-from tautochrone.model.number_types import is_wider_number
-from tautochrone.model.snapshot_version import SNAPSHOT_VERSION_TYPES, position_of_version, version_at
-from tautochrone.model.source_position import SnapshotPosition
+from tautochrone.model.source_position import (
+    SNAPSHOT_VERSION_TYPES,
+    SnapshotPosition,
+    is_wider_number,
+    position_of_version,
+    version_at,
+)
 from tautochrone.project.auto_cdc_events import event_table_name
 from tautochrone.project.auto_cdc_query import AutoCdcQuery
 from tautochrone.project.deferred_frames import evaluating, real_frame

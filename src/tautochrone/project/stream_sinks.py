@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.delivery import DeliveryPolicy
 from tautochrone.model.names import TableName
+from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.project.definitions import Definitions, Sink
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.sink_settings import SinkSettings

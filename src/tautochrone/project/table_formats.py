@@ -10,9 +10,8 @@ import difflib
 from collections.abc import Sequence
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.definitions import Dataset
+from tautochrone.model.definitions import LAKE_FORMAT, Dataset, OtherFormats
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.table_formats import LAKE_FORMAT, OtherFormats
 from tautochrone.project.definitions import Definitions
 
 __all__ = ["check_format", "mapped_datasets", "mapping_reason"]

@@ -22,10 +22,10 @@ from tautochrone.iceberg.sessions.spark_sessions import reader_session, start_se
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.metaservice.api.write_tokens import token_time_ms, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.model.catalog import NEWEST
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.names import CheckpointNumber, TableName, quoted
-from tautochrone.model.read_points import NEWEST
 from tautochrone.reader.leases import Leases
 from tautochrone.reader.queries import qualified, query_error, sql_of_view, tables_in
 from tautochrone.rest_catalog.metadata_files import metadata_source

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tautochrone.model.catalog import FullSnapshotRead
 from tautochrone.model.names import Version
-from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["SnapshotGoneError", "at_version", "for_stream"]
 
@@ -69,7 +69,7 @@ def for_stream(
 ) -> dict[str, Any]:
     """A copy of `metadata` for one stream: the snapshots of `full_reads` are appends of all their files.
 
-    See `model.read_points.Streamed`.
+    See `model.catalog.Streamed`.
     """
     by_snapshot = {int(read.version): read for read in full_reads}
     snapshots = [

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
+from tautochrone.model.catalog import NEWEST, Lookup
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import NEWEST, Lookup
 
 __all__ = ["ReadPointResolver", "ReadPoints", "checkpoint_read_point"]
 

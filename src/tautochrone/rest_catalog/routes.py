@@ -17,8 +17,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
+from tautochrone.model.catalog import NEWEST, Streamed
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import NEWEST, Streamed
 from tautochrone.rest_catalog.metadata_at_version import SnapshotGoneError, at_version, for_stream
 from tautochrone.rest_catalog.metadata_files import MetadataSource
 from tautochrone.rest_catalog.read_points import ReadPointResolver

@@ -3,7 +3,7 @@
 A format gives the rows of its messages as texts; `change_events` makes them rows for AUTO CDC. An update that
 changes the key is two events: a deletion of the old key, then the row with the new one.
 
-`_sequence` says where an event stands in the database's log and in Kafka (`model.change_order`).
+`_sequence` says where an event stands in the database's log and in Kafka (`model.auto_cdc`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.change_order import DIGEST, GENERATION, IS_UPSERT, OFFSET, PARTITION, TOPIC
+from tautochrone.model.auto_cdc import DIGEST, GENERATION, IS_UPSERT, OFFSET, PARTITION, TOPIC
 
 __all__ = [
     "AUTO_CDC",
@@ -149,7 +149,7 @@ def sequence_of(
     is_upsert: Column | None = None,
     upserts_in_message: Column | None = None,
 ) -> Column:
-    """The struct that orders an event, see `model.change_order`.
+    """The struct that orders an event, see `model.auto_cdc`.
 
     Args:
         position: in the database's log; empty where offsets order the events.

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tautochrone.metaservice.pages.rendering import ASSETS, NAVIGATION
-from tautochrone.model.delivery import SinkDeclaration, SinkFlow
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.sink import SinkDeclaration, SinkFlow
 
 from .conftest import Site
 from .html import Element, parse

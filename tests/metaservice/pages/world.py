@@ -7,9 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tautochrone.meta import DatasetEntry, Store
-from tautochrone.model.clock import NOW
-from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
-from tautochrone.model.expectations import ExpectationCount, ViolationAction
+from tautochrone.model.definitions import (
+    Column,
+    ColumnLineage,
+    ColumnRef,
+    DatasetDetails,
+    ExpectationCount,
+    ViolationAction,
+)
+from tautochrone.model.inputs import NOW
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode

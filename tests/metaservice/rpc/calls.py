@@ -6,18 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
-from tautochrone.model.alignment import SourceTime
-from tautochrone.model.delivery import SinkDeclaration, SinkFlow
-from tautochrone.model.details import ColumnLineage, DatasetDetails
-from tautochrone.model.expectations import ExpectationCount, ViolationAction
-from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
+from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry, SourceTime
+from tautochrone.model.definitions import ColumnLineage, DatasetDetails, ExpectationCount, ViolationAction
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
-from tautochrone.model.sink import Intent, Published, TransactionId, TransactionState
-from tautochrone.model.sources import SkippedFiles, SkipReason
+from tautochrone.model.sink import (
+    Intent,
+    Published,
+    SinkDeclaration,
+    SinkFlow,
+    TransactionId,
+    TransactionState,
+)
+from tautochrone.model.source import SkippedFiles, SkipReason
 from tautochrone.model.transactions import CLIENT, TransactionChunk, TransactionOperation
 
 ROOT, VIEW, OUTSIDER = (TableName("lake", ("db",), name) for name in ("orders", "totals", "outsider"))

@@ -18,7 +18,7 @@ from pyspark.sql import types as spark
 from tests.mariadb_sink.benches import MariadbBench
 from tests.sinks.benches import ORDERS, deliver
 
-from tautochrone.model.mysql_session import MARIADB_SETTINGS, MYSQL_SETTINGS, SESSION_SETTINGS
+from tautochrone.model.database_sessions import MARIADB_SETTINGS, MYSQL_SESSION_SETTINGS, MYSQL_SETTINGS
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.sources.mysql.connection import address_of, connect, fetch
 from tautochrone.sources.mysql.server import examine
@@ -162,7 +162,7 @@ def is_of_session(schema: Schema, name: str) -> bool:
 
 
 def is_classified(name: str) -> bool:
-    known = {*SESSION_SETTINGS, *MARIADB_SETTINGS, *MYSQL_SETTINGS, *_REFUSED, *_SET_BY_OTHERS}
+    known = {*MYSQL_SESSION_SETTINGS, *MARIADB_SETTINGS, *MYSQL_SETTINGS, *_REFUSED, *_SET_BY_OTHERS}
     # Older names of the same.
     aliases = {"storage_engine": "default_storage_engine", "transaction_isolation": "tx_isolation"}
     patterns = [pattern for group in _WITHOUT_MEANING.values() for pattern in group]
@@ -292,7 +292,7 @@ def test_a_session_has_the_values_that_we_say(schema: Schema) -> None:
         connection = connect(address)
         values = dict(fetch(connection, "SHOW SESSION VARIABLES"))
         connection.close()
-        return {name: values[name] for name in {**SESSION_SETTINGS, **own}}
+        return {name: values[name] for name in {**MYSQL_SESSION_SETTINGS, **own}}
 
     expected = of_connection()
     schema.run("SET GLOBAL init_connect = 'SET sql_mode = ''ANSI_QUOTES'', sql_select_limit = 1'")

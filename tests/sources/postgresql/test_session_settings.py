@@ -14,8 +14,8 @@ from pyspark.sql import types as spark
 from tests.sinks.benches import ORDERS, deliver
 
 from tautochrone.errors import IngestError, SinkError
+from tautochrone.model.database_sessions import POSTGRESQL_SESSION_SETTINGS, REFUSED_SETTINGS
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.model.postgresql_session import REFUSED_SETTINGS, SESSION_SETTINGS
 from tautochrone.sinks.postgresql.options import postgresql_options
 from tautochrone.sinks.postgresql.sink import PostgresqlSink
 from tautochrone.sources.postgresql import bulk
@@ -69,7 +69,7 @@ _WITHOUT_MEANING = {
 
 
 def _is_classified(name: str) -> bool:
-    known = {*map(str.lower, SESSION_SETTINGS), *REFUSED_SETTINGS, *_SET_BY_CONNECTIONS}
+    known = {*map(str.lower, POSTGRESQL_SESSION_SETTINGS), *REFUSED_SETTINGS, *_SET_BY_CONNECTIONS}
     patterns = [pattern for group in _WITHOUT_MEANING.values() for pattern in group]
     return name.lower() in known or any(_matches(name, pattern) for pattern in patterns)
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.runtime.refresh.weighted_apply import row_change
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 

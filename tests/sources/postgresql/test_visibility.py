@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
 

@@ -4,7 +4,7 @@ Spark's Iceberg source begins at the oldest snapshot and reads only the files th
 older snapshots are expired, it silently skips the rows that they added; at a snapshot that removed rows it
 stops. An initial offset with `scan_all_files` makes it read all files of a snapshot. This is correct only if
 the snapshot added all files of the table, so the source is shown such a snapshot
-(`model.read_points.Streamed`). From any other snapshot it reads
+(`model.catalog.Streamed`). From any other snapshot it reads
 
 - nothing if it is a compaction, and it fails if it is an update;
 - too few files if the table has newer snapshots: as many as the snapshot added;
@@ -27,10 +27,9 @@ from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.history import moves_rows
 from tautochrone.iceberg.java.api import Iceberg, translate
 from tautochrone.iceberg.java.functions import items
-from tautochrone.model.catalog import Beginning
+from tautochrone.model.catalog import Beginning, FullSnapshotRead
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["beginning"]
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError
 from tautochrone.iceberg.sessions.hadoop_files import newest_metadata_file, plain_path, version_of
-from tautochrone.model.durability import Durability
+from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 
 __all__ = ["commit_by_link", "is_hadoop_table"]

@@ -31,9 +31,9 @@ from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.iceberg.java.functions import items
 from tautochrone.model.lake import Rows, Staged
+from tautochrone.model.lake import TaskWriter as WritesInTasks
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.task_writer import TaskWriter as WritesInTasks
 
 __all__ = ["TaskWriter", "files_by_name", "files_taken", "stage_task_files", "task_writer"]
 

@@ -24,7 +24,7 @@ from tautochrone.errors import (
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.iceberg.java.functions import Functions
 from tautochrone.iceberg.java.task_sets import TaskSets
-from tautochrone.model.durability import Durability
+from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.jvm.cached_packages import cached_packages

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from tautochrone.iceberg.java.api import Iceberg, first_line
 from tautochrone.iceberg.java.durable import local_folder
 from tautochrone.iceberg.reads.parquet_files import names_by_id, opened
-from tautochrone.model.driver_reads import AppendedRows
+from tautochrone.model.lake import AppendedRows
 from tautochrone.model.names import Version
 from tautochrone.model.reason import Reason, ReasonCode
 

@@ -28,7 +28,7 @@ from tautochrone.iceberg.reads.arrow_columns import TableColumn, in_file, table_
 from tautochrone.iceberg.reads.left_to_spark import LeftToSpark, deleted_positions
 from tautochrone.iceberg.reads.parquet_files import opened
 from tautochrone.model import limits
-from tautochrone.model.driver_reads import CollectedChange
+from tautochrone.model.lake import CollectedChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 

@@ -17,10 +17,11 @@ from tautochrone.iceberg.reads.appended_rows import appended_rows
 from tautochrone.iceberg.reads.collected_change import collected_append, collected_change
 from tautochrone.iceberg.reads.refs import tags
 from tautochrone.iceberg.reads.reverting import companions_at, merged_commit_metadata_at
-from tautochrone.model.driver_reads import AppendedRows, CollectedChange
 from tautochrone.model.effects import Effects
 from tautochrone.model.lake import (
+    AppendedRows,
     ChangeKind,
+    CollectedChange,
     CommitMetadata,
     Fork,
     Outcome,

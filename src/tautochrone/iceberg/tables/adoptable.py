@@ -1,4 +1,4 @@
-"""Implements `model.adoptable.AdoptableTable`: an Iceberg table that another system created."""
+"""Implements `model.catalog.AdoptableTable`: an Iceberg table that another system created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_SNAPSHOT = -1
 
 
 class IcebergAdoptable:
-    """See `model.adoptable.AdoptableTable` for what each method promises."""
+    """See `model.catalog.AdoptableTable` for what each method promises."""
 
     def __init__(self, iceberg: Iceberg, table: IcebergTable, effects: Effects) -> None:
         self._iceberg = iceberg

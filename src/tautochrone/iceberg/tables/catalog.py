@@ -22,12 +22,10 @@ from tautochrone.iceberg.reads.schema import shape_of
 from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
 from tautochrone.iceberg.tables.adoptable import IcebergAdoptable
 from tautochrone.iceberg.tables.table import IcebergTable
-from tautochrone.model.catalog import Beginning
-from tautochrone.model.durability import Durability
-from tautochrone.model.effects import Effects, Step
+from tautochrone.model.catalog import Beginning, FullSnapshotRead
+from tautochrone.model.effects import Durability, Effects, Step
 from tautochrone.model.lake import CommitMetadata, TableDefinition
 from tautochrone.model.names import TableName
-from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["IcebergLake"]
 

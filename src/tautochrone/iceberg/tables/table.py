@@ -48,10 +48,10 @@ from tautochrone.model.lake import (
     Rows,
     Staged,
     TableDefinition,
+    TaskWriter,
 )
 from tautochrone.model.names import Fence, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.task_writer import TaskWriter
 
 __all__ = ["IcebergTable"]
 

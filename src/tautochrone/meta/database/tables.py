@@ -145,7 +145,7 @@ invariants_broken = Table(
     Column("problem", Text),
 )
 """The invariants because of which a job gave up its part of a checkpoint: one
-`model.invariants.BrokenInvariant` each."""
+`model.checkpoint.BrokenInvariant` each."""
 
 reports = Table(
     "reports",
@@ -306,7 +306,7 @@ deliveries = Table(
     Column("failed_at_ms", BigInteger),
     Column("flows", JSON(none_as_null=True)),
 )
-"""The state of each sink. `flows` has by name the fields of `model.delivery.SinkFlow`. `incarnation`,
+"""The state of each sink. `flows` has by name the fields of `model.sink.SinkFlow`. `incarnation`,
 `checkpoint` and `versions` are what the sink showed when last read; `intent` is the `model.sink.Intent` of a
 transaction whose result is not known yet."""
 
@@ -328,7 +328,7 @@ forgotten_transactions = Table(
     Column("position", Text, nullable=False),
 )
 """Ids of ended transactions that are not kept: of each owner and series the highest position that is used
-up (`model.transaction_ids`)."""
+up (`model.transactions`)."""
 
 transactions = Table(
     "transactions",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState
-from tautochrone.model.invariants import BrokenInvariant
+from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint, CheckpointState
 from tautochrone.model.jobs import JobProgress
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
@@ -74,7 +73,7 @@ class Checkpoints(Protocol):
             observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
             observations: see `Jobs.heartbeat`, for the versions in `roots`.
             patience_ms: for how many milliseconds the others wait for a job that has not done its part.
-            align_ms: the greatest distance of the roots in source time, in milliseconds (`model.alignment`).
+            align_ms: the greatest distance of the roots in source time, in milliseconds (`model.checkpoint`).
                 Of roots that are further ahead an older version is taken, also of those in `roots`. None:
                 no bound.
             store: the incarnation of the store that the job was taken over in; None when it is not known.

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
-from tautochrone.model.delivery import SinkDeclaration, SinkFlow, SinkStatus
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, Published
+from tautochrone.model.sink import Intent, Published, SinkDeclaration, SinkFlow, SinkStatus
 
 __all__ = ["Deliveries"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads
-from tautochrone.model.invariants import InvariantEntry
+from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.names import CheckpointNumber
 
 __all__ = ["InvariantCheck", "Invariants"]

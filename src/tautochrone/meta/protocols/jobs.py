@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.marks import reads, writes
-from tautochrone.model.invariants import InvariantEntry
+from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobStatus, RunProcess
 from tautochrone.model.names import Fence, TableName
 

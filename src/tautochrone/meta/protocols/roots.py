@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
-from tautochrone.model.alignment import Alignment, SourceTime
+from tautochrone.model.checkpoint import Alignment, SourceTime
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["ReportTime", "Roots"]

@@ -129,7 +129,7 @@ class Transactions(Protocol):
     @writes
     def forget_ended(self, ended_before_ms: int) -> None:
         """Drop transactions that ended before this time. Their ids stay used up: of each owner and series of
-        ids (`model.transaction_ids`) the highest position is remembered, and every operation on an unknown id
+        ids (`model.transactions`) the highest position is remembered, and every operation on an unknown id
         that is not above it raises `MetaError` `TRANSACTION_ID_FORGOTTEN`."""
 
     @reads

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, select, update
 
 from tautochrone.meta.database import tables as t
-from tautochrone.model.alignment import Alignment, SourceTime, align
+from tautochrone.model.checkpoint import Alignment, SourceTime, align
 from tautochrone.model.names import Version
 
 __all__ = ["aligned_cut", "mark_source_times_unknown"]
@@ -31,7 +31,7 @@ def _source_time(version: str, at_ms: int, complete_until_ms: int | None = None)
 def aligned_cut(
     connection: Connection, jobs: Collection[str], cut: Mapping[str, str], max_skew_ms: int
 ) -> Alignment:
-    """See `model.alignment.align`, for the roots of a cut of these jobs."""
+    """See `model.checkpoint.align`, for the roots of a cut of these jobs."""
     reported_times = connection.execute(
         select(_R.table_name, _R.times).where(_R.job.in_(jobs), _R.times.is_not(None))
     ).all()

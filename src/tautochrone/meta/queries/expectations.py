@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tautochrone.model.expectations import ExpectationCount, ViolationAction
+from tautochrone.model.definitions import ExpectationCount, ViolationAction
 
 __all__ = ["expectations_json", "stored_expectations"]
 

@@ -12,8 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select
 
 from tautochrone.meta.database import tables as t
-from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
+from tautochrone.model.checkpoint import BrokenInvariant, CheckpointState, InvariantEntry
 from tautochrone.model.jobs import Part
 
 __all__ = ["broken_at", "checked", "held_back", "record_broken", "replace_invariants", "visibility_limits"]

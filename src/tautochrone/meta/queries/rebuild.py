@@ -22,8 +22,8 @@ from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.dataset_registration import end_external_interval
 from tautochrone.meta.queries.topology import EXTERNAL, JOB_PREFIX, connected_components
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.inputs import is_clock
 from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName

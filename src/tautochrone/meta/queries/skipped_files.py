@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tautochrone.meta.database import tables as t
-from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
+from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 
 __all__ = ["merged_skipped_files", "skipped_files_of"]
 

@@ -16,7 +16,7 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VISIBLE_STATES
 from tautochrone.meta.queries.topology import Topology, read_topology
-from tautochrone.model.clock import is_clock
+from tautochrone.model.inputs import is_clock
 from tautochrone.model.jobs import JobState, Part
 from tautochrone.model.names import TableName
 

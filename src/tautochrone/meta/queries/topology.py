@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.meta.queries.invariant_checks import checked
-from tautochrone.model.clock import is_clock
+from tautochrone.model.inputs import is_clock
 from tautochrone.model.names import TableName
 
 __all__ = [

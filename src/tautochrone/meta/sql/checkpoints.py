@@ -39,8 +39,7 @@ from tautochrone.meta.queries.refresh_records import prune_failures, record_refr
 from tautochrone.meta.queries.source_observations import observations_of_cut, record_observations
 from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
 from tautochrone.meta.sql.revisions import require_no_pending_revision
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState
-from tautochrone.model.invariants import BrokenInvariant
+from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint, CheckpointState
 from tautochrone.model.jobs import JobProgress, Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, unclassified

@@ -15,10 +15,9 @@ from tautochrone.meta.queries.dataset_status import statuses
 from tautochrone.meta.queries.expectations import expectations_json
 from tautochrone.meta.queries.skipped_files import merged_skipped_files, skipped_files_of
 from tautochrone.meta.queries.topology import direct_inputs
-from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
-from tautochrone.model.expectations import ExpectationCount
+from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails, ExpectationCount
 from tautochrone.model.names import Fence, TableName
-from tautochrone.model.sources import SkippedFiles, SkipReason
+from tautochrone.model.source import SkippedFiles, SkipReason
 
 __all__ = ["SqlDatasets"]
 

@@ -12,16 +12,17 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.meta.queries.coordinator import is_alive
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.delivery import (
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.sink import (
     Delivered,
     DeliveryPolicy,
     DeliveryState,
+    Intent,
+    Published,
     SinkDeclaration,
     SinkFlow,
     SinkStatus,
 )
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, Published
 
 __all__ = ["SqlDeliveries"]
 

@@ -13,7 +13,7 @@ from tautochrone.meta.protocols.history import CheckpointLine, Delay, EdgeDelay
 from tautochrone.meta.queries.refresh_records import as_record
 from tautochrone.meta.queries.topology import direct_inputs
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
-from tautochrone.model.clock import is_clock
+from tautochrone.model.inputs import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName
 
 __all__ = ["SqlHistory"]

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VISIBLE_STATES, Repository, parse
 from tautochrone.meta.protocols.invariants import InvariantCheck
-from tautochrone.model.invariants import InvariantEntry
+from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber
 

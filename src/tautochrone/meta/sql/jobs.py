@@ -22,7 +22,7 @@ from tautochrone.meta.queries.job_ownership import ownership_columns, require_fr
 from tautochrone.meta.queries.source_observations import record_observations, reset_observations
 from tautochrone.meta.queries.table_owners import TABLES_BY_JOB, bind_lake, has_history
 from tautochrone.meta.queries.topology import direct_inputs, read_topology
-from tautochrone.model.invariants import InvariantEntry
+from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, RunProcess
 from tautochrone.model.names import Fence, TableName
 

@@ -13,7 +13,7 @@ from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.queries.needed_versions import has_newer, is_live
 from tautochrone.meta.queries.read_models import checkpoint_row, require_readable
 from tautochrone.model.checkpoint import CheckpointState, Pin
-from tautochrone.model.clock import is_clock
+from tautochrone.model.inputs import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = ["MAX_PINS_PER_PRINCIPAL", "SqlPins", "add_pin"]

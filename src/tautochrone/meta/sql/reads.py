@@ -27,7 +27,7 @@ from tautochrone.meta.queries.source_observations import require_observed
 from tautochrone.meta.queries.version_intervals import cut_at
 from tautochrone.meta.sql.pins import add_pin
 from tautochrone.model.checkpoint import Consistency, Resolution
-from tautochrone.model.clock import is_clock
+from tautochrone.model.inputs import is_clock
 from tautochrone.model.jobs import Part, PublicationBlocker
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 

@@ -11,7 +11,7 @@ from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.roots import ReportTime
 from tautochrone.meta.queries.alignment import aligned_cut
 from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
-from tautochrone.model.alignment import Alignment, SourceTime
+from tautochrone.model.checkpoint import Alignment, SourceTime
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["SqlRoots"]

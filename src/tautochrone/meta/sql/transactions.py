@@ -13,7 +13,6 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.model.sink import TransactionState
-from tautochrone.model.transaction_ids import series_of
 from tautochrone.model.transactions import (
     ANSWERS,
     CLIENT,
@@ -22,6 +21,7 @@ from tautochrone.model.transactions import (
     CoordinatedTransaction,
     TransactionChunk,
     TransactionOperation,
+    series_of,
 )
 
 __all__ = ["SqlTransactions"]

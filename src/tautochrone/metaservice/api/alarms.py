@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tautochrone.meta import Store
-from tautochrone.model.delivery import DeliveryState, SinkStatus
-from tautochrone.model.sink import TransactionState
+from tautochrone.model.sink import DeliveryState, SinkStatus, TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction
 
 __all__ = ["LATE_MS", "alarms_after"]

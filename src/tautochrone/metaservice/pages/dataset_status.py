@@ -8,8 +8,7 @@ from enum import StrEnum
 
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.meta.database.repository import VERSIONED_KINDS
-from tautochrone.model.clock import is_clock
-from tautochrone.model.file_tables import is_file_table
+from tautochrone.model.inputs import is_clock, is_file_table
 from tautochrone.model.jobs import JobStatus
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import Reason, ReasonCode

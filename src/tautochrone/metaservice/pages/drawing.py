@@ -10,9 +10,8 @@ from itertools import pairwise
 from tautochrone.metaservice.pages.dataset_status import DatasetLine, DatasetState, Topology
 from tautochrone.metaservice.pages.formats import duration
 from tautochrone.metaservice.pages.layout import layered
-from tautochrone.model.clock import describe_clock, is_clock
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.file_tables import describe_files, is_file_table
+from tautochrone.model.inputs import describe_clock, describe_files, is_clock, is_file_table
 from tautochrone.model.names import TableName
 
 __all__ = ["BOX_HEIGHT", "BOX_WIDTH", "Box", "Curve", "Drawing", "draw", "lag_band", "neighbourhood"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.definitions import Dataset, DatasetKind
-from tautochrone.model.expectations import Expectation, ViolationAction
-from tautochrone.model.keyed_apply import keyed_apply_of
+from tautochrone.model.auto_cdc import keyed_apply_of
+from tautochrone.model.definitions import Dataset, DatasetKind, Expectation, ViolationAction
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import DefinitionWarning, is_view
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.expectations import Expectation, ViolationAction
+from tautochrone.model.definitions import Expectation, ViolationAction
 
 __all__ = ["DECORATORS", "ExpectationsByFunction", "expectations_from"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.expectations import Expectation, ViolationAction
+from tautochrone.model.definitions import Expectation, ViolationAction
 from tautochrone.project.databricks.files import FileSource
 from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.project.policy import POLICY_PROPERTY

@@ -10,18 +10,16 @@ from tautochrone.errors import CheckpointUnavailableError, SinkError
 from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
+    CheckpointHistory,
     Digest,
     Published,
-    Sink,
-)
-from tautochrone.model.sink_abilities import (
-    CheckpointHistory,
     RowAudit,
     RowDifference,
+    Sink,
+    SinkDeclaration,
 )
 from tautochrone.sinks import open_sink
 

@@ -8,7 +8,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from tautochrone.errors import DefinitionError, SinkError
-from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery

@@ -24,7 +24,6 @@ from functools import partial
 
 from tautochrone.errors import CheckpointUnavailableError, SinkContentError, SinkError, SinkFencedError
 from tautochrone.model.checkpoint import Consistency, Resolution
-from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
@@ -32,14 +31,13 @@ from tautochrone.model.sink import (
     Chunk,
     Intent,
     Published,
-    Sink,
-    TransactionId,
-    TransactionState,
-)
-from tautochrone.model.sink_abilities import (
     ReportsComparison,
     ReportsWaits,
+    Sink,
+    SinkDeclaration,
     SinkMaintenance,
+    TransactionId,
+    TransactionState,
 )
 from tautochrone.runtime.delivery.check import key_missing
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of

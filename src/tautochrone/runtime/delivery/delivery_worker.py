@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tautochrone.errors import SettingsError, SinkError, TautochroneError
-from tautochrone.model.delivery import DeliveryPolicy, SinkDeclaration
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import DeliveryPolicy, SinkDeclaration
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job

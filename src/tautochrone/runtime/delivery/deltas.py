@@ -19,8 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tautochrone.errors import HistoryLostError
 from tautochrone.model import limits
-from tautochrone.model.driver_reads import CollectedChange
-from tautochrone.model.lake import LakeTable, RowChange, Rows
+from tautochrone.model.lake import CollectedChange, LakeTable, RowChange, Rows
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.net_rows import CollectedRows, net_rows, net_tables

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.errors import SinkError
-from tautochrone.model.delivery import SinkStatus
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Published
+from tautochrone.model.sink import Published, SinkStatus
 
 __all__ = ["require_own"]
 

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tautochrone.model.delivery import SinkDeclaration, SinkFlow, SinkStatus
 from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import (
     Chunk,
+    FoldedTable,
     Intent,
     Published,
     Recovered,
     Sink,
-    TransactionId,
-)
-from tautochrone.model.sink_abilities import (
-    FoldedTable,
+    SinkDeclaration,
+    SinkFlow,
     SinkMaintenance,
+    SinkStatus,
+    TransactionId,
 )
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.journal import Journal

@@ -16,11 +16,11 @@ from tautochrone.errors import FencedError, RefreshError, SinkFencedError
 from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.sink_query import SinkQuery
+from tautochrone.model.catalog import NEWEST, Streamed, job_read_point
 from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.delivery import SinkDeclaration, SinkFlow
 from tautochrone.model.lake import NO_VERSION, ChangeKind, TableChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.read_points import NEWEST, Streamed, job_read_point
+from tautochrone.model.sink import SinkDeclaration, SinkFlow
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.stream_sinks import StreamSink
 from tautochrone.runtime.delivery.journal import DeliveryJournal

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 
 from tautochrone.errors import FencedError, SinkFencedError, TautochroneError
-from tautochrone.model.delivery import DeliveryPolicy
+from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.runtime.job.job import Job
 from tautochrone.traces import is_defect, trace_of
 

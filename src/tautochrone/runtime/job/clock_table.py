@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.clock import NOW, describe_clock, zone_of
+from tautochrone.model.inputs import NOW, describe_clock, zone_of
 from tautochrone.model.lake import ChangeKind, RowChange, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -17,7 +17,7 @@ __all__ = ["ClockTable"]
 
 @dataclass(frozen=True, slots=True)
 class ClockTable:
-    """A clock of `model.clock` as a `ReadableTable` of one row."""
+    """A clock of `model.inputs` as a `ReadableTable` of one row."""
 
     name: TableName
     session: SparkSession

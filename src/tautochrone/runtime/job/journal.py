@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from tautochrone.meta import Store
 from tautochrone.meta.database.repository import compare_fence
 from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
-from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.details import DatasetDetails
+from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
+from tautochrone.model.definitions import DatasetDetails, ExpectationCount
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.expectations import ExpectationCount
-from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.model.sources import SkippedFiles
+from tautochrone.model.source import SkippedFiles
 from tautochrone.redaction import redacted
 
 __all__ = ["Journal"]

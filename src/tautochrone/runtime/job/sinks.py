@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.names import TableName
+from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.sink_settings import SinkSettings
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.stream_sinks import StreamSink, stream_sinks

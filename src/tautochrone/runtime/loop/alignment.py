@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tautochrone.errors import HistoryLostError
-from tautochrone.model.alignment import HeldBack, SourceTime
+from tautochrone.model.checkpoint import HeldBack, SourceTime
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode

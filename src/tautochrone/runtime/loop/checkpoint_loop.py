@@ -14,10 +14,9 @@ import time
 from collections.abc import Sequence
 
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.events import Field
-from tautochrone.model.file_tables import is_file_table
-from tautochrone.model.invariants import BrokenInvariant
+from tautochrone.model.inputs import is_file_table
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode

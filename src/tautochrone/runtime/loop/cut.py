@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tautochrone.errors import TableMissingError
-from tautochrone.model.clock import NOW
+from tautochrone.model.inputs import NOW
 from tautochrone.model.lake import ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import SparkDiedError, TautochroneError
 from tautochrone.ingest.running_flow import RunningFlow
+from tautochrone.model.catalog import NEWEST, job_read_point
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import NEWEST, job_read_point
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import Selection

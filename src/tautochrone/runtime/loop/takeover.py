@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta import DatasetEntry
+from tautochrone.model.auto_cdc import keyed_apply_of
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
-from tautochrone.model.keyed_apply import keyed_apply_of
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from tautochrone.errors import FencedError, LakeError, MetaError, TautochroneError
 from tautochrone.model.effects import Step
-from tautochrone.model.file_tables import is_file_table
+from tautochrone.model.inputs import is_file_table
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.log_retention import LOG_RETENTION
 from tautochrone.model.maintenance import Expired

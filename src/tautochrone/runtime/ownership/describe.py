@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
+from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.redaction import redacted, without_literals

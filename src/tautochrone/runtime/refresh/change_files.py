@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
-from tautochrone.model.change_files import CHANGE_FILE, ChangeFile
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
+from tautochrone.model.capture_files import CHANGE_FILE, ChangeFile
 from tautochrone.model.lake import ChangeKind, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.log_rows import LogRange

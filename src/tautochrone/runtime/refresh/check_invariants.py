@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import DefinitionError
 from tautochrone.meta import Store
 from tautochrone.model import limits
-from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
+from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import Invariant

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from tautochrone.ingest.expectations import require_met
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
-from tautochrone.model.expectations import Expectation
+from tautochrone.model.definitions import Expectation
 from tautochrone.model.names import TableName
 from tautochrone.spark.execute.expectations import violations, without_flags
 

@@ -8,8 +8,7 @@ from itertools import takewhile
 
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
-from tautochrone.model.clock import describe_clock, is_clock
-from tautochrone.model.file_tables import describe_files, is_file_table, is_same_source
+from tautochrone.model.inputs import describe_clock, describe_files, is_clock, is_file_table, is_same_source
 from tautochrone.model.lake import ChangeKind, ReadableTable, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tautochrone.model.copied_files import COPIED_FILE, FILE_NAME, CopiedFile
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
+from tautochrone.model.capture_files import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.model.lake import Staged
 from tautochrone.runtime.refresh.staged_rows import FILE, POSITION, as_events, located_rows
 

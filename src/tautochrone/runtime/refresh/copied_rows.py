@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.copied_files import RowsInFiles

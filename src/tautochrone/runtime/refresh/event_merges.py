@@ -17,8 +17,9 @@ from tautochrone.model.auto_cdc import (
     START_COLUMN,
     TRUNCATE_COLUMN,
     AutoCdc,
+    Restart,
+    position_restarts,
 )
-from tautochrone.model.change_order import Restart, position_restarts
 from tautochrone.model.definitions import Dataset
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import ResolvedFlow

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import RefreshError
-from tautochrone.model.auto_cdc import SEQUENCE_COLUMN
-from tautochrone.model.change_order import (
+from tautochrone.model.auto_cdc import (
     OFFSET,
     PARTITION,
     POSITION_RESTARTS,
+    SEQUENCE_COLUMN,
     TOPIC,
     Restart,
     restarts_text,

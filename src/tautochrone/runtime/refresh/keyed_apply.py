@@ -19,9 +19,8 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError, RefreshError
-from tautochrone.model.driver_reads import AppendedRows
-from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
-from tautochrone.model.lake import ChangeKind, LakeTable
+from tautochrone.model.auto_cdc import KeyedApply, keyed_apply_of
+from tautochrone.model.lake import AppendedRows, ChangeKind, LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode

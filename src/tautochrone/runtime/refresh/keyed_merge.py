@@ -21,9 +21,8 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align, aligned_columns
 from tautochrone.model import limits
-from tautochrone.model.change_files import ChangeFile
-from tautochrone.model.copied_files import CopiedFile
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
+from tautochrone.model.capture_files import ChangeFile, CopiedFile
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
-from tautochrone.model.driver_reads import AppendedRows
+from tautochrone.model.lake import AppendedRows
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import (

@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
 from tautochrone.model import limits
+from tautochrone.model.catalog import job_read_point
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import job_read_point
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.policy import policy_of

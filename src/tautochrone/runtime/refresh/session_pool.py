@@ -13,9 +13,9 @@ from itertools import count
 from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.sessions.spark_sessions import count_without_metadata, reader_session
+from tautochrone.model.catalog import NEWEST, Lookup, ReadPointServer
 from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import NEWEST, Lookup, ReadPointServer
 from tautochrone.spark.session.factory import use_database
 
 __all__ = ["SessionPool"]

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, Fork, LakeTable
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason

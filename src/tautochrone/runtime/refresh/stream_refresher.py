@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
 from tautochrone.ingest.expectations import counts
+from tautochrone.model.catalog import Streamed
 from tautochrone.model.lake import NO_VERSION, ChangeKind
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import Streamed
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow

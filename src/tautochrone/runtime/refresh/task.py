@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import RefreshError
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import RefreshRecord
-from tautochrone.model.expectations import Expectation
+from tautochrone.model.definitions import Expectation
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode

@@ -15,13 +15,12 @@ from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.column_alignment import align
 from tautochrone.meta import Store
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
-from tautochrone.model.clock import describe_clock
+from tautochrone.model.catalog import ReadPointServer
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.file_tables import describe_files
+from tautochrone.model.inputs import describe_clock, describe_files
+from tautochrone.model.log_retention import TOMBSTONE_RETENTION
 from tautochrone.model.names import CheckpointNumber, TableName, Version
-from tautochrone.model.read_points import ReadPointServer
 from tautochrone.model.reason import ReasonCode
-from tautochrone.model.tombstone_retention import TOMBSTONE_RETENTION
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.runtime.refresh.event_merges import auto_cdc_of, input_of, rows_of_all_events

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tautochrone.ingest.expectations import counts
-from tautochrone.model.file_tables import describe_files
+from tautochrone.model.inputs import describe_files
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.window import Window
 
-from tautochrone.model.keyed_apply import KeyedApply
+from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import quoted
 from tautochrone.runtime.refresh.latest_events import InvalidValues, has_invalid, invalid_rows, sees

@@ -26,9 +26,9 @@ from tautochrone.errors import (
 )
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
+from tautochrone.model.inputs import is_clock
 from tautochrone.model.lake import ChangeKind, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode

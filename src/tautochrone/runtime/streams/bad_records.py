@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.errors import SettingsError
-from tautochrone.model.quarantine import BadRecords
-from tautochrone.model.source import Unsupported
+from tautochrone.model.source import BadRecords, Unsupported
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import FlowBadRecords
 from tautochrone.runtime.streams.rate_limits import from_outside, known_flow

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.change_files import KeyedTable
-from tautochrone.model.copied_files import is_light
+from tautochrone.model.auto_cdc import KeyedApply, keyed_apply_of
+from tautochrone.model.capture_files import KeyedTable, is_light
 from tautochrone.model.definitions import Dataset
-from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode

@@ -26,14 +26,13 @@ from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.source_order import SourceOrder
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.auto_cdc import column_named
+from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
+from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.effects import Step
-from tautochrone.model.expectations import ExpectationCount
-from tautochrone.model.kept_log import KeepsColumns
 from tautochrone.model.lake import CommitMetadata
+from tautochrone.model.log_retention import KeepsColumns
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.quarantine import BadRecords
-from tautochrone.model.read_points import FullSnapshotRead, Streamed, job_read_point
-from tautochrone.model.sources import RecreatedTopic
+from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.stream_sinks import StreamSink

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import (
-    Digest,
-)
-from tautochrone.model.sink_abilities import (
-    RowDifference,
-)
+from tautochrone.model.sink import Digest, RowDifference
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, batches, digests
 from tautochrone.sinks.clickhouse.tables import Tables

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 
 from tautochrone.errors import SinkContentError
 from tautochrone.model.names import Fence, TableName
-from tautochrone.model.sink_abilities import (
-    FoldedTable,
-)
+from tautochrone.model.sink import FoldedTable
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions

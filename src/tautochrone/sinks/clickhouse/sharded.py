@@ -28,16 +28,14 @@ from tautochrone.model.sink import (
     Capabilities,
     Chunk,
     Digest,
+    FoldedTable,
     Intent,
     Operation,
     Published,
     Recovered,
+    RowDifference,
     TransactionId,
     TransactionState,
-)
-from tautochrone.model.sink_abilities import (
-    FoldedTable,
-    RowDifference,
 )
 from tautochrone.sinks.clickhouse.audit import row_differences
 from tautochrone.sinks.clickhouse.rows import batches

@@ -27,17 +27,15 @@ from tautochrone.model.sink import (
     Capabilities,
     Chunk,
     Digest,
+    FoldedTable,
     Intent,
     Operation,
     Published,
     Recovered,
+    RowDifference,
     TransactionId,
     TransactionState,
     next_state,
-)
-from tautochrone.model.sink_abilities import (
-    FoldedTable,
-    RowDifference,
 )
 from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
 from tautochrone.sinks.clickhouse.begun import Begun, BegunTransactions

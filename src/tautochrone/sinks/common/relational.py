@@ -36,13 +36,11 @@ from tautochrone.model.sink import (
     Operation,
     Published,
     Recovered,
+    RowDifference,
     TransactionId,
     TransactionState,
     next_state,
     require_base,
-)
-from tautochrone.model.sink_abilities import (
-    RowDifference,
 )
 from tautochrone.sinks.common.contents import (
     Content,

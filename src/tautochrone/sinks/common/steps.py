@@ -15,12 +15,10 @@ from tautochrone.model.sink import (
     Intent,
     Operation,
     Recovered,
+    RowDifference,
     TransactionId,
     TransactionState,
     next_state,
-)
-from tautochrone.model.sink_abilities import (
-    RowDifference,
 )
 
 __all__ = [

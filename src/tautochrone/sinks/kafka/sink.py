@@ -32,11 +32,11 @@ from tautochrone.model.sink import (
     Operation,
     Published,
     Recovered,
+    RowDifference,
     TransactionId,
     TransactionState,
     require_base,
 )
-from tautochrone.model.sink_abilities import RowDifference
 from tautochrone.sinks.common.mirrored import table_missing
 from tautochrone.sinks.common.steps import (
     TransactionSteps,

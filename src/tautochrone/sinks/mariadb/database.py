@@ -11,8 +11,7 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
-from tautochrone.model.mysql_session import session_sql
-from tautochrone.model.refused_connections import MYSQL_LOGIN_REFUSED
+from tautochrone.model.database_sessions import MYSQL_LOGIN_REFUSED, mysql_session_sql
 from tautochrone.sinks.common.access import (
     login_refused,
     object_missing,
@@ -158,7 +157,7 @@ class Database:
         )
         with connection.cursor() as cursor:
             settings = {**_SETTINGS, "wait_timeout": str(_IDLE_S)}
-            cursor.execute(session_sql(connection.get_server_info(), settings))
+            cursor.execute(mysql_session_sql(connection.get_server_info(), settings))
         self._generation += 1
         self._connection = connection
         return connection

@@ -13,10 +13,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
 from tautochrone.errors import SinkError
-from tautochrone.model.postgresql_session import refused_settings_sql, session_sql
-from tautochrone.model.refused_connections import (
+from tautochrone.model.database_sessions import (
     postgresql_database_is_missing,
     postgresql_login_is_refused,
+    postgresql_session_sql,
+    refused_settings_sql,
 )
 from tautochrone.sinks.common.access import (
     database_missing,
@@ -101,7 +102,7 @@ class Database:
             application_name=f"tautochrone sink {self._sink}"[:63],
             connect_timeout=10,
         )
-        for statement in session_sql(_SETTINGS):
+        for statement in postgresql_session_sql(_SETTINGS):
             connection.execute(statement)
         (refused,) = connection.execute(refused_settings_sql()).fetchone() or ("",)
         if refused:

@@ -38,12 +38,10 @@ from tautochrone.model.sink import (
     Operation,
     Published,
     Recovered,
+    RowDifference,
     TransactionId,
     TransactionState,
     require_base,
-)
-from tautochrone.model.sink_abilities import (
-    RowDifference,
 )
 from tautochrone.sinks.common.contents import (
     Content,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tautochrone.model.copied_files import COPIED_FILE, FILE_NAME, CopiedFile
+from tautochrone.model.capture_files import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 

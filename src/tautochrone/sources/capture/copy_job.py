@@ -13,9 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.model.copied_files import CopiedFile
-from tautochrone.model.task_stage import TaskStage
-from tautochrone.model.task_writer import TaskWriter
+from tautochrone.model.capture_files import CopiedFile
+from tautochrone.model.lake import TaskStage, TaskWriter
 from tautochrone.sources.capture.access import TEXT_NOT_DECODABLE, text_not_decodable
 from tautochrone.sources.capture.copied_rows import ChunkRows, file_row, log_batches
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA

@@ -13,9 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.change_files import CHANGE_FILE
-from tautochrone.model.copied_files import CAPTURE_MODE, COPIED_FILE, LIGHT
-from tautochrone.model.keyed_apply import APPLY_PREFIX, column_list
+from tautochrone.model.auto_cdc import APPLY_PREFIX, column_list
+from tautochrone.model.capture_files import CAPTURE_MODE, CHANGE_FILE, COPIED_FILE, LIGHT
 from tautochrone.model.lake import RESERVED_COLUMNS
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted

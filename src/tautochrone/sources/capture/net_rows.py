@@ -8,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tautochrone.model.change_files import NetRows
+from tautochrone.model.capture_files import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 

@@ -16,8 +16,7 @@ from pymysql.constants import CR, ER
 from pymysql.converters import escape_string
 
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
-from tautochrone.model.mysql_session import session_sql
-from tautochrone.model.refused_connections import MYSQL_LOGIN_REFUSED, MYSQL_UNKNOWN_DATABASE
+from tautochrone.model.database_sessions import MYSQL_LOGIN_REFUSED, MYSQL_UNKNOWN_DATABASE, mysql_session_sql
 from tautochrone.redaction import keep_secret
 from tautochrone.sources.capture.access import database_missing, login_refused
 
@@ -142,7 +141,7 @@ def connect(address: Address) -> Any:
         read_timeout=_READ_TIMEOUT_S,
         program_name="tautochrone",
     )
-    connection.query(session_sql(connection.get_server_info(), {}))
+    connection.query(mysql_session_sql(connection.get_server_info(), {}))
     return connection
 
 

@@ -1,7 +1,7 @@
 """Connections to the database, and its errors as ours.
 
 Values come as text. What decides how PostgreSQL prints a value, and what a statement means, is set for each
-connection: see `model.postgresql_session`.
+connection: see `model.database_sessions`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
-from tautochrone.model.postgresql_session import refused_settings_sql, session_sql
-from tautochrone.model.refused_connections import (
+from tautochrone.model.database_sessions import (
     postgresql_database_is_missing,
     postgresql_encoding_is_unknown,
     postgresql_login_is_refused,
+    postgresql_session_sql,
+    refused_settings_sql,
 )
 from tautochrone.redaction import keep_secret
 from tautochrone.sources.capture.access import database_missing, login_refused, text_not_decodable
@@ -69,7 +70,7 @@ def connect(url: str) -> psycopg.Connection:
     """
     connection = psycopg.connect(url, autocommit=True, client_encoding="UTF8")
     try:
-        for statement in session_sql(_SETTINGS):
+        for statement in postgresql_session_sql(_SETTINGS):
             connection.execute(statement.encode())
         _require_whole_pages(connection)
     except BaseException:

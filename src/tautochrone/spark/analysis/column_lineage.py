@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from tautochrone.model.details import ColumnLineage, ColumnRef
+from tautochrone.model.definitions import ColumnLineage, ColumnRef
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, lake_table
 from tautochrone.spark.jvm.catalyst import contains_pattern, items, kind, walk
 from tautochrone.spark.jvm.errors import problem_of

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tautochrone.errors import IngestError
-from tautochrone.model.file_tables import FILE_PATH, FILE_STAMP, file_table
+from tautochrone.model.inputs import FILE_PATH, FILE_STAMP, file_table
 from tautochrone.model.lake import RESERVED_COLUMNS
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan

@@ -19,7 +19,7 @@ later, so it is refused.
 
 What holds for a key holds for the truncation of the table too, which concerns all keys. Offsets of several
 partitions say nothing about each other, so all events of a key, and all of a table that is truncated, must be
-in one partition. Declared restarts (`model.change_order`) divide a key's events into generations, whose order
+in one partition. Declared restarts (`model.auto_cdc`) divide a key's events into generations, whose order
 is known; the rules hold within each.
 
 An event without a position, such as a row of Maxwell's bootstrap, has that of the events before it.
@@ -36,15 +36,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, IntegerType, StructType
 from pyspark.sql.window import Window
 
-from tautochrone.model.change_order import (
-    DIGEST,
-    GENERATION,
-    IS_UPSERT,
-    OFFSET,
-    PARTITION,
-    TOPIC,
-    Restart,
-)
+from tautochrone.model.auto_cdc import DIGEST, GENERATION, IS_UPSERT, OFFSET, PARTITION, TOPIC, Restart
 from tautochrone.spark.execute.merge_events import DELETED, HASH, INVALID, SEQUENCE, TRUNCATES, EventMerge
 
 __all__ = ["IS_CANDIDATE", "MOVED", "WENT_BACK", "ChangeOrder", "is_change_order", "with_generation"]
@@ -61,7 +53,7 @@ _BEFORE = Window.unboundedPreceding, -1
 
 
 def is_change_order(kind: DataType) -> bool:
-    """Whether a sequence is one of `model.change_order`."""
+    """Whether a sequence is one of `model.auto_cdc`."""
     return isinstance(kind, StructType) and (
         kind.names[:1] == [GENERATION]
         and kind.names[-3:] == [TOPIC, PARTITION, DIGEST]

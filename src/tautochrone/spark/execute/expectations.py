@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.expectations import Expectation, ViolationAction
+from tautochrone.model.definitions import Expectation, ViolationAction
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan

@@ -25,12 +25,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 from pyspark.sql.window import Window
 
-from tautochrone.model.auto_cdc import (
-    DELETE_COLUMN,
-    SEQUENCE_COLUMN,
-    TRUNCATE_COLUMN,
-    MergeColumns,
-)
+from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN, MergeColumns
 from tautochrone.model.names import quoted
 
 __all__ = [

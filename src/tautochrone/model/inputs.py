@@ -1,4 +1,11 @@
-"""Files that a batch query reads, as an input: a lake table of ours holds the rows that each file gave.
+"""Inputs of queries that nobody writes as a table: time, and files that a batch query reads.
+
+Time as an input: a query that asks for it reads a table that nobody wrote.
+
+`NOW` has a version for every microsecond, `today(zone)` one for every day in a time zone. A checkpoint names
+one version of each, so all views of a checkpoint know the same time, and it can be asked for again.
+
+Files that a batch query reads, as an input: a lake table of ours holds the rows that each file gave.
 
 The table is brought into agreement with the files before a cut. Its version in the cut stands for the
 listing, so all views of a checkpoint read the same files, and again after a crash.
@@ -11,7 +18,46 @@ import re
 
 from tautochrone.model.names import TableName
 
-__all__ = ["FILE_PATH", "FILE_STAMP", "describe_files", "file_table", "is_file_table", "is_same_source"]
+__all__ = [
+    "FILE_PATH",
+    "FILE_STAMP",
+    "NOW",
+    "describe_clock",
+    "describe_files",
+    "file_table",
+    "is_clock",
+    "is_file_table",
+    "is_same_source",
+    "today",
+    "zone_of",
+]
+
+
+_CATALOG = "tautochrone"
+_TODAY = ("clock", "today")
+
+NOW = TableName(_CATALOG, ("clock",), "now")
+"""One row, one TIMESTAMP. Its versions are microseconds since 1970."""
+
+
+def today(zone: str) -> TableName:
+    """One row, one DATE, in a time zone as Spark spells it. Its versions are days since 1970."""
+    return TableName(_CATALOG, _TODAY, zone)
+
+
+def is_clock(name: TableName) -> bool:
+    return name == NOW or (name.catalog == _CATALOG and name.namespace == _TODAY)
+
+
+def describe_clock(clock: TableName) -> str:
+    """A clock as messages name it."""
+    return "the time" if clock == NOW else f"the date in {zone_of(clock)}"
+
+
+def zone_of(clock: TableName) -> str:
+    """The time zone of `today(zone)`."""
+    return clock.table
+
 
 FILE_PATH, FILE_STAMP = "__taut_path", "__taut_stamp"
 """Columns besides those of the files: the file of a row, and what tells its content from a later one."""

@@ -1,4 +1,9 @@
-"""Data files of captured tables with the changes of a batch, as the log table of a light capture names them:
+"""Data files of captured tables that the log table of a light capture names, one row for each file.
+
+Data files of a captured table that the tasks of its first copy wrote, as the log table of a light capture
+names them: one row for each file instead of a row for each row in it.
+
+Data files of captured tables with the changes of a batch, as the log table of a light capture names them:
 one row for each file instead of a row for each change.
 
 A file has the columns of its table: first the rows that keys have after the batch, then the keys that have
@@ -14,7 +19,47 @@ from typing import Any, NamedTuple
 
 from tautochrone.model.lake import LakeTable
 
-__all__ = ["CHANGE_FILE", "ChangeFile", "KeyedTable", "NetRows"]
+__all__ = [
+    "CAPTURE_MODE",
+    "CHANGE_FILE",
+    "COPIED_FILE",
+    "FILE_NAME",
+    "LIGHT",
+    "ChangeFile",
+    "CopiedFile",
+    "KeyedTable",
+    "NetRows",
+    "is_light",
+]
+
+
+CAPTURE_MODE, LIGHT = "tautochrone.capture-mode", "light"
+"""A property of the log table, and its value where the first copy goes into the captured tables."""
+
+COPIED_FILE = "copied file"
+"""The operation of a row of the log table that names a file."""
+FILE_NAME = "file"
+"""What the map `columns` of such a row has."""
+
+
+def is_light(properties: Mapping[str, str]) -> bool:
+    """Whether these are the properties of the log table of a light capture."""
+    return properties.get(CAPTURE_MODE) == LIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """
+    Attributes:
+        name: of the file, in the table's folder of data.
+        point, sequence, snapshot: of its rows, as `sources.capture.log_schema` has them of copied rows.
+    """
+
+    name: str
+    point: int
+    sequence: int
+    snapshot: str
+
 
 CHANGE_FILE = "change file"
 """The operation of a row of the log table that names a file."""
