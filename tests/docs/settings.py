@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tautochrone.project.setting_declarations import OTHER_VARIABLES, SETTINGS, Setting
-from tautochrone.project.settings_schema import json_schema
+from tautochrone.project.settings import json_schema
 
 __all__ = ["document", "schema"]
 

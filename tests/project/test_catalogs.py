@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tautochrone.errors import SettingsError
-from tautochrone.project.setting_layers import Given
+from tautochrone.project.session_settings import needed_at_start
+from tautochrone.project.setting_layers import Given, read_spark_defaults
 from tautochrone.project.settings import Settings, confs_without_project, effective, load_settings
-from tautochrone.project.spark_defaults import read_spark_defaults
 from tautochrone.project.spec import PipelineSpec, load_spec
-from tautochrone.project.start_settings import needed_at_start
 
 ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 SESSION = "org.apache.iceberg.spark.SparkSessionCatalog"

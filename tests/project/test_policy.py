@@ -10,9 +10,9 @@ from tautochrone.errors import SettingsError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshPolicy
-from tautochrone.project.policy import POLICY_PROPERTY, policy_of
 from tautochrone.project.settings import Settings, load_settings
 from tautochrone.project.spec import load_spec
+from tautochrone.project.table_properties import POLICY_PROPERTY, policy_of
 
 from .conftest import ProjectMaker, lake
 

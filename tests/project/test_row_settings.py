@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.project.row_settings import TUNING_SETTINGS, may_change_rows, row_settings
+from tautochrone.project.session_settings import TUNING_SETTINGS, may_change_rows, row_settings
 from tautochrone.spark.analysis.sql_settings import SqlDefaults
 
 

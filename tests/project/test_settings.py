@@ -13,8 +13,7 @@ import pytest
 from tautochrone.errors import SettingsError
 from tautochrone.project.setting_declarations import SETTINGS
 from tautochrone.project.setting_layers import Given
-from tautochrone.project.settings import Settings, effective, load_settings
-from tautochrone.project.settings_schema import json_schema
+from tautochrone.project.settings import Settings, effective, json_schema, load_settings
 from tautochrone.project.spec import PipelineSpec, load_spec
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tautochrone.project.shared_sources import shared_sources
+from tautochrone.project.graph import shared_sources
 
 from .conftest import ProjectMaker, lake
 

@@ -13,8 +13,7 @@ from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.project.definitions import Sink
-from tautochrone.project.settings import load_settings
-from tautochrone.project.sink_settings import SinkSettings
+from tautochrone.project.settings import SinkSettings, load_settings
 from tautochrone.project.sinks import SINKS_PROPERTY, sink_declarations
 from tautochrone.project.spec import load_spec
 

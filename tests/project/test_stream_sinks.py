@@ -12,8 +12,8 @@ from tautochrone.model.definitions import FlowInputs, SourceLocation
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.project.definitions import Sink
-from tautochrone.project.sink_settings import SinkSettings
-from tautochrone.project.stream_sinks import StreamSink, stream_sinks
+from tautochrone.project.settings import SinkSettings
+from tautochrone.project.sinks import StreamSink, stream_sinks
 
 HERE = SourceLocation("pipeline.py", 3)
 ORDERS = TableName("lake", ("default",), "orders")

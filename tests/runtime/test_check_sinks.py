@@ -14,7 +14,7 @@ from tautochrone.model.definitions import FlowInputs, SourceLocation
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Sink
 from tautochrone.project.queries import Project, PythonQuery
-from tautochrone.project.sink_settings import SinkSettings
+from tautochrone.project.settings import SinkSettings
 from tautochrone.runtime.delivery.check import check_sinks
 from tautochrone.sinks import check_sink, known_formats, register_sink
 

@@ -15,7 +15,7 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.project.policy import POLICY_PROPERTY, policy_of
+from tautochrone.project.table_properties import POLICY_PROPERTY, policy_of
 from tautochrone.runtime.refresh.choose_mode import Size, choose, require_incremental, sizes_of
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
 

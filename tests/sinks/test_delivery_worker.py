@@ -12,9 +12,8 @@ import pytest
 
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import SinkDeclaration
-from tautochrone.project.secret_references import Reference
-from tautochrone.project.setting_layers import Value
-from tautochrone.project.sink_settings import sink_settings
+from tautochrone.project.setting_layers import Reference, Value
+from tautochrone.project.settings import sink_settings
 from tautochrone.runtime.delivery import delivery_worker
 from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker, needs_attention
 from tautochrone.sinks.common.access import login_refused, rights_missing, statement_refused

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tautochrone.app.finding import Finding, State, check, skipped
 from tautochrone.app.locate import Options, locate
 from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError
-from tautochrone.project.secret_references import shown
+from tautochrone.project.setting_layers import shown
 from tautochrone.spark.session.class_archive import archive_file
 from tautochrone.spark.session.jars import CORE, KAFKA, cache_folder, resolve
 from tautochrone.spark.session.java import find_java, java_version

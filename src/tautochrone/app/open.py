@@ -33,20 +33,17 @@ from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SnapshotPosition
 from tautochrone.project.analyse import analyse
+from tautochrone.project.auto_cdc import with_snapshot_columns
 from tautochrone.project.deferred_frames import existing_tables
 from tautochrone.project.definitions import Definitions
-from tautochrone.project.graph import Graph
-from tautochrone.project.job_assignment import datasets_of
+from tautochrone.project.graph import Graph, datasets_of, shared_sources
 from tautochrone.project.loading import load_definitions, settings_to_evaluate_with
 from tautochrone.project.names import NameScope
 from tautochrone.project.quarantine import with_quarantines
 from tautochrone.project.settings import Settings
-from tautochrone.project.shared_sources import shared_sources
-from tautochrone.project.sinks import sink_declarations
-from tautochrone.project.snapshot_function import with_snapshot_columns
+from tautochrone.project.sinks import sink_declarations, stream_sinks
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.stream_sinks import stream_sinks
-from tautochrone.project.table_formats import mapped_datasets, mapping_reason
+from tautochrone.project.validate import mapped_datasets, mapping_reason
 from tautochrone.redaction import redacted_fields
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints

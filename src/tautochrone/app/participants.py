@@ -8,7 +8,7 @@ from threading import Thread
 
 from tautochrone.errors import SettingsError
 from tautochrone.model.transactions import CLIENT
-from tautochrone.project.participant_settings import ParticipantSettings
+from tautochrone.project.settings import ParticipantSettings
 from tautochrone.redaction import redacted
 from tautochrone.sinks.participants import ConfiguredParticipant, open_participant
 

@@ -18,7 +18,7 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def _schema() -> int:
-    from tautochrone.project.settings_schema import json_schema
+    from tautochrone.project.settings import json_schema
 
     answer().write(json.dumps(json_schema(), indent=2) + "\n")
     return 0

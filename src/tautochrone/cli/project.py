@@ -46,7 +46,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
     """Resolve the whole graph, show it, write nothing."""
     from tautochrone.app.open import Project
     from tautochrone.model.definitions import DatasetKind
-    from tautochrone.project.shared_sources import shared_sources
+    from tautochrone.project.graph import shared_sources
     from tautochrone.runtime.delivery.check import check_sinks
 
     with Project(options_of(arguments), line_events, short_lived=True) as project:
@@ -88,7 +88,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.model.inputs import describe_clock, describe_files, is_file_table
     from tautochrone.model.refresh import RefreshPolicy
-    from tautochrone.project.policy import policy_of
+    from tautochrone.project.table_properties import policy_of
     from tautochrone.runtime.refresh.preview import preview, refusal
 
     dataset = graph.definitions.datasets[name]

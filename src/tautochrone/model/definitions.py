@@ -98,7 +98,7 @@ class Dataset:
     user's `USING …` in lower case, or None. For temporary views `name` carries the pipeline's
     catalog and database although Spark knows them by the last part alone. `bad_records_of` is the table whose
     bad records it takes, for a quarantine (`model.source`), which no file declares; likewise `events_of`
-    is the table into which its events are merged (`project.auto_cdc_events`). With
+    is the table into which its events are merged (`project.auto_cdc`). With
     `is_kind_by_query` it is a streaming table if its query is a stream and a materialized view if not, as
     Databricks' `@dlt.table` has it; until the query is analysed `kind` says streaming table.
     """

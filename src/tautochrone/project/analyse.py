@@ -22,8 +22,15 @@ from tautochrone.model.auto_cdc import keyed_apply_of, with_kept_columns
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.auto_cdc_events import event_table, over_event_tables, over_snapshot_table
-from tautochrone.project.auto_cdc_query import check_auto_cdc, check_sequence, written_columns
+from tautochrone.project.auto_cdc import (
+    SnapshotFunction,
+    check_auto_cdc,
+    check_sequence,
+    event_table,
+    over_event_tables,
+    over_snapshot_table,
+    written_columns,
+)
 from tautochrone.project.databricks.files import collected_clauses
 from tautochrone.project.definitions import (
     Definitions,
@@ -35,21 +42,12 @@ from tautochrone.project.definitions import (
     missing_relation,
 )
 from tautochrone.project.evaluations import Evaluated, Evaluations
-from tautochrone.project.event_time import check_event_times
-from tautochrone.project.graph import (
-    UNSTABLE_FUNCTION,
-    Graph,
-    Invariant,
-    ResolvedFlow,
-    evaluate_over_files,
-)
+from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph, Invariant, ResolvedFlow, evaluate_over_files
 from tautochrone.project.identity import Identity, function_text, identity_of
 from tautochrone.project.invariant_files import as_invariant
-from tautochrone.project.policy import check_policies
-from tautochrone.project.row_settings import row_settings
-from tautochrone.project.schemas import check_query_type, table_schema, with_stored
-from tautochrone.project.snapshot_function import SnapshotFunction
-from tautochrone.project.validate import did_you_mean
+from tautochrone.project.session_settings import row_settings
+from tautochrone.project.table_properties import check_event_times, check_policies
+from tautochrone.project.validate import check_query_type, did_you_mean, table_schema, with_stored
 from tautochrone.spark.analysis.analyzed_plan import (
     analyzed_plan,
     determinism,

@@ -1,4 +1,12 @@
-"""DataFrames that a definition file makes while it is imported: `BASE = spark.read.table("orders")`.
+"""DataFrames, and their columns, that a definition file makes while it is imported.
+
+Columns of DataFrames that are built later: `BASE["id"]` while a definition file is imported.
+
+Such a column is an attribute with the id of its DataFrame's plan, as on Spark Connect. The plan gets this id
+when it is built, and Spark's analyzer finds the attribute in it: `BASE["id"]` stays a column of `BASE` where
+another DataFrame has a column of the same name.
+
+DataFrames that a definition file makes while it is imported: `BASE = spark.read.table("orders")`.
 
 On Spark Connect such a DataFrame is an unresolved plan: the table may be a dataset of the same pipeline, and
 it is read when a query that uses `BASE` runs. A classic session would look for the table during the import,
@@ -9,6 +17,8 @@ again in each session in which a query function runs.
 from __future__ import annotations
 
 import copy
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,22 +28,80 @@ from weakref import WeakValueDictionary
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
+from pyspark.sql import DataFrame as AnyDataFrame
+from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame, DataFrameNaFunctions, DataFrameStatFunctions
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import DataType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.project.deferred_columns import column_of_plan, column_text, next_plan_id, with_plan_id
+from tautochrone.spark.jvm.cached_packages import cached_packages
 
 __all__ = [
     "DeferredFrame",
+    "column_of_plan",
+    "column_text",
     "evaluating",
     "evaluation_session",
     "existing_tables",
+    "next_plan_id",
     "real_frame",
     "recorded_call",
     "remember_option",
+    "with_plan_id",
 ]
+
+
+# Py4J sends only numbers that are too large for an Int as Long, which the ids are. No shorter number in the
+# text of a column is an id.
+_plan_ids = itertools.count(1 << 40)
+_PLAN_ID = re.compile(r"Some\((\d{13})\)")
+_ORIGIN = re.compile(r",Origin\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+"""Line numbers and addresses, which are others in each process."""
+
+
+def next_plan_id() -> int:
+    return next(_plan_ids)
+
+
+def column_of_plan(session: SparkSession, name: str, plan_id: int, *, is_metadata: bool = False) -> Column:
+    """The column `name`, or all columns for `*`, of the plan that has or gets `plan_id`."""
+    jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
+    nodes = jvm.org.apache.spark.sql.internal
+    origin = jvm.org.apache.spark.sql.catalyst.trees.CurrentOrigin.get()
+    plan = jvm.scala.Option.apply(plan_id)
+    if name == "*":
+        node = nodes.UnresolvedStar(jvm.scala.Option.empty(), plan, origin)
+    else:
+        node = nodes.UnresolvedAttribute.apply(name, plan, is_metadata, origin)
+    return ClassicColumn(jvm.org.apache.spark.sql.Column(node))
+
+
+def with_plan_id(frame: AnyDataFrame, plan_id: int) -> AnyDataFrame:
+    """The DataFrame, with a plan that has the id."""
+    jvm: Any = cached_packages(frame.sparkSession._jvm)  # noqa: SLF001
+    logical_plan = getattr(jvm.org.apache.spark.sql.catalyst.plans.logical, "LogicalPlan$")
+    tag = getattr(logical_plan, "MODULE$").PLAN_ID_TAG()
+    plan = frame._jdf.logicalPlan()  # noqa: SLF001
+    other_id = plan.getTagValue(tag)
+    if other_id.isDefined() and other_id.get() != plan_id:
+        # Some methods return the plan that they got, such as `drop` of a column that is not there.
+        frame = frame.select("*")
+        plan = frame._jdf.logicalPlan()  # noqa: SLF001
+    plan.setTagValue(tag, plan_id)
+    return frame
+
+
+def column_text(column: Column, frame_text: Callable[[int], str]) -> str:
+    """A text that is the same in every process; `frame_text` gives that of the DataFrame with a plan id."""
+    node: Any = column._jc  # noqa: SLF001
+    nodes = node.node().toString()
+    frames = dict.fromkeys(_PLAN_ID.findall(nodes))
+    text = _ORIGIN.sub("", repr(column))
+    for number, plan_id in enumerate(frames):
+        text = text.replace(plan_id, str(number))
+    return " of ".join([text, *(frame_text(int(plan_id)) for plan_id in frames)])
+
 
 _FRAME_METHODS = frozenset(
     {

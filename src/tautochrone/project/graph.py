@@ -1,16 +1,31 @@
-"""The resolved graph of a project: what each flow reads, its properties, the order of refreshes."""
+"""The resolved graph of a project, the sources that several of its tables read, the datasets of a job.
+
+The resolved graph of a project: what each flow reads, its properties, the order of refreshes.
+
+Sources that several streaming tables read, each by a query of its own.
+
+Every flow is a stream that determines the end of its source at its own moment. A cut takes what
+each has committed, so in one checkpoint the tables are at different positions of the source.
+
+Which datasets a job runs, by the `[jobs]` of `tautochrone.toml`.
+
+A dataset belongs to one job with all of its flows. Datasets that no job names belong to the default job,
+which has the pipeline's name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tautochrone.errors import DefinitionError
-from tautochrone.model.definitions import FlowInputs
+from tautochrone.errors import DefinitionError, SettingsError
+from tautochrone.model.definitions import DatasetKind, FlowInputs
 from tautochrone.model.inputs import is_file_table
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow, QueryListener
@@ -19,7 +34,16 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.file_relations import FileReads, file_relations, with_file_tables
 from tautochrone.spark.analysis.parsed_relations import relations_of
 
-__all__ = ["UNSTABLE_FUNCTION", "Graph", "Invariant", "ResolvedFlow", "evaluate_over_files"]
+__all__ = [
+    "UNSTABLE_FUNCTION",
+    "Graph",
+    "Invariant",
+    "ResolvedFlow",
+    "SharedSource",
+    "datasets_of",
+    "evaluate_over_files",
+    "shared_sources",
+]
 
 
 UNSTABLE_FUNCTION = "a Python function that makes another query each time it runs"
@@ -212,3 +236,122 @@ class Graph:
                     dependents[reader] = None
                     queue.append(reader)
         return tuple(dependents)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSource:
+    """A source with the tables that read it and the locations of their flows."""
+
+    source: str
+    tables: tuple[TableName, ...]
+    locations: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"each of their flows reads the {self.source} on its own, up to its own position: in one "
+            "checkpoint they are not consistent with each other"
+        )
+
+    @property
+    def hint(self) -> str:
+        return "read it once into one streaming table, and make the others from that"
+
+
+def shared_sources(graph: Graph) -> list[SharedSource]:
+    """The sources that flows into different streaming tables of the graph read. Several flows into one table
+    are no problem, whatever their positions."""
+    readers: dict[str, dict[TableName, list[str]]] = {}
+    for resolved in graph.flows.values():
+        flow = resolved.flow
+        dataset = graph.definitions.datasets.get(flow.target)
+        if dataset is None or dataset.kind is not DatasetKind.STREAMING_TABLE:
+            continue
+        for source in resolved.sources:
+            readers.setdefault(source, {}).setdefault(flow.target, []).append(str(flow.location))
+    return [
+        SharedSource(
+            source, tuple(tables), tuple(location for locations in tables.values() for location in locations)
+        )
+        for source, tables in sorted(readers.items())
+        if len(tables) > 1
+    ]
+
+
+def datasets_of(
+    job: str, jobs: Mapping[str, Sequence[str]], definitions: Definitions, graph: Graph
+) -> frozenset[TableName]:
+    """The tables that `job` refreshes: all when the project names no jobs.
+
+    Args:
+        jobs: by name the datasets as `[jobs]` gives them: names with or without their database, `*` for any
+            part.
+
+    Raises:
+        SettingsError: `JOB_NOT_FOUND`, `JOB_HAS_NO_DATASETS`, `DATASET_IN_TWO_JOBS`, `DATASET_NOT_FOUND`.
+    """
+    if not jobs:
+        return frozenset(graph.order)
+    default_job = definitions.spec.name
+    if job not in jobs and job != default_job:
+        near = difflib.get_close_matches(job, [*jobs, default_job], n=1)
+        raise SettingsError(
+            "JOB_NOT_FOUND",
+            f"The project has no job {job}",
+            hint=f"did you mean {near[0]}?" if near else f"its jobs are {', '.join([*jobs, default_job])}",
+        )
+    owner = _owners(jobs, graph)
+    for table in graph.order:
+        # Bad records are committed together with their batch.
+        source = _written_with(table, definitions)
+        if source is not None:
+            owner.pop(table, None)
+            if source in owner:
+                owner[table] = owner[source]
+    job_tables = frozenset(table for table in graph.order if owner.get(table, default_job) == job)
+    if not job_tables:
+        raise SettingsError(
+            "JOB_HAS_NO_DATASETS",
+            f"Job {job} has no datasets: other jobs name them all",
+            hint=f"choose one with --job: {', '.join(jobs)}",
+        )
+    return job_tables
+
+
+def _written_with(table: TableName, definitions: Definitions) -> TableName | None:
+    """The table whose job writes this one, which no file declares; None: files declare it."""
+    source: TableName | None = None
+    while True:
+        dataset = definitions.datasets[source or table]
+        following = dataset.bad_records_of or dataset.events_of
+        if following is None:
+            return source
+        source = following
+
+
+def _owners(jobs: Mapping[str, Sequence[str]], graph: Graph) -> dict[TableName, str]:
+    """The job of each table that some job names."""
+    owner: dict[TableName, str] = {}
+    for name, patterns in jobs.items():
+        for pattern in patterns:
+            matches = [table for table in graph.order if _matches(table, pattern)]
+            if not matches:
+                raise SettingsError(
+                    "DATASET_NOT_FOUND",
+                    f"Job {name} has a dataset {pattern}, and nothing is called so",
+                    hint=f"there are {', '.join(sorted(table.table for table in graph.order))}",
+                )
+            for table in matches:
+                if owner.setdefault(table, name) != name:
+                    raise SettingsError(
+                        "DATASET_IN_TWO_JOBS",
+                        f"{table} is given to job {owner[table]} and to job {name}",
+                        hint="one job brings a dataset up to date",
+                    )
+    return owner
+
+
+def _matches(table: TableName, pattern: str) -> bool:
+    text = pattern.lower()
+    names = (table.table, ".".join((*table.namespace, table.table)), str(table))
+    return any(fnmatchcase(name.lower(), text) for name in names)

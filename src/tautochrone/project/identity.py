@@ -22,10 +22,9 @@ from pyspark.sql.types import StructType
 
 from tautochrone.project.definitions import Definitions, Flow
 from tautochrone.project.libraries import Libraries
-from tautochrone.project.object_text import ObjectText
-from tautochrone.project.project_folder import ProjectFolder
+from tautochrone.project.object_text import ObjectText, ProjectFolder
 from tautochrone.project.queries import PythonQuery
-from tautochrone.project.row_settings import SECRET
+from tautochrone.project.session_settings import SECRET
 from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.plan_text import DERIVED, PlanText, PythonCommand, plan_text

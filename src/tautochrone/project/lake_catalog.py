@@ -16,11 +16,9 @@ from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import SPARK_CATALOG_CLASSES, CatalogSettings
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.names import SESSION_CATALOG
-from tautochrone.project.secret_references import shown
-from tautochrone.project.setting_layers import DEFAULT, Value
-from tautochrone.project.spark_settings import IgnoredSetting, ignored, is_other_engine
+from tautochrone.project.session_settings import CATALOG_PREFIX
+from tautochrone.project.setting_layers import DEFAULT, IgnoredSetting, Value, ignored, is_other_engine, shown
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.start_settings import CATALOG_PREFIX
 
 __all__ = ["DEFAULT_CATALOG", "LakeCatalog", "lake_catalog"]
 

@@ -25,9 +25,9 @@ from tautochrone.project.libraries import Libraries
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project
 from tautochrone.project.registry import Registry
+from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
-from tautochrone.project.start_settings import needed_at_start
 from tautochrone.project.usercode import evaluation_lock, forget_imports, user_code
 from tautochrone.project.validate import validate
 from tautochrone.spark.analysis.session_context import use_session

@@ -23,17 +23,16 @@ from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
 from tautochrone.model.definitions import Dataset, DatasetKind, Expectation, SourceLocation
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.auto_cdc_query import AutoCdcQuery
+from tautochrone.project.auto_cdc import DELETED_COLUMN, VERSION_COLUMN, AutoCdcQuery, SnapshotFunction
 from tautochrone.project.databricks.datasets import uncounted, unique
 from tautochrone.project.databricks.decorators import TableByQuery, TableOfPipelines
 from tautochrone.project.databricks.expect import ExpectationsByFunction
 from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
-from tautochrone.project.snapshot_function import DELETED_COLUMN, VERSION_COLUMN, SnapshotFunction
 from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_refused
-from tautochrone.project.table_formats import check_format
 from tautochrone.project.usercode import Bindings
+from tautochrone.project.validate import check_format
 from tautochrone.spark.analysis.session_context import spark_sql_parser
 
 __all__ = ["Registry"]

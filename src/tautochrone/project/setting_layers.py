@@ -1,22 +1,34 @@
-"""Collects values of settings by precedence: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
+"""Where values of settings come from: their layers, references to secrets, Spark's own files.
+
+Secrets by reference: `{ env = "NAME" }` and `{ file = "path" }`. Only the reference is ever shown.
+`spark-defaults.conf`, found as Spark finds it: in `SPARK_CONF_DIR`, or else in `conf` of `SPARK_HOME`.
+
+Collects values of settings by precedence: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
 
 Every value has its origin. What is not declared is refused, never ignored.
+
+Spark settings of a project that cannot apply here.
+
+A project that was made for Spark's own pipelines may configure another table format, Spark's own catalog or a
+Spark Connect server. Such a setting is left out and reported: the project runs all the same.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tautochrone.errors import SettingsError
-from tautochrone.project.secret_references import FORMS, Reference, reference_of, shown
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.setting_declarations import (
     OTHER_VARIABLES,
     SETTINGS,
@@ -28,11 +40,127 @@ from tautochrone.project.setting_declarations import (
     settings_of,
 )
 from tautochrone.project.setting_kinds import Secret
-from tautochrone.project.spark_defaults import read_spark_defaults
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.start_settings import needed_at_start
+from tautochrone.redaction import MASK, keep_secret
+from tautochrone.spark.session.jars import CORE, KAFKA
 
-__all__ = ["DEFAULT", "FILE_NAME", "PREFIX", "Given", "Value", "collect", "in_order"]
+__all__ = [
+    "DEFAULT",
+    "FILE_NAME",
+    "FORMS",
+    "PREFIX",
+    "Given",
+    "IgnoredSetting",
+    "Reference",
+    "Value",
+    "applicable",
+    "collect",
+    "ignored",
+    "in_order",
+    "is_other_engine",
+    "read_spark_defaults",
+    "reference_of",
+    "shown",
+]
+
+
+FORMS = '{ env = "NAME" } or { file = "path" }'
+_PASSWORD = re.compile(r"(?P<before>://[^/?#\s]*?:)(?P<password>[^/?#\s]+)(?P<after>@)")
+# As in JDBC URLs and in Kafka's `sasl.jaas.config`.
+_NAMED = re.compile(
+    r"(?P<before>(?:^|[?&;\s])[\w.-]*(?:secret|password|token|credential|access[.]?key)[\w.-]*\s*=\s*)"
+    r"(?P<quote>[\"']?)(?P<password>[^&;\s\"']+)(?P<after>(?P=quote))",
+    re.IGNORECASE,
+)
+# Spark's own pattern for properties that it redacts (spark.redaction.regex).
+_SENSITIVE = re.compile(r"secret|password|token|credential|(?:access|account)[.]?key", re.IGNORECASE)
+_LONG_ENOUGH = 8
+"""From this length on, a plain value of a sensitive property is masked in text: shorter ones are often `true`
+or `none`, and masking them would make texts unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference to a secret.
+
+    Attributes:
+        how: `env` or `file`.
+        name: of the variable, or the path as it was written.
+        root: the folder that a relative path starts from.
+        environment: where variables are looked up.
+    """
+
+    how: str
+    name: str
+    root: Path
+    environment: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f'{{ {self.how} = "{self.name}" }}'
+
+    def reveal(self, key: str, location: str) -> str:
+        """The secret itself, which is masked in all later text.
+
+        Args:
+            key: the setting, for the error.
+            location: where the reference is written, for the error.
+
+        Raises:
+            SettingsError: `SECRET_NOT_FOUND`: no such variable or file, or it is empty.
+        """
+        if self.how == "env":
+            value, source = self.environment.get(self.name, ""), f"variable {self.name}"
+        else:
+            value, source = self._read(key, location), f"file {self.name}"
+        if not value:
+            raise _missing(key, f"the {source} is not set or empty", location)
+        keep_secret(value)
+        _keep_password(value)
+        return value
+
+    def _read(self, key: str, location: str) -> str:
+        try:
+            # Editors and `echo` end files with a line break, which is not part of the secret.
+            return (self.root / os.path.expanduser(self.name)).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise _missing(key, f"the file {self.name} cannot be read: {reason}", location) from None
+
+
+def _missing(key: str, reason: str, location: str) -> SettingsError:
+    return SettingsError(
+        "SECRET_NOT_FOUND", f"The secret for {key} is not there: {reason}", location=location, hint=FORMS
+    )
+
+
+def reference_of(value: Any, root: Path, environment: Mapping[str, str]) -> Reference | None:
+    """A TOML value as a reference; None when it is something else."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    ((how, name),) = value.items()
+    if how not in ("env", "file") or not isinstance(name, str) or not name:
+        return None
+    return Reference(how, name, root, environment)
+
+
+def shown(name: str, value: str) -> str:
+    """A setting's plain value as people may see it: passwords within it and values of sensitive names
+    are masked, here and in all later text."""
+    if _SENSITIVE.search(name):
+        if len(value) >= _LONG_ENOUGH:
+            keep_secret(value)
+        return MASK
+    _keep_password(value)
+    return _NAMED.sub(
+        rf"\g<before>\g<quote>{MASK}\g<after>", _PASSWORD.sub(rf"\g<before>{MASK}\g<after>", value)
+    )
+
+
+def _keep_password(value: str) -> None:
+    for pattern in (_PASSWORD, _NAMED):
+        for match in pattern.finditer(value):
+            keep_secret(match["password"])
+
 
 FILE_NAME = "tautochrone.toml"
 PREFIX = "TAUTOCHRONE_"
@@ -295,3 +423,139 @@ def _path(key: str) -> tuple[str, ...]:
         ((name, table),) = table.items()
         path.append(name)
     return () if isinstance(table, dict) else tuple(path)
+
+
+EXTENSIONS = "spark.sql.extensions"
+_PACKAGES = "spark.jars.packages"
+_JARS = "spark.jars"
+
+_OTHER_ENGINES = re.compile(
+    r"io\.delta\.|org\.apache\.spark\.sql\.delta\.|org\.apache\.paimon\.|org\.apache\.hudi\.|"
+    r"org\.apache\.spark\.sql\.hudi\.|io\.unitycatalog\.|org\.apache\.kyuubi\.spark\.connector\."
+)
+_SESSION_CATALOG = frozenset({"spark.sql.warehouse.dir", "spark.sql.catalogImplementation"})
+_CONNECT = re.compile(r"spark\.(remote|api\.mode|connect\.|sql\.connect\.)")
+# Two versions of one of these on the class path contradict each other.
+_PROVIDED = tuple(re.sub(r"-\d.*", "", artifact.name) for artifact in (*CORE, *KAFKA))
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredSetting:
+    """A Spark setting that does not apply. `text` is what people may see of its value."""
+
+    name: str
+    text: str
+    origin: str
+    reason: Reason
+
+
+def is_other_engine(class_name: str) -> bool:
+    """Whether a class belongs to another table format, or to a catalog of other formats."""
+    return _OTHER_ENGINES.match(class_name.strip()) is not None
+
+
+def ignored(value: Value, code: ReasonCode, **params: str) -> IgnoredSetting:
+    """A setting that does not apply, with the reason."""
+    name = value.path[-1]
+    return IgnoredSetting(name, value.text, value.origin, Reason.of(code, **params))
+
+
+def applicable(confs: Mapping[str, Value]) -> tuple[dict[str, Value], list[IgnoredSetting]]:
+    """The settings that apply, by name, and those that do not. Lists (extensions, jars) are taken apart."""
+    kept: dict[str, Value] = {}
+    left_out: list[IgnoredSetting] = []
+    for name, value in confs.items():
+        if name in _SESSION_CATALOG:
+            left_out.append(ignored(value, ReasonCode.SESSION_CATALOG_NOT_USED))
+        elif _CONNECT.match(name):
+            left_out.append(ignored(value, ReasonCode.CONNECT_NOT_USED))
+        elif name in (EXTENSIONS, _PACKAGES, _JARS) and isinstance(value.value, str):
+            left_out += _take_apart(value, kept)
+        else:
+            kept[name] = value
+    return kept, left_out
+
+
+def _take_apart(value: Value, kept: dict[str, Value]) -> list[IgnoredSetting]:
+    name = value.path[-1]
+    parts = [part.strip() for part in value.value.split(",") if part.strip()]
+    drops = is_other_engine if name == EXTENSIONS else _is_provided
+    code = ReasonCode.OTHER_ENGINE if name == EXTENSIONS else ReasonCode.JAR_PROVIDED
+    dropped = [part for part in parts if drops(part)]
+    text = ",".join(part for part in parts if part not in dropped)
+    # An empty value stays: what is left out must not come back from a file that Spark reads itself.
+    kept[name] = replace(value, value=text, text=text) if dropped else value
+    return [ignored(replace(value, text=part), code, part=part) for part in dropped]
+
+
+def _is_provided(jar: str) -> bool:
+    """Whether a Maven coordinate or a path names one of the jars that every session has."""
+    artifact = jar.split(":")[1] if re.fullmatch(r"[\w.-]+:[\w.-]+:[\w.-]+", jar) else jar.rpartition("/")[2]
+    return any(artifact.startswith(provided) for provided in _PROVIDED)
+
+
+SPARK_DEFAULTS_FILE_NAME = "spark-defaults.conf"
+# As java.util.Properties reads a line: the key ends at the first `=`, `:` or blank without a backslash.
+_LINE = re.compile(r"(?P<key>(?:\\.|[^\\=:\s])+)\s*[=:]?\s*(?P<value>.*)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_spark_defaults(environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Name, value and origin (`spark-defaults.conf:3`) of each setting in the file, if there is one.
+
+    Names that do not begin with `spark.` are left out, as Spark leaves them out.
+
+    Raises:
+        SettingsError: `INVALID_SETTINGS_FILE`, the file cannot be read.
+    """
+    folder = _folder(environment)
+    path = None if folder is None else folder / SPARK_DEFAULTS_FILE_NAME
+    if path is None or not path.is_file():
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            "INVALID_SETTINGS_FILE", f"{SPARK_DEFAULTS_FILE_NAME} cannot be read: {error}", location=str(path)
+        ) from None
+    for number, line in _logical_lines(text):
+        match = _LINE.fullmatch(line)
+        if match is not None and _unescaped(match["key"]).startswith("spark."):
+            yield _unescaped(match["key"]), _unescaped(match["value"]).strip(), f"{path}:{number}"
+
+
+def _folder(environment: Mapping[str, str]) -> Path | None:
+    if environment.get("SPARK_CONF_DIR"):
+        return Path(environment["SPARK_CONF_DIR"])
+    if environment.get("SPARK_HOME"):
+        return Path(environment["SPARK_HOME"]) / "conf"
+    # Without SPARK_HOME the installed pyspark package is the home, found here without importing it.
+    pyspark = importlib.util.find_spec("pyspark")
+    return None if pyspark is None or pyspark.origin is None else Path(pyspark.origin).parent / "conf"
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, each with the number of its first line. A backslash at the end continues it."""
+    collected, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.lstrip()
+        if not collected and (not stripped or stripped[0] in "#!"):
+            continue
+        first = first if collected else number
+        backslashes = len(stripped) - len(stripped.rstrip("\\"))
+        if backslashes % 2:
+            collected += stripped[:-1]
+            continue
+        yield first, collected + stripped
+        collected = ""
+    if collected:
+        yield first, collected
+
+
+def _unescaped(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) > 1 else _CONTROL.get(escape, escape)
+
+    return _ESCAPED.sub(plain, text)

@@ -1,13 +1,15 @@
 """A project's settings as typed values: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
 
-They live outside `spark-pipeline.yml` because SDP refuses fields that it does not know.
+They live outside `spark-pipeline.yml` because SDP refuses fields that it does not know. The sections
+`[maintenance]`, `[transactions.participants.NAME]` and `[sinks.NAME]` have classes of their own.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tautochrone.errors import SettingsError
@@ -16,31 +18,144 @@ from tautochrone.iceberg.sessions.s3_options import s3_options
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
 from tautochrone.model.refresh import RefreshPolicy
+from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
-from tautochrone.project.maintenance import MaintenanceRules
-from tautochrone.project.participant_settings import ParticipantSettings, participant_settings
-from tautochrone.project.row_settings import may_change_rows
-from tautochrone.project.secret_references import shown
-from tautochrone.project.setting_declarations import LIMITS
-from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
-from tautochrone.project.sink_settings import SinkSettings, sink_settings
-from tautochrone.project.spark_defaults import FILE_NAME as SPARK_DEFAULTS
-from tautochrone.project.spark_defaults import read_spark_defaults
-from tautochrone.project.spark_settings import IgnoredSetting, applicable
+from tautochrone.project.session_settings import CATALOG_PREFIX, STATIC_SQL_SETTINGS, may_change_rows
+from tautochrone.project.setting_declarations import LIMITS, SETTINGS, Setting
+from tautochrone.project.setting_layers import (
+    DEFAULT,
+    FILE_NAME,
+    Given,
+    IgnoredSetting,
+    Value,
+    applicable,
+    collect,
+    in_order,
+    read_spark_defaults,
+    shown,
+)
+from tautochrone.project.setting_layers import SPARK_DEFAULTS_FILE_NAME as SPARK_DEFAULTS
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.start_settings import CATALOG_PREFIX, STATIC_SQL_SETTINGS
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
     "FlowBadRecords",
     "FlowLimits",
     "FlowRecreatedTopic",
+    "MaintenanceRules",
+    "ParticipantSettings",
     "Settings",
+    "SinkSettings",
     "confs_without_project",
     "effective",
+    "json_schema",
     "load_settings",
+    "participant_settings",
+    "sink_settings",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceRules:
+    """The rules for expiring versions and compacting files. Times in milliseconds.
+
+    The newest `keep_last` checkpoints stay readable, and those younger than `keep_ms` of which two are at
+    least `spacing_ms` apart. Within `history_ms` every version of every table stays, for those who follow
+    changes from outside. A run maintains its tables once in `every_ms`, and starts no further table after
+    `budget_ms`; a table of which fewer than `min_versions` can expire is skipped. From `min_files` small
+    files on they are rewritten as larger ones, about `max_files` of them at a time; 0 turns that off.
+    Orphans are deleted when they are older than `orphans_ms`; a run looks for them once
+    in `orphans_every_ms`, never when that is 0.
+    """
+
+    enabled: bool
+    keep_ms: int
+    keep_last: int
+    spacing_ms: int
+    history_ms: int
+    every_ms: int
+    budget_ms: int
+    min_versions: int
+    min_files: int
+    max_files: int
+    orphans_ms: int
+    orphans_every_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParticipantSettings:
+    """A section `[transactions.participants.NAME]`.
+
+    Attributes:
+        format: empty when the section does not say.
+        options: passwords stay references: only `taut serve` reads them.
+        origin: where the section begins, for errors.
+    """
+
+    format: str = ""
+    options: Mapping[str, Value] = field(default_factory=dict, repr=False)
+    origin: str = ""
+
+
+def participant_settings(values: Mapping[tuple[str, ...], Value]) -> dict[str, ParticipantSettings]:
+    """The sections, by name, from all settings in force."""
+    formats: dict[str, str] = {}
+    options: dict[str, dict[str, Value]] = {}
+    origins: dict[str, str] = {}
+    for path, value in values.items():
+        if path[:2] != ("transactions", "participants"):
+            continue
+        name = path[2]
+        origins.setdefault(name, value.origin)
+        if path[3] == "options":
+            options.setdefault(name, {})[path[4]] = value
+        else:
+            formats[name] = str(value.value)
+    return {
+        name: ParticipantSettings(format=formats.get(name, ""), options=options.get(name, {}), origin=origin)
+        for name, origin in origins.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """A section `[sinks.NAME]`. None for settings that it does not have.
+
+    Attributes:
+        reread: the options again, with what the files of secrets hold now.
+    """
+
+    format: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    key: tuple[str, ...] | None = None
+    policy: DeliveryPolicy = DeliveryPolicy.RETRY
+    attempts: int = 3
+    catch_up_ms: int = 7 * 24 * 3_600_000
+    origin: str = ""
+    reread: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False, compare=False)
+
+
+def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettings]:
+    """The sections, from all settings in force (`setting_layers.Value` by path)."""
+    sections: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        if path[0] != "sinks":
+            continue
+        section = sections.setdefault(path[1], {"origin": value.origin})
+        if path[2] == "options":
+            options.setdefault(path[1], {})[path[3]] = value
+        else:
+            section[{"catch_up": "catch_up_ms"}.get(path[2], path[2])] = value.value
+    for name, given in options.items():
+        sections[name] |= {"options": _revealed(given), "reread": partial(_revealed, given)}
+    return {name: SinkSettings(**section) for name, section in sections.items()}
+
+
+def _revealed(options: Mapping[str, Any]) -> dict[str, str]:
+    return {option: str(value.reveal()) for option, value in options.items()}
+
 
 _OPTIONS = ("lake", "options")
 _CONF = ("spark", "conf")
@@ -339,3 +454,59 @@ def _limits(values: Mapping[tuple[str, ...], Value]) -> dict[str, FlowLimits]:
             )
         limits[flow] = FlowLimits({LIMITS[name]: value.value for name, value in given.items()}, origin)
     return limits
+
+
+_REFERENCE = {
+    "description": "a secret by reference: where it is",
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": 1,
+    "properties": {"env": {"type": "string", "minLength": 1}, "file": {"type": "string", "minLength": 1}},
+    "additionalProperties": False,
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of the whole file, with which editors complete and check it."""
+    root = _table({}, f"{FILE_NAME}: settings of a Tautochrone project")
+    for setting in SETTINGS:
+        table = root
+        for part in setting.path[:-1]:
+            table = _child(table, part)
+        _put(table, setting.path[-1], _value(setting))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": FILE_NAME,
+        **root,
+        "$defs": {"reference": _REFERENCE},
+    }
+
+
+def _table(properties: Mapping[str, Any], description: str | None = None) -> dict[str, Any]:
+    documentation = {} if description is None else {"description": description}
+    return {**documentation, "type": "object", "properties": dict(properties), "additionalProperties": False}
+
+
+def _child(table: dict[str, Any], part: str) -> dict[str, Any]:
+    child = table["additionalProperties"] if part == "*" else table["properties"].get(part)
+    if not child:
+        child = _table({})
+        _put(table, part, child)
+    assert isinstance(child, dict)
+    return child
+
+
+def _put(table: dict[str, Any], part: str, schema: dict[str, Any]) -> None:
+    if part == "*":
+        table["additionalProperties"] = schema
+    else:
+        table["properties"][part] = schema
+
+
+def _value(setting: Setting) -> dict[str, Any]:
+    schema = dict(setting.kind.schema())
+    if setting.by_reference:
+        schema = {"anyOf": [schema, {"$ref": "#/$defs/reference"}]}
+    if setting.default is not None:
+        schema["default"] = setting.default
+    return {"description": setting.meaning, **schema}

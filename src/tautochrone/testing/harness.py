@@ -22,8 +22,8 @@ from tautochrone.app.stores import project_store
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.model.effects import Effects
 from tautochrone.model.reason import ReasonCode
+from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.settings import Settings
-from tautochrone.project.start_settings import needed_at_start
 from tautochrone.reader.reader import Reader
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.runtime.job.effects import CountingEffects

@@ -13,7 +13,7 @@ from tautochrone.iceberg.maintenance.expiry import expirable
 from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, Version
-from tautochrone.project.maintenance import MaintenanceRules
+from tautochrone.project.settings import MaintenanceRules
 from tautochrone.runtime.maintenance.retention import outlived
 
 RULES = MaintenanceRules(

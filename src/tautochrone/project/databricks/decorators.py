@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.project.databricks.expect import expectations_from
 from tautochrone.project.databricks.unsupported import databricks_only
-from tautochrone.project.policy import POLICY_PROPERTY
+from tautochrone.project.table_properties import POLICY_PROPERTY
 
 __all__ = [
     "TableByQuery",

@@ -13,8 +13,8 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Expectation, ViolationAction
 from tautochrone.project.databricks.files import FileSource
 from tautochrone.project.databricks.unsupported import databricks_only
-from tautochrone.project.policy import POLICY_PROPERTY
 from tautochrone.project.sqltext import Token, tokens, unquote
+from tautochrone.project.table_properties import POLICY_PROPERTY
 
 __all__ = ["Translated", "translate"]
 

@@ -12,9 +12,8 @@ from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
-from tautochrone.project.sink_settings import SinkSettings
-from tautochrone.project.sinks import sink_declarations
-from tautochrone.project.stream_sinks import StreamSink, stream_sinks
+from tautochrone.project.settings import SinkSettings
+from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
 from tautochrone.sinks import check_sink, has_adapter, known_formats
 
 __all__ = ["check_sinks", "key_missing"]

@@ -13,7 +13,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryPolicy, DeliveryState
-from tautochrone.project.stream_sinks import StreamSink
+from tautochrone.project.sinks import StreamSink
 from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker
 from tautochrone.runtime.delivery.sink_stream import SinkStream
 from tautochrone.runtime.delivery.worker import SinkWorker

@@ -22,7 +22,7 @@ from tautochrone.model.lake import NO_VERSION, ChangeKind, TableChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.project.stream_sinks import StreamSink
+from tautochrone.project.sinks import StreamSink
 from tautochrone.runtime.delivery.journal import DeliveryJournal
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job

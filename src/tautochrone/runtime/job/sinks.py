@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import SinkDeclaration
-from tautochrone.project.sink_settings import SinkSettings
-from tautochrone.project.sinks import sink_declarations
-from tautochrone.project.stream_sinks import StreamSink, stream_sinks
+from tautochrone.project.settings import SinkSettings
+from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.sinks import has_adapter
 
@@ -32,7 +31,7 @@ def streamed_sinks(topology: JobTopology, settings: Mapping[str, SinkSettings]) 
     belongs to the job that writes the project's first table.
 
     Raises:
-        DefinitionError: see `project.stream_sinks.stream_sinks`.
+        DefinitionError: see `project.sinks.stream_sinks`.
     """
     sinks = stream_sinks(topology.definitions, topology.graph, settings, has_adapter)
     tables = project_tables(topology)

@@ -20,7 +20,7 @@ from tautochrone.model.checkpoint import HeldBack, SourceTime
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.event_time import EVENT_TIME, event_time_of, has_commit_time
+from tautochrone.project.table_properties import EVENT_TIME, event_time_of, has_commit_time
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.cut import Cut
 

@@ -15,7 +15,7 @@ from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.project.maintenance import MaintenanceRules
+from tautochrone.project.settings import MaintenanceRules
 
 __all__ = ["Needs", "follow_sinks", "needs_of", "outlived"]
 

@@ -20,7 +20,7 @@ from tautochrone.model.maintenance import Dropped
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import LogPosition
-from tautochrone.project.event_time import event_time_of
+from tautochrone.project.table_properties import event_time_of
 from tautochrone.runtime.job.job import Job
 
 __all__ = ["shorten_log"]

@@ -11,7 +11,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.project.graph import Graph
-from tautochrone.project.policy import policy_of
+from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.refresh.choose_mode import not_incremental, unversioned_source
 from tautochrone.spark.translate.from_catalyst import plan_of
 

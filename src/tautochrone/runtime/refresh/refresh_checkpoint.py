@@ -14,8 +14,8 @@ from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
-from tautochrone.project.policy import policy_of
-from tautochrone.project.reevaluate import require_same_query
+from tautochrone.project.evaluations import require_same_query
+from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher, require_never_merged
 from tautochrone.runtime.refresh.changes import Changes

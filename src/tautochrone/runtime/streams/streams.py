@@ -35,7 +35,7 @@ from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.project.stream_sinks import StreamSink
+from tautochrone.project.sinks import StreamSink
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.change_logs import (
     change_log_of,
