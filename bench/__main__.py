@@ -49,7 +49,6 @@ _IN_ONE_SPARK = (
     "checkpoint",
     "hops",
     "revise",
-    "auto_cdc",
     *_CAPTURES,
     "sinks",
     "sink_tables",
