@@ -101,6 +101,7 @@ def test_verify(sample: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_maintenance_does_what_its_dry_run_shows(sample: Path) -> None:
     settings = sample / "tautochrone.toml"
     before = settings.read_text() if settings.exists() else ""

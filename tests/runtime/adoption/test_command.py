@@ -38,6 +38,7 @@ def test_a_dry_run_tells_what_it_would_do(built: Built) -> None:
     assert built.pipeline.pointers() == pointers
 
 
+@pytest.mark.slow
 def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
     pointers = built.pipeline.pointers()
     killed = taut(built, fault=fault(Step.LAKE_ADOPT, "after", "kill", nth=3))
