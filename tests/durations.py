@@ -86,15 +86,17 @@ class Writer:
 
     def __init__(self, root: Path) -> None:
         self._path = root / LAST_RUN
-        self._path.parent.mkdir(exist_ok=True)
-        self._path.write_text("")
+        self._mode = "w"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         cost = dict(report.user_properties).get("cost")
         if cost is not None:
             worker = getattr(report, "worker_id", "main")
-            with self._path.open("a") as lines:
+            self._path.parent.mkdir(exist_ok=True)
+            with self._path.open(self._mode) as lines:
                 lines.write(f"{report.nodeid}\t{cost[0]:.3f}\t{cost[1]:.3f}\t{worker}\n")
+            # Collecting alone leaves the costs of the last run.
+            self._mode = "a"
 
 
 def costs(path: Path, depth: int | None = None) -> dict[str, Cost]:
@@ -112,7 +114,7 @@ def costs(path: Path, depth: int | None = None) -> dict[str, Cost]:
 
 
 def kept_seconds() -> dict[str, float]:
-    """Seconds of each file in the run that was kept, by its path; of no other files."""
+    """Seconds of each file in the last kept run that had it, by its path."""
     lines = KEPT.read_text().splitlines() if KEPT.exists() else []
     return {file: float(seconds) for file, seconds in (line.split("\t") for line in lines)}
 
@@ -130,8 +132,10 @@ def main() -> None:
     total = sum(sums.values(), Cost())
     print(f"{total.seconds:8.1f} s  {total.cpu_seconds:8.1f} CPU s  all")
     if arguments.keep:
-        files = sorted(costs(LAST_RUN).items())
-        KEPT.write_text("".join(f"{file}\t{cost.seconds:.1f}\n" for file, cost in files))
+        # A run of some files says nothing about the others.
+        seconds = kept_seconds() | {file: cost.seconds for file, cost in costs(LAST_RUN).items()}
+        files = sorted(file for file in seconds if Path(file).exists())
+        KEPT.write_text("".join(f"{file}\t{seconds[file]:.1f}\n" for file in files))
 
 
 if __name__ == "__main__":
