@@ -17,11 +17,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 T = TypeVar("T")
 
 
-@pytest.fixture
-def world(world: World) -> World:
-    """With few views, which the rest of a run does not depend on."""
-    world.sources.define_only("clean", "totals")
-    return world
+TABLES = ("clean", "totals")
 
 
 @pytest.mark.parametrize("step", [Step.LAKE_ABORT, pytest.param(Step.LAKE_DISCARD, marks=pytest.mark.slow)])

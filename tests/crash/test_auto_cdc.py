@@ -235,7 +235,7 @@ STRIKES_WHILE_FOLDING = (
 @pytest.mark.parametrize(
     "strikes",
     [
-        pytest.param(STRIKES_WHILE_FOLDING[1:2], id="state", marks=pytest.mark.slow),
+        pytest.param(STRIKES_WHILE_FOLDING[1:2], id="state"),
         pytest.param(STRIKES_WHILE_FOLDING, id="all", marks=pytest.mark.slow),
     ],
 )

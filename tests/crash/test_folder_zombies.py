@@ -24,6 +24,7 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 T = TypeVar("T")
+TABLES = ("totals",)
 STATELESS, STATEFUL = "names", "once"
 FOLDER_STEPS = (Step.INGEST_FOLDER, Step.INGEST_CLEAN, Step.INGEST_SOURCE_FILES)
 
@@ -61,7 +62,7 @@ class Interrupted(StrikingEffects):
 
 
 def _cases() -> Iterator[Any]:
-    quick = {(Step.INGEST_FOLDER, "before", STATELESS)}
+    quick = {(Step.INGEST_FOLDER, "before", STATELESS), (Step.INGEST_FOLDER, "after", STATEFUL)}
     for step in FOLDER_STEPS:
         for when in ("before", "after"):
             for on in (STATELESS, STATEFUL):
@@ -76,7 +77,6 @@ def _cases() -> Iterator[Any]:
 def test_it_wakes_when_a_newer_one_has_planned_a_batch(
     world: World, tmp_path: Path, step: Step, when: str, on: str
 ) -> None:
-    world.sources.define_only("totals")
     (world.sources.folder / "transformations" / "once.py").write_text(_ONCE)
     _grow(world)
     _grow(world)

@@ -15,11 +15,7 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 
-@pytest.fixture
-def world(world: World) -> World:
-    """With few views: what is ingested does not depend on them."""
-    world.sources.define_only("clean", "totals")
-    return world
+TABLES = ("clean", "totals")
 
 
 def _grow(world: World) -> None:

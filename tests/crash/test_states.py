@@ -12,13 +12,13 @@ from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
+TABLES = ("totals",)
 STATE = "default__totals__1"
 
 
 @pytest.fixture
 def following(world: World) -> World:
     """A project whose views follow changes whatever they cost, after one change."""
-    world.sources.define_only("totals")
     settings = world.sources.folder / "tautochrone.toml"
     settings.write_text(settings.read_text() + '\n[refresh]\npolicy = "incremental"\n')
     for _ in range(2):
@@ -51,7 +51,6 @@ def test_crash_around_a_state(following: World, step: Step, on: str) -> None:
     check(following)
 
 
-@pytest.mark.slow
 def test_crash_while_a_state_is_rolled_back(following: World) -> None:
     following.sources.add()
     following.run(Strike(Step.LAKE_COMMIT_STAGED, "after", "crash", on=STATE))

@@ -18,11 +18,7 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 
-@pytest.fixture
-def world(world: World) -> World:
-    """With few views, which the rest of a run does not depend on."""
-    world.sources.define_only("clean", "totals")
-    return world
+TABLES = ("clean", "totals")
 
 
 def wait_for(running: Running, event: str) -> None:

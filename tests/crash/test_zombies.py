@@ -23,14 +23,7 @@ from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-
-@pytest.fixture
-def world(world: World) -> World:
-    """With few views, which the rest of a run does not depend on."""
-    world.sources.define_only("clean", "totals")
-    return world
-
-
+TABLES = ("clean", "totals")
 SLEEPS_BEFORE = [
     pytest.param(Step.LAKE_PREPARE, "events", marks=pytest.mark.slow),
     (Step.LAKE_COMMIT, "events"),
@@ -57,7 +50,6 @@ def test_zombie_after_a_takeover(world: World, tmp_path: Path, step: Step, on: s
 def test_zombie_after_a_roll_back(world_of_views: World, tmp_path: Path) -> None:
     """Its batch forked from a version that main stands at again, as if nothing had happened."""
     world = world_of_views
-    world.sources.define_only("clean", "totals")
     with _asleep(world, tmp_path, Step.LAKE_COMMIT, "events") as zombie:
         with world.table("events") as table:
             before = table.current_version()

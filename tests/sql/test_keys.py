@@ -45,7 +45,8 @@ KEYS = {
 
 
 @pytest.mark.timeout(900)
-def test_keys_of_every_type(testbed: ViewTestbed) -> None:
+@pytest.mark.parametrize("checkpoints", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_keys_of_every_type(testbed: ViewTestbed, checkpoints: int) -> None:
     tables = SmallTables(testbed, seed=11)
     for index, (name, (left, right)) in enumerate(KEYS.items()):
         kind = ("LEFT", "RIGHT", "FULL")[index % 3]
@@ -63,7 +64,7 @@ def test_keys_of_every_type(testbed: ViewTestbed) -> None:
     )
     testbed.checkpoint()
     changed = set[str]()
-    for _ in range(1):
+    for _ in range(checkpoints):
         tables.change()
         happened = testbed.checkpoint(restart=False)
         changed |= {

@@ -20,7 +20,7 @@ from tautochrone.sources.mysql.change_log import MySQLChangeLog
 from tautochrone.sources.mysql.tables import CapturedTable
 from tautochrone.sources.mysql.types import require_known_types
 
-from .conftest import Schema, on
+from .conftest import Schema
 
 _ROWS_PER_STATEMENT = 4_000
 _UNICODE = ("utf8mb4", "utf8mb3", "ucs2", "utf16", "utf16le", "utf32")
@@ -148,7 +148,6 @@ def logged(log: MySQLChangeLog, position: LogPosition) -> dict[tuple[str, str], 
             return rows
 
 
-@on("mysql")
 def test_characters_of_every_charset(schema: Schema) -> None:
     """All of small sets, some of large ones."""
     assert compare(schema, charsets_of(schema), is_long=False) > 9_000
@@ -217,7 +216,6 @@ def bad_values(schema: Schema) -> list[tuple[str, bytes]]:
     return values
 
 
-@on("mariadb")
 def test_bytes_without_a_character_are_an_error(schema: Schema) -> None:
     """In the copy and in the log, which name the row; what the hint says ends it."""
     schema.run("SET SESSION sql_mode = ''", "CREATE TABLE candidates (b VARBINARY(8))")

@@ -18,7 +18,7 @@ from tautochrone.sources.mysql.change_log import MySQLChangeLog
 from tautochrone.testing import mariadb
 from tautochrone.testing.harness import Happened, Pipeline
 
-from .conftest import Schema
+from .conftest import Schema, on
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 _MARIADB = pytest.mark.parametrize("schema", ["mariadb"], indirect=True)
@@ -159,7 +159,7 @@ def test_a_table_in_trouble_is_set_aside_and_comes_back(captured: Captured) -> N
         assert captured.pipeline.query("SELECT n FROM joined") == captured.pipeline.query(query)
 
 
-@pytest.mark.slow
+@on("mysql")
 def test_ignored_columns_are_not_taken_over(captured: Captured) -> None:
     schema, accounts = captured.schema, f"{captured.schema.name}.accounts"
     captured.define(', schema_changes="ignore"')

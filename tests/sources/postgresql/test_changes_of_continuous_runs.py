@@ -85,7 +85,6 @@ def test_the_run_loads_definitions_anew(
     assert [(run["state"], run["problems"]) for run in runs] == [("COMPLETED", [])] * 3
 
 
-@pytest.mark.slow
 def test_the_run_goes_on_with_the_new_password_of_its_file(
     database: psycopg.Connection, shop_project: tuple[Path, Path]
 ) -> None:
