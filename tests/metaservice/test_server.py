@@ -1,11 +1,19 @@
-"""The port of a service: taken, or none."""
+"""The port of a service, taken or none, and what a job's server makes when."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
 import pytest
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.metaservice.server import listen
+from tautochrone.meta import MetaStore
+from tautochrone.metaservice import app
+from tautochrone.metaservice.server import EmbeddedServer, listen
+from tautochrone.rest_catalog.read_points import ReadPoints
 
 
 def test_a_port_that_cannot_be_opened_is_refused_with_what_to_do() -> None:
@@ -21,3 +29,27 @@ def test_a_number_that_is_no_port_is_refused() -> None:
     with pytest.raises(EnvironmentProblemError, match="99999 is no port") as refused:
         listen("127.0.0.1", 99_999)
     assert "65535" in str(refused.value.hint)
+
+
+def test_a_job_makes_pages_and_api_once_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, stores = app.create_app, list[Any]()
+
+    def recording(**arguments: Any) -> Any:
+        stores.append(arguments.get("store"))
+        return create(**arguments)
+
+    monkeypatch.setattr(app, "create_app", recording)
+    no_tables: Any = object()
+    with (
+        MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store,
+        EmbeddedServer(ReadPoints(store), no_tables, store=store) as server,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert httpx.get(f"{server.uri}/v1/config?warehouse=weak").status_code == 200
+        assert stores == [None]
+        answers = threads.map(lambda _: httpx.get(f"{server.uri}/openapi.json").status_code, range(8))
+        assert set(answers) == {200}
+        assert stores == [None, store]
+        assert httpx.get(f"{server.uri}/v1/config?warehouse=weak").status_code == 200

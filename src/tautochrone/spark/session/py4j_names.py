@@ -1,9 +1,9 @@
 """Names of Java packages, classes and static methods, resolved by the JVM once.
 
 For each dot of `jvm.org.apache.spark.SparkConf` Py4J asks the JVM whether it is a class or a package. To
-answer that `org` is no class the JVM searches all jars, once for each package that is imported. That was a
-quarter of what it computed for small refreshes. What a name stands for is kept here as an attribute of the
-view, the package or the class, where Python looks before it asks.
+answer that `org` is no class the JVM searches all jars, once for each package that is imported. What a name
+stands for is kept here as an attribute of the view, the package or the class, where Python looks before it
+asks.
 """
 
 from __future__ import annotations
