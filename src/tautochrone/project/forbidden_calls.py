@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
-from tautochrone.project.databricks.auto_loader import METHODS
+from tautochrone.project.databricks.files import METHODS
 from tautochrone.project.deferred_frames import (
     DeferredFrame,
     evaluation_session,

@@ -15,9 +15,12 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.definitions import OtherCatalogs, SourceLocation
-from tautochrone.project.databricks.dbutils import Dbutils
-from tautochrone.project.databricks.dialect import is_written_for_databricks, runs_as_main
-from tautochrone.project.databricks.notebooks import magic_warnings
+from tautochrone.project.databricks.notebooks import (
+    Dbutils,
+    is_written_for_databricks,
+    magic_warnings,
+    runs_as_main,
+)
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.explain_failure import explain
 from tautochrone.project.invariant_files import read_invariants

@@ -1,16 +1,61 @@
-"""Cells of exported notebooks that are comments here and would be code on Databricks."""
+"""Definition files that were written for Databricks: how they are recognised, exported notebooks, `dbutils`.
+
+Whether a definition file was written for Databricks. `dbutils` of Databricks' notebooks, as far as definition
+files need it: `dbutils.fs.ls`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.project.definitions import DefinitionWarning
 
-__all__ = ["magic_warnings"]
+__all__ = ["Dbutils", "FileInfo", "is_written_for_databricks", "magic_warnings", "runs_as_main"]
+
+
+_SIGNS = re.compile(
+    r"""
+    ^(?:\#|--)[ ]Databricks[ ]notebook[ ]source
+    | ^\s*(?:import|from)[ ]+(?:dlt|databricks)\b
+    | \bcloudFiles\b | \b(?:read_files|cloud_files|create_auto_cdc_\w+|apply_changes\w*)\s*\(
+    | ^\s*@\w+\.(?:expect\w*|view)\b
+    | \bCREATE\s+OR\s+REFRESH\b | \bCREATE\s+(?:STREAMING\s+)?LIVE\b
+    | \bON\s+VIOLATION\b | \bAPPLY\s+CHANGES\s+INTO\b
+    """,
+    re.MULTILINE | re.VERBOSE | re.IGNORECASE,
+)
+_MAIN = re.compile(r"""^if\s+__name__\s*==\s*["']__main__["']\s*:""", re.MULTILINE)
+
+
+def is_written_for_databricks(text: str) -> bool:
+    """Whether a file says something that open-source Spark does not know.
+
+    >>> is_written_for_databricks("import dlt")
+    True
+    >>> is_written_for_databricks("from pyspark import pipelines as dp")
+    False
+    """
+    return _SIGNS.search(text) is not None
+
+
+def runs_as_main(text: str) -> bool:
+    """Whether a file defines something only if it is the main program, as notebooks of Databricks are.
+
+    >>> runs_as_main("import dlt\\nif __name__ == '__main__':\\n    define()")
+    True
+    """
+    return _MAIN.search(text) is not None
+
 
 _MAGIC = re.compile(r"^(?:#|--)\s*MAGIC\s+(%(?:run|sql|python|pip|sh|fs|scala|r)\b.*)$")
 
@@ -29,3 +74,78 @@ def magic_warnings(file: Path, shown: str) -> Iterator[DefinitionWarning]:
                 ReasonCode.CLAUSE_IGNORED, statement="a notebook cell", clause=match[1].strip()
             )
             yield DefinitionWarning(SourceLocation(shown, number), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file or folder as `dbutils.fs.ls` shows it. The name of a folder ends with a slash.
+
+    `modificationTime` is in milliseconds.
+    """
+
+    path: str
+    name: str
+    size: int
+    modificationTime: int  # noqa: N815 (Databricks' name)
+
+    def isDir(self) -> bool:  # noqa: N802 (Databricks' name)
+        return self.name.endswith("/")
+
+    def isFile(self) -> bool:  # noqa: N802 (Databricks' name)
+        return not self.isDir()
+
+
+class _Files:
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def ls(self, path: str) -> list[FileInfo]:
+        """The files and folders in a folder, or a file itself.
+
+        Raises:
+            FileNotFoundError: there is nothing.
+        """
+        context: Any = self._session.sparkContext
+        hadoop_path = context._jvm.org.apache.hadoop.fs.Path(path)  # noqa: SLF001
+        try:
+            statuses = hadoop_path.getFileSystem(context._jsc.hadoopConfiguration()).listStatus(hadoop_path)  # noqa: SLF001
+        except Py4JJavaError as error:
+            if "FileNotFoundException" in error.java_exception.getClass().getName():
+                raise FileNotFoundError(path) from error
+            raise
+        return sorted(map(_info, statuses), key=lambda info: info.name)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _refused(self, f"dbutils.fs.{name}", name)
+
+
+class Dbutils:
+    """The global `dbutils` of files that are written for Databricks.
+
+    >>> dbutils.fs.ls("/Volumes/main/raw/exports")  # doctest: +SKIP
+    [FileInfo(path='file:/Volumes/main/raw/exports/1.csv', name='1.csv', size=45, modificationTime=17…)]
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self.fs = _Files(session)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _refused(self, f"dbutils.{name}", name)
+
+
+def _refused(owner: object, subject: str, name: str) -> Exception:
+    if name.startswith("__"):
+        # Python asks every object for such attributes.
+        return AttributeError(name=name, obj=owner)
+    return databricks_only("dbutils", subject)
+
+
+def _info(status: Any) -> FileInfo:
+    slash = "/" if status.isDirectory() else ""
+    path = status.getPath()
+    return FileInfo(
+        path=f"{path}{slash}",
+        name=f"{path.getName()}{slash}",
+        size=int(status.getLen()),
+        modificationTime=int(status.getModificationTime()),
+    )
