@@ -187,7 +187,7 @@ def refresh(
     number: CheckpointNumber,
     versions: Mapping[TableName, Version],
 ) -> Version:
-    """As `runtime.refresh.view_refresher` refreshes a view."""
+    """As `runtime.refresh.refresh_view` refreshes a view."""
     table, lake = simulation.lake[entry.name], simulation.lake
     fork = table.fork()
     inputs = {name: versions[name] for name in sorted(entry.inputs)}

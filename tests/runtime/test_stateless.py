@@ -10,7 +10,7 @@ import pytest
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy
 from tautochrone.runtime.refresh import choose_mode as choose
-from tautochrone.runtime.refresh.estimate import Decision, Facts
+from tautochrone.runtime.refresh.choose_mode import Decision, Facts
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark

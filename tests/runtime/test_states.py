@@ -9,8 +9,8 @@ import pytest
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName
-from tautochrone.runtime.refresh import state_layout as layout
 from tautochrone.runtime.refresh import states
+from tautochrone.runtime.refresh import states as layout
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark

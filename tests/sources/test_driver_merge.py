@@ -13,8 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.driver_merge import last_events, last_events_of_many, last_rows
-from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
+from tautochrone.runtime.refresh.latest_events import (
+    last_events,
+    last_events_of_many,
+    last_rows,
+    latest_rows,
+    summarize,
+)
 from tautochrone.spark.execute.materialize import materialize
 
 pytestmark = pytest.mark.spark

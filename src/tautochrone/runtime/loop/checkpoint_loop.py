@@ -30,8 +30,11 @@ from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.publication import Publication
 from tautochrone.runtime.refresh.check_invariants import Checked
 from tautochrone.runtime.refresh.file_tables import FileTables
-from tautochrone.runtime.refresh.refresh_checkpoint import CheckpointRefresher
-from tautochrone.runtime.refresh.upstream_jobs import RefreshProgress, poll_upstream_jobs
+from tautochrone.runtime.refresh.refresh_checkpoint import (
+    CheckpointRefresher,
+    RefreshProgress,
+    poll_upstream_jobs,
+)
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.cpu_usage import cpu_ms

@@ -33,18 +33,25 @@ from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.refresh.checked_events import checked_events
+from tautochrone.runtime.refresh.checkpoint_views import SessionPool
 from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.event_keys import EventKeys
-from tautochrone.runtime.refresh.event_merges import aligned_events, input_of, merge_of
-from tautochrone.runtime.refresh.event_order import EventOrder
+from tautochrone.runtime.refresh.event_merges import (
+    EventKeys,
+    EventOrder,
+    aligned_events,
+    checked_events,
+    input_of,
+    merge_of,
+)
 from tautochrone.runtime.refresh.keyed_apply import added_rows
 from tautochrone.runtime.refresh.keyed_merge import commit_change
-from tautochrone.runtime.refresh.session_pool import SessionPool
-from tautochrone.runtime.refresh.snapshot_events import SnapshotChange, snapshot_change
-from tautochrone.runtime.refresh.snapshot_order import after_known, require_unknown
-from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
-from tautochrone.runtime.refresh.states import STATE_NAMESPACE, States
+from tautochrone.runtime.refresh.snapshot_events import (
+    SnapshotChange,
+    after_known,
+    require_unknown,
+    snapshot_change,
+)
+from tautochrone.runtime.refresh.states import RUN, STATE_NAMESPACE, StateLayout, States
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,

@@ -22,13 +22,13 @@ from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.copied_files import RowsInFiles
-from tautochrone.runtime.refresh.driver_merge import is_deterministic
+from tautochrone.runtime.refresh.capture_files import RowsInFiles
 from tautochrone.runtime.refresh.latest_events import (
     InvalidValues,
     has_invalid,
     invalid_rows,
     invalid_values,
+    is_deterministic,
     latest_rows,
     summarize,
 )

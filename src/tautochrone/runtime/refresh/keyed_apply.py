@@ -25,12 +25,11 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import LogPosition
-from tautochrone.runtime.refresh.change_files import LightLogRows, RelationChanges
+from tautochrone.runtime.refresh.capture_files import LightLogRows, RelationChanges, copied_files
+from tautochrone.runtime.refresh.checkpoint_views import SessionPool
 from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.copied_files import copied_files
 from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
 from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
-from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,

@@ -1,16 +1,23 @@
-"""Refreshing all derived datasets of a job to one open checkpoint, independent ones in parallel."""
+"""Refreshing all derived datasets of a job to one open checkpoint, each after its inputs.
+
+The order of refreshes: each dataset after its inputs, independent ones in parallel. How far other jobs are
+with the tables that this job reads, at a checkpoint that it works on.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 
 from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
+from tautochrone.meta import Store
 from tautochrone.model import limits
 from tautochrone.model.catalog import job_read_point
 from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
@@ -20,23 +27,139 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher, require_never_merged
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
-from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
+from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews, SessionPool
 from tautochrone.runtime.refresh.choose_mode import has_rows_of
 from tautochrone.runtime.refresh.event_merges import auto_cdc_of
 from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulkLoad
 from tautochrone.runtime.refresh.plans import Plans
-from tautochrone.runtime.refresh.refresh_view import failure_of
-from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
-from tautochrone.runtime.refresh.session_pool import SessionPool
+from tautochrone.runtime.refresh.refresh_view import ViewRefresher, failure_of
 from tautochrone.runtime.refresh.stream_refresher import StreamRefresher
 from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged
-from tautochrone.runtime.refresh.upstream_jobs import RefreshProgress, poll_upstream_jobs
-from tautochrone.runtime.refresh.view_refresher import ViewRefresher
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.cpu_usage import metered_jobs
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
-__all__ = ["CheckpointRefresher"]
+__all__ = [
+    "CheckpointRefresher",
+    "RefreshProgress",
+    "UpstreamTables",
+    "poll_upstream_jobs",
+    "refresh_in_order",
+    "upstream_of",
+]
+
+
+def refresh_in_order(
+    inputs: Mapping[TableName, Collection[TableName]],
+    failures: dict[TableName, Reason],
+    refresh: Callable[[TableName], Reason | None],
+    skip: Callable[[TableName, TableName], Reason],
+    parallelism: int,
+) -> None:
+    """Refresh the keys of `inputs`; returns when all of them were refreshed or skipped.
+
+    Args:
+        inputs: for each dataset to refresh, what it reads, whether that is to be refreshed too or not.
+        failures: tables without a version at the checkpoint, with the reason. Failed and skipped datasets
+            are added.
+        refresh: refreshes a dataset, in a thread of its own; answers the failure, or None.
+        skip: called for a dataset and the failed input that it needs; answers its failure.
+        parallelism: how many refreshes run at a time.
+    """
+    todo = list(inputs)
+    running: dict[Future[Reason | None], TableName] = {}
+    with ThreadPoolExecutor(parallelism, thread_name_prefix="refresh") as threads:
+        while todo or running:
+            unfinished = {*todo, *running.values()}
+            for table in [table for table in todo if unfinished.isdisjoint(inputs[table])]:
+                todo.remove(table)
+                failed = sorted(failures.keys() & set(inputs[table]))
+                if failed:
+                    failures[table] = skip(table, failed[0])
+                else:
+                    running[threads.submit(refresh, table)] = table
+            if not running:
+                continue
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                table, failure = running.pop(future), future.result()
+                if failure is not None:
+                    failures[table] = failure
+
+
+def upstream_of(table: TableName, inputs: Mapping[TableName, Collection[TableName]]) -> frozenset[TableName]:
+    """All tables that a dataset depends on, directly or through the keys of `inputs`."""
+    upstream = set[TableName]()
+    todo = list(inputs.get(table, ()))
+    while todo:
+        name = todo.pop()
+        if name not in upstream:
+            upstream.add(name)
+            todo += inputs.get(name, ())
+    return frozenset(upstream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamTables:
+    """Tables of other jobs that have no version at a checkpoint.
+
+    Attributes:
+        waiting: not recorded yet, with the job that will (its name is empty when it never ran).
+        failed: there will be no version, with the reason.
+        lost: a job that will never do this checkpoint.
+    """
+
+    waiting: Mapping[TableName, str] = field(default_factory=dict)
+    failed: Mapping[TableName, Reason] = field(default_factory=dict)
+    lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshProgress:
+    """How far a job is with a checkpoint.
+
+    Attributes:
+        failed: own datasets that get no version at the checkpoint, with the reason.
+        waiting: tables of other jobs that something here waits for, with the job that writes them.
+        lost: a job that will never do the checkpoint, so that it cannot be finished here either.
+        waiting_for_bulk: own datasets that get no version because the bulk of a database is not
+            complete. That is no error.
+    """
+
+    failed: Mapping[TableName, Reason]
+    waiting: Mapping[TableName, str]
+    lost: str | None
+    waiting_for_bulk: frozenset[TableName] = frozenset()
+
+
+def poll_upstream_jobs(store: Store, owners: Mapping[TableName, str], number: int) -> UpstreamTables:
+    """What other jobs have recorded for checkpoint `number` by now.
+
+    Args:
+        owners: the tables to ask for, each with the job that writes it.
+    """
+    if not owners:
+        return UpstreamTables()
+    # The parts are read first: a version that is recorded between the two reads only counts as waiting.
+    parts = {progress.job: progress.part for progress in store.checkpoints.progress(number)}
+    versions, failures = store.checkpoints.versions_at(number), store.checkpoints.failures_at(number)
+    waiting: dict[TableName, str] = {}
+    failed: dict[TableName, Reason] = {}
+    lost: str | None = None
+    for table, owner in sorted(owners.items()):
+        part = parts.get(owner)
+        if part is Part.SKIPPED or (part is None and owner):
+            # It went on to a newer one, or came when this one was already open.
+            waiting[table], lost = owner, owner
+        elif table in versions:
+            continue
+        elif table in failures:
+            failed[table] = failures[table]
+        elif part is Part.DONE:
+            failed[table] = Reason.of(ReasonCode.UPSTREAM_HAS_NO_VERSION, job=owner)
+        else:
+            waiting[table] = owner
+    return UpstreamTables(waiting=waiting, failed=failed, lost=lost)
 
 
 class CheckpointRefresher:

@@ -1,7 +1,9 @@
-"""The snapshots of an AUTO CDC flow as events: what changed in the rows of its source, by key.
+"""The snapshots of an AUTO CDC flow as events, beside what is known of their keys.
 
 A row that came is an event of its key, a key without a row any more an event of deletion. Rows that are the
 same in both snapshots are none. The sequence value of all of them is the time of the checkpoint.
+
+The events of a snapshot beside what is known of their keys.
 """
 
 from __future__ import annotations
@@ -31,10 +33,25 @@ from tautochrone.runtime.refresh.task import RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.materialize import materialize
-from tautochrone.spark.execute.merge_events import row_hash
+from tautochrone.spark.execute.merge_events import (
+    DELETED,
+    SEQUENCE,
+    EventMerge,
+    all_equal,
+    prefixed,
+    row_hash,
+)
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
-__all__ = ["SnapshotChange", "current_rows", "key_not_unique", "snapshot_change"]
+__all__ = [
+    "SnapshotChange",
+    "after_known",
+    "current_rows",
+    "key_not_unique",
+    "require_unknown",
+    "snapshot_change",
+]
+
 
 _SIGN, _HASH, _WEIGHT, _ROW = "__taut_sign", "__taut_hash", "__taut_weight", "__taut_row"
 _ROWS, _WAS_THERE = "__taut_rows", "__taut_was_there"
@@ -169,3 +186,35 @@ def key_not_unique(key: dict[str, object], task: RefreshTask) -> RefreshError:
         location=task.location,
         sqlstate="23505",
     )
+
+
+_FOLLOWING = "following"
+
+
+def require_unknown(merge: EventMerge, new_keys: DataFrame, state: DataFrame, task: RefreshTask) -> None:
+    """Refuse a snapshot in which a second row of a key came.
+
+    Args:
+        new_keys: the keys that the snapshot before must not have.
+        state: the rows of these keys.
+
+    Raises:
+        RefreshError: `AUTO_CDC_SNAPSHOT_KEY_NOT_UNIQUE`.
+    """
+    renamed = zip(merge.columns.keys, merge.keys, strict=True)
+    came = new_keys.select(*(sf.col(quoted(key)).alias(f"e_{name}") for key, name in renamed))
+    last = state.groupBy(*merge.keys).agg(sf.max_by(DELETED, SEQUENCE).alias(DELETED))
+    known = last.where(~sf.col(DELETED)).select(*prefixed("s", merge.keys))
+    twice = came.join(known, all_equal(merge.keys), "left_semi").limit(1).collect()
+    if twice:
+        raise key_not_unique(dict(zip(merge.columns.keys, twice[0], strict=True)), task)
+
+
+def after_known(folded: DataFrame, state: DataFrame) -> DataFrame:
+    """The events of a snapshot, later than all that is known of their keys.
+
+    The clock of a new owner may be behind that of the last one.
+    """
+    following = sf.expr(f"max({SEQUENCE}) + INTERVAL '0.001' SECOND").alias(_FOLLOWING)
+    joined = folded.crossJoin(sf.broadcast(state.agg(following)))
+    return joined.withColumn(SEQUENCE, sf.greatest(SEQUENCE, _FOLLOWING)).drop(_FOLLOWING)

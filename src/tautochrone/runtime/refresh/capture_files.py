@@ -1,4 +1,13 @@
-"""Merging the files in which a light capture has changes of a table.
+"""The rows of files that the log table of a light capture names, copied rows and changes.
+
+The rows of data files that belong to no version yet, as the events that they stand for.
+
+The rows of files that the tasks of a light capture's first copy wrote, as copied rows of the log table.
+
+The log table has the names of the files, and what the reader of their rows saw. So where a table is built of
+them, its files are there already: only rows whose keys have events in the log are deleted from them.
+
+Merging the files in which a light capture has changes of a table.
 
     only change files     become files of the table: the driver reads their keys, and deletes rows by position
     beside other events   are read by Spark as the events that they stand for; their rows are written again
@@ -8,8 +17,9 @@ Files that were not merged stay where they are: another refresh may need them. T
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +30,152 @@ from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
-from tautochrone.model.capture_files import CHANGE_FILE, ChangeFile
+from tautochrone.model.capture_files import CHANGE_FILE, COPIED_FILE, FILE_NAME, ChangeFile, CopiedFile
 from tautochrone.model.lake import ChangeKind, Fork, LakeTable, Staged
+from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.log_rows import LogRange
-from tautochrone.runtime.refresh.staged_rows import POSITION, as_events, located_rows
 
 __all__ = [
+    "FILE",
+    "POSITION",
     "LightLogRows",
     "NetFiles",
     "RelationChanges",
+    "RowsInFiles",
+    "as_events",
+    "copied_files",
     "events_of_change_files",
+    "located_rows",
     "net_files",
 ]
+
+
+FILE, POSITION = "__taut_file", "__taut_position"
+"""Columns with the name of a row's file, and the row's position in it."""
+_PATTERN = re.compile(r"[\\{}\[\]*?]")
+"""By these characters Hadoop takes a path for a pattern of paths; names of tables may have them."""
+
+
+def located_rows(session: SparkSession, staged: Staged, events: DataFrame, apply: KeyedApply) -> DataFrame:
+    """The rows of staged files with `FILE` and `POSITION`.
+
+    Args:
+        events: of the same table.
+    """
+    columns = [field for field in events.schema.fields if field.name not in apply.dropped]
+    locations = [_PATTERN.sub(r"\\\g<0>", str(file.location())) for file in staged.files]
+    # Read by their names: a column that the table got since is NULL in all rows.
+    stored = session.read.schema(type(events.schema)(columns)).parquet(*locations)
+    metadata = stored.metadataColumn("_metadata")
+    return stored.select("*", metadata["file_name"].alias(FILE), metadata["row_index"].alias(POSITION))
+
+
+def as_events(
+    located: DataFrame,
+    files: Mapping[str, Mapping[str, Any]],
+    values: Mapping[str | None, Column],
+    events: DataFrame,
+    apply: KeyedApply,
+) -> DataFrame:
+    """Located rows with the columns of events.
+
+    Args:
+        files: by name, values of a file, which are columns of `files` for `values`.
+        values: of columns that the table does not have; of others they are NULL.
+    """
+    types = ", ".join(
+        f"{name} {'STRING' if isinstance(value, str) else 'BIGINT'}"
+        for name, value in next(iter(files.values())).items()
+    )
+    named = located.sparkSession.createDataFrame(
+        [(name, *of_file.values()) for name, of_file in files.items()], f"{FILE} STRING, {types}"
+    )
+    return (
+        located.alias("rows")
+        .join(sf.broadcast(named).alias("files"), FILE)
+        .select(
+            *(
+                (
+                    sf.col(f"rows.{quoted(field.name)}")
+                    if field.name not in apply.dropped
+                    else values.get(field.name, sf.lit(None)).cast(field.dataType)
+                ).alias(field.name)
+                for field in events.schema.fields
+            )
+        )
+    )
+
+
+def copied_files(log_rows: DataFrame) -> Sequence[CopiedFile]:
+    """The files that rows of a log table name."""
+    named = log_rows.where(sf.col("operation") == COPIED_FILE).select(
+        sf.col("columns")[FILE_NAME], "point", "sequence", "snapshot"
+    )
+    return [CopiedFile(*row) for row in named.collect()]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInFiles:
+    """
+    Attributes:
+        staged: the files.
+        rows: of all files, with the columns of the events of the table.
+    """
+
+    staged: Staged
+    rows: DataFrame
+    _located: DataFrame
+    _copies: frozenset[int]
+
+    @classmethod
+    def of(
+        cls,
+        session: SparkSession,
+        files: Sequence[CopiedFile],
+        staged: Staged,
+        events: DataFrame,
+        apply: KeyedApply,
+    ) -> RowsInFiles:
+        """
+        Args:
+            files: the staged ones, in their order.
+            events: of the same table.
+        """
+        located = located_rows(session, staged, events, apply)
+        named = {
+            file.name: {"point": file.point, "sequence": file.sequence, "snapshot": file.snapshot}
+            for file in files
+        }
+        point, sequence = apply.sequence
+        values: Mapping[str | None, Column] = {
+            point: sf.col("files.point"),
+            sequence: sf.col("files.sequence"),
+            apply.snapshot: sf.col("files.snapshot"),
+            apply.invalid: sf.array(),
+        }
+        rows = as_events(located, named, values, events, apply)
+        return cls(staged, rows, located, frozenset(file.sequence for file in files))
+
+    @property
+    def copies(self) -> Collection[int]:
+        """The numbers of the copies that their rows are of."""
+        return self._copies
+
+    def positions(self, keys: DataFrame, is_equal: Column) -> Mapping[str, Sequence[int]]:
+        """Where the rows with some keys are: data file → positions.
+
+        Args:
+            is_equal: a condition over `rows` and `keys`.
+        """
+        rows = self._located.alias("rows").join(sf.broadcast(keys.alias("keys")), is_equal, "left_semi")
+        positions: Any = rows.select(FILE, POSITION).toArrow()
+        by_name = positions.group_by(FILE).aggregate([(POSITION, "list")]).to_pylist()
+        location = {
+            str(file.location()).rpartition("/")[2]: str(file.location()) for file in self.staged.files
+        }
+        return {location[row[FILE]]: sorted(row[f"{POSITION}_list"]) for row in by_name}
+
 
 _NUMBER = "__taut_number"
 _TRUNCATE, _COMPLETED = "truncate", "completed"
