@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tautochrone.meta import Store
-from tautochrone.meta.sql.pins import MAX_PINS_PER_PRINCIPAL
+from tautochrone.meta.sql.reads import MAX_PINS_PER_PRINCIPAL
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
 

@@ -1,13 +1,11 @@
 """The MetaService's memory: topology, cuts, versions, fences, pins, lineage. Start at `Store`."""
 
 from tautochrone.meta.database import Database
-from tautochrone.meta.protocols.datasets import DatasetEntry, DatasetStatus, Lineage
-from tautochrone.meta.protocols.history import CheckpointLine
-from tautochrone.meta.protocols.jobs import JobEntry
+from tautochrone.meta.protocols.checkpoints import ReportTime
+from tautochrone.meta.protocols.datasets import CheckpointLine, DatasetEntry, DatasetStatus, Lineage
+from tautochrone.meta.protocols.jobs import JobEntry, TableRole
 from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
 from tautochrone.meta.protocols.recovery import Comparison, LakeVersion, Reconciled, StoreRelation
-from tautochrone.meta.protocols.registrations import TableRole
-from tautochrone.meta.protocols.roots import ReportTime
 from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.store import MetaStore
 

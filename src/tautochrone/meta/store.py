@@ -14,18 +14,13 @@ from tautochrone.meta import protocols
 from tautochrone.meta.database import Database
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Transactions, now_ms
-from tautochrone.meta.sql.checkpoints import SqlCheckpoints
-from tautochrone.meta.sql.datasets import SqlDatasets
+from tautochrone.meta.sql.checkpoints import SqlCheckpoints, SqlInvariants, SqlRoots
+from tautochrone.meta.sql.datasets import SqlDatasets, SqlHistory
 from tautochrone.meta.sql.deliveries import SqlDeliveries
-from tautochrone.meta.sql.history import SqlHistory
-from tautochrone.meta.sql.invariants import SqlInvariants
-from tautochrone.meta.sql.jobs import SqlJobs
-from tautochrone.meta.sql.pins import SqlPins
-from tautochrone.meta.sql.reads import SqlReads
+from tautochrone.meta.sql.jobs import SqlJobs, SqlRegistrations
+from tautochrone.meta.sql.reads import SqlPins, SqlReads
 from tautochrone.meta.sql.recovery import SqlRecovery
-from tautochrone.meta.sql.registrations import SqlRegistrations
 from tautochrone.meta.sql.revisions import SqlRevisions
-from tautochrone.meta.sql.roots import SqlRoots
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.closeable import Closeable
 

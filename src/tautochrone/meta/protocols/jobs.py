@@ -1,9 +1,13 @@
-"""`store.jobs`. The jobs that use the store: who owns each, its fence and its lease."""
+"""`store.jobs` and `store.registrations`. The jobs that use the store, and those that are not pipelines.
+
+`store.registrations`. Jobs that are not pipelines: they register the tables that they read and write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from tautochrone.meta.protocols.datasets import DatasetEntry
@@ -12,7 +16,7 @@ from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobStatus, RunProcess
 from tautochrone.model.names import Fence, TableName
 
-__all__ = ["JobEntry", "Jobs"]
+__all__ = ["REGISTERED", "JobEntry", "Jobs", "Registrations", "TableRole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,4 +184,56 @@ class Jobs(Protocol):
         Raises:
             MetaError: `JOB_RUNNING`, a job of it is running; `JOB_NAME_TAKEN`, `after` is a job of another
                 pipeline, or has a history of its own.
+        """
+
+
+REGISTERED = "(registered)"
+"""The pipeline of jobs that register themselves. No spec can have this name, so a pipeline's job and a
+registered one cannot replace each other's topology."""
+
+
+class TableRole(StrEnum):
+    """What a job does with a table."""
+
+    SOURCE = "source"
+    SINK = "sink"
+
+
+class Registrations(Protocol):
+    """Jobs that are not pipelines: they register the tables that they read and write."""
+
+    @writes
+    def register(self, job: str, table: TableName, role: TableRole) -> None:
+        """Announce that `job` will read or write `table`.
+
+        Raises:
+            MetaError: `JOB_NAME_TAKEN` by a pipeline, `DATASET_OWNED_BY_ANOTHER_JOB`, `TOPOLOGY_CYCLE`.
+        """
+
+    @writes
+    def start(self, job: str, claim: Claim | None = None) -> Fence:
+        """Start a registered job: the tables that it announced become its topology, older owners are fenced.
+
+        Args:
+            claim: the run that starts the job; None: any other run of it is fenced off.
+
+        Returns:
+            The job's new fence.
+
+        Raises:
+            MetaError: `JOB_RUNNING`, another run has the job and `claim` may not replace it;
+                `JOB_NOT_FOUND`, nothing was announced; or what `register` raises.
+        """
+
+    @writes
+    def unregister(self, job: str, fence: Fence | None = None) -> None:
+        """The job ended: its registrations are deleted, its open checkpoint is aborted, its fence is raised.
+
+        Args:
+            fence: the fence of the run that ended, so that the end of an older run does not end a newer one;
+                None: whichever run is the newest.
+
+        Raises:
+            MetaError: `JOB_NOT_FOUND`.
+            FencedError: `fence` is outdated.
         """

@@ -1,6 +1,6 @@
 """The store of the MetaService as its callers see it, wherever it is: in a database, or behind a service.
 
-Nearly all of its methods are in its parts, each a protocol in a module of its own. Code that needs one part
+Nearly all of its methods are in its parts, each a protocol. Code that needs one part
 takes that part. To add a part: a protocol here with marked methods, a class in `meta.sql` that implements it,
 and an attribute in `Store`, `MetaStore` and `RemoteStore`.
 """
@@ -11,18 +11,13 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tautochrone.meta.protocols import marks
-from tautochrone.meta.protocols.checkpoints import Checkpoints
-from tautochrone.meta.protocols.datasets import Datasets
+from tautochrone.meta.protocols.checkpoints import Checkpoints, Invariants, Roots
+from tautochrone.meta.protocols.datasets import Datasets, History
 from tautochrone.meta.protocols.deliveries import Deliveries
-from tautochrone.meta.protocols.history import History
-from tautochrone.meta.protocols.invariants import Invariants
-from tautochrone.meta.protocols.jobs import Jobs
-from tautochrone.meta.protocols.pins import Pins
-from tautochrone.meta.protocols.reads import Reads
+from tautochrone.meta.protocols.jobs import Jobs, Registrations
+from tautochrone.meta.protocols.reads import Pins, Reads
 from tautochrone.meta.protocols.recovery import Recovery
-from tautochrone.meta.protocols.registrations import Registrations
 from tautochrone.meta.protocols.revisions import Revisions
-from tautochrone.meta.protocols.roots import Roots
 from tautochrone.meta.protocols.transactions import Transactions
 
 __all__ = ["Store"]

@@ -11,11 +11,10 @@ from sqlalchemy import Connection, Row, func, or_, select
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS, VISIBLE_STATES, parse
 from tautochrone.meta.protocols.datasets import DatasetStatus
-from tautochrone.meta.queries.expectations import stored_expectations
 from tautochrone.meta.queries.invariant_checks import held_back, visibility_limits
 from tautochrone.meta.queries.read_models import stored_failure
 from tautochrone.meta.queries.read_versions import newest_readable
-from tautochrone.meta.queries.skipped_files import skipped_files_of
+from tautochrone.meta.queries.refresh_records import skipped_files_of, stored_expectations
 from tautochrone.meta.queries.topology import read_topology
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Version

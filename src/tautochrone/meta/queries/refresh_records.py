@@ -2,24 +2,88 @@
 
 A refresh that changed nothing leaves no row in the history, only the newest words on its dataset:
 otherwise a quiet table would cost a row a checkpoint. Of the others the newest `KEPT_PER_DATASET` stay.
+
+The counts of expectations as the store keeps them. Files that the sources of streaming tables skipped, as
+their jobs tell of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, update
 
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import parse
-from tautochrone.meta.queries.expectations import expectations_json, stored_expectations
 from tautochrone.meta.queries.read_models import stored_failure
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
+from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason, reason_fields
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 
-__all__ = ["KEPT_PER_DATASET", "as_record", "prune_failures", "record_refresh"]
+__all__ = [
+    "KEPT_PER_DATASET",
+    "as_record",
+    "expectations_json",
+    "merged_skipped_files",
+    "prune_failures",
+    "record_refresh",
+    "skipped_files_of",
+    "stored_expectations",
+]
+
+
+def expectations_json(expectations: Iterable[ExpectationCount]) -> list[dict[str, Any]]:
+    """What is stored."""
+    return [
+        {
+            "name": count.name,
+            "action": str(count.action),
+            "violations": count.violations,
+            "change": count.change,
+        }
+        for count in expectations
+    ]
+
+
+def stored_expectations(stored: Sequence[dict[str, Any]] | None) -> tuple[ExpectationCount, ...]:
+    """What was stored; None: nothing."""
+    return tuple(
+        ExpectationCount(
+            name=fields["name"],
+            action=ViolationAction(fields["action"]),
+            violations=fields["violations"],
+            change=fields["change"],
+        )
+        for fields in stored or ()
+    )
+
+
+_D = t.datasets.c
+
+
+def skipped_files_of(stored: Mapping[str, Any] | None) -> tuple[SkippedFiles, ...]:
+    """What is stored of a dataset."""
+    return tuple(
+        SkippedFiles(flow, SkipReason(reason), files["count"], tuple(files["paths"]))
+        for flow, reasons in sorted((stored or {}).items())
+        for reason, files in sorted(reasons.items())
+    )
+
+
+def merged_skipped_files(known: dict[str, Any], reported: dict[str, Any] | None) -> dict[str, Any]:
+    if reported is None:
+        return known
+    new = [path for path in reported["paths"] if path not in known["paths"]]
+    unnamed = max(0, reported["count"] - len(reported["paths"])) if new else 0
+    return {
+        "count": known["count"] + len(new) + unnamed,
+        "paths": [*new, *known["paths"]][:MAX_REPORTED_PATHS],
+    }
+
 
 KEPT_PER_DATASET = 1_000
 

@@ -1,6 +1,8 @@
-"""Who belongs together: tables and jobs joined by who reads and writes what. Clocks join nobody.
+"""Who belongs together: tables and jobs joined by who reads and writes what, and no cycles among them.
 
 Read fresh in each transaction: a registration that comes between two calls counts at once.
+
+Refusing a topology with a cycle. It must never know jobs or the store.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, select
 
+from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.meta.queries.invariant_checks import checked
@@ -24,7 +27,9 @@ __all__ = [
     "direct_inputs",
     "read_topology",
     "reported_roots",
+    "require_acyclic",
 ]
+
 
 EXTERNAL = ""
 """Stands for the job of tables that no job writes."""
@@ -142,3 +147,46 @@ def connected_components(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
         for name in joined:
             group[name] = joined
     return list({id(members): members for members in group.values()}.values())
+
+
+def require_acyclic(edges: Mapping[str, frozenset[str]], tables: Iterable[str]) -> None:
+    """Refuse a topology in which one of `tables` is computed from itself, directly or through others.
+
+    Args:
+        edges: for each table the tables that it reads.
+        tables: those that are new or changed.
+
+    Raises:
+        MetaError: `TOPOLOGY_CYCLE`, with the cycle from input to output.
+    """
+    for table in sorted(tables):
+        cycle = _cycle_through(edges, table)
+        if cycle:
+            raise MetaError(
+                "TOPOLOGY_CYCLE",
+                f"{table} would be made from itself: {' → '.join(cycle)}",
+                hint="A checkpoint passes from inputs to outputs; in a cycle it would never end.",
+                parameters={"cycle": " → ".join(cycle)},
+            )
+
+
+def _cycle_through(edges: Mapping[str, frozenset[str]], start: str) -> list[str]:
+    """The shortest cycle through `start`, from input to output; empty when there is none."""
+    reader_of: dict[str, str] = {}
+    frontier = [start]
+    while frontier:
+        following: list[str] = []
+        for name in frontier:
+            for source in sorted(edges.get(name, ())):
+                if source == start:
+                    path = [start]
+                    table = name
+                    while table != start:
+                        path.append(table)
+                        table = reader_of[table]
+                    return [*path, start]
+                if source not in reader_of:
+                    reader_of[source] = name
+                    following.append(source)
+        frontier = following
+    return []

@@ -1,4 +1,4 @@
-"""`store.checkpoints` in SQL."""
+"""`store.checkpoints`, `store.roots` and `store.invariants` in SQL."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from sqlalchemy import Connection, delete, insert, select, update
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VISIBLE_STATES, Repository, parse, require_incarnation
-from tautochrone.meta.protocols.checkpoints import KEPT_UNREADABLE, PATIENCE_MS, BusyJob, UnexpiredCheckpoint
+from tautochrone.meta.protocols.checkpoints import (
+    KEPT_UNREADABLE,
+    PATIENCE_MS,
+    BusyJob,
+    InvariantCheck,
+    ReportTime,
+    UnexpiredCheckpoint,
+)
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.alignment import aligned_cut
 from tautochrone.meta.queries.coordinator import (
     assign_parts,
     busy_jobs_with,
@@ -24,7 +30,6 @@ from tautochrone.meta.queries.coordinator import (
     skip_stale_parts,
 )
 from tautochrone.meta.queries.invariant_checks import record_broken
-from tautochrone.meta.queries.needed_versions import drop_unneeded, is_needed
 from tautochrone.meta.queries.read_models import (
     as_checkpoint,
     as_versions,
@@ -36,19 +41,155 @@ from tautochrone.meta.queries.read_models import (
     unrecorded_datasets,
 )
 from tautochrone.meta.queries.refresh_records import prune_failures, record_refresh
-from tautochrone.meta.queries.source_observations import observations_of_cut, record_observations
+from tautochrone.meta.queries.source_observations import aligned_cut, observations_of_cut, record_observations
 from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
+from tautochrone.meta.queries.version_intervals import drop_unneeded, is_needed
 from tautochrone.meta.sql.revisions import require_no_pending_revision
-from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint, CheckpointState
+from tautochrone.model.checkpoint import (
+    Alignment,
+    BrokenInvariant,
+    Checkpoint,
+    CheckpointState,
+    InvariantEntry,
+    SourceTime,
+)
 from tautochrone.model.jobs import JobProgress, Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
-__all__ = ["SqlCheckpoints"]
+__all__ = ["SqlCheckpoints", "SqlInvariants", "SqlRoots"]
 
 
-_C, _P, _J, _PINS = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c, t.pins.c
+_R = t.reports.c
+
+
+class SqlRoots(Repository):
+    """`protocols.checkpoints.Roots` in SQL."""
+
+    def report(self, job: str, fence: Fence, versions: Mapping[TableName, Version]) -> None:
+        with self._fenced(job, fence) as connection:
+            now = self._clock()
+            for table, version in versions.items():
+                key = (t.reports.c.job == job) & (t.reports.c.table_name == str(table))
+                values = {"version": version, "at_ms": now}
+                if not connection.execute(update(t.reports).where(key).values(values)).rowcount:
+                    values |= {"job": job, "table_name": str(table)}
+                    connection.execute(insert(t.reports).values(values))
+
+    def reported(self, job: str) -> dict[TableName, Version]:
+        with self._read() as connection:
+            rows = connection.execute(select(t.reports).where(t.reports.c.job == job))
+            return {parse(row.table_name): Version(row.version) for row in rows}
+
+    def report_times(self) -> tuple[ReportTime, ...]:
+        query = select(t.reports).order_by(t.reports.c.table_name)
+        with self._read() as connection:
+            return tuple(
+                ReportTime(table=parse(row.table_name), job=row.job, at_ms=row.at_ms)
+                for row in connection.execute(query)
+            )
+
+    def observe_external_table(
+        self, job: str, fence: Fence, table: TableName, before: Version | None, now: Version
+    ) -> Version:
+        with self._fenced(job, fence) as connection:
+            r = t.reports.c
+            key = (r.job == EXTERNAL) & (r.table_name == str(table))
+            known = connection.execute(select(r.version).where(key).with_for_update()).scalar()
+            if known is None:
+                values = {"job": EXTERNAL, "table_name": str(table), "version": now, "at_ms": self._clock()}
+                connection.execute(insert(t.reports).values(values))
+            elif known == before:
+                connection.execute(update(t.reports).where(key).values(version=now, at_ms=self._clock()))
+            else:
+                return Version(known)
+            return now
+
+    def external_versions(self) -> dict[TableName, Version]:
+        with self._read() as connection:
+            rows = connection.execute(select(t.reports).where(t.reports.c.job == EXTERNAL))
+            return {TableName.parse(row.table_name): Version(row.version) for row in rows}
+
+    def tables_of_other_jobs(self, job: str) -> dict[TableName, str]:
+        with self._read() as connection:
+            owner = read_topology(connection).owner
+            return {TableName.parse(name): owner_job for name, owner_job in owner.items() if owner_job != job}
+
+    def shared_clocks(self, job: str) -> frozenset[TableName]:
+        with self._read() as connection:
+            topology = read_topology(connection)
+            return frozenset(map(TableName.parse, topology.clocks(topology.jobs_sharing_with(job))))
+
+    def report_source_times(
+        self, job: str, fence: Fence, times: Mapping[TableName, tuple[SourceTime, ...]]
+    ) -> None:
+        with self._fenced(job, fence, durable=False) as connection:
+            times_by_table = {
+                str(table): [_stored(source_time) for source_time in source_times]
+                for table, source_times in times.items()
+            }
+            for row in connection.execute(select(_R.table_name, _R.times).where(_R.job == job)).all():
+                if row.times != times_by_table.get(row.table_name):
+                    is_report = (_R.job == job) & (_R.table_name == row.table_name)
+                    values = {"times": times_by_table.get(row.table_name)}
+                    connection.execute(update(t.reports).where(is_report).values(values))
+
+    def aligned_cut(self, job: str, roots: Mapping[TableName, Version], max_skew_ms: int) -> Alignment:
+        with self._read() as connection:
+            topology = read_topology(connection)
+            own = {str(table): version for table, version in roots.items()}
+            cut = reported_roots(connection, job, topology) | own
+            return aligned_cut(connection, topology.jobs_sharing_with(job), cut, max_skew_ms)
+
+
+def _stored(source_time: SourceTime) -> list[str | int]:
+    values: list[str | int] = [source_time.version, source_time.at_ms]
+    return values if source_time.complete_until_ms is None else [*values, source_time.complete_until_ms]
+
+
+_C, _I, _P = t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
+
+
+class SqlInvariants(Repository):
+    """`protocols.checkpoints.Invariants` in SQL."""
+
+    def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
+        query = select(t.invariants).order_by(_I.name)
+        if job is not None:
+            query = query.where(_I.job == job)
+        with self._read() as connection:
+            return tuple(
+                InvariantEntry(
+                    name=row.name,
+                    location=row.location,
+                    definition=row.definition,
+                    tables=frozenset(map(parse, row.tables)),
+                )
+                for row in connection.execute(query)
+            )
+
+    def last_check(self, job: str) -> InvariantCheck | None:
+        query = (
+            select(_P.checkpoint, _P.passed_invariants)
+            .join(t.checkpoints, _C.number == _P.checkpoint)
+            .where(
+                _P.job == job,
+                _P.state == Part.DONE.value,
+                _P.passed_invariants.is_not(None),
+                _C.state.in_(VISIBLE_STATES),
+            )
+        )
+        with self._read() as connection:
+            row = connection.execute(query.order_by(_P.checkpoint.desc()).limit(1)).first()
+            if row is None:
+                return None
+            return InvariantCheck(
+                checkpoint=CheckpointNumber(row.checkpoint), definitions=row.passed_invariants
+            )
+
+
+_J, _PINS = t.jobs.c, t.pins.c
 _READABLE = (
     CheckpointState.PUBLISHED.value,
     CheckpointState.PARTIAL.value,

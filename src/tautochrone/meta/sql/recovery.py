@@ -10,25 +10,23 @@ from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.meta.protocols.recovery import Comparison, Lake, LakeVersion, Reconciled, StoreRelation
-from tautochrone.meta.queries.rebuild import (
+from tautochrone.meta.queries.recovery import (
     NUMBER_GAP,
     commit_metadata_of,
     commits_of,
+    compare_with_lake,
+    contradicted_checkpoints,
     proven_checkpoints,
     publish,
+    publish_proven,
     record_lake_fences,
     register,
     related,
     renew_named_incarnation,
-    revoked_ranges,
-)
-from tautochrone.meta.queries.reconcile import (
-    compare_with_lake,
-    contradicted_checkpoints,
-    publish_proven,
     report_roots,
     require_own_tables,
     revoke_checkpoints,
+    revoked_ranges,
     skip_open,
 )
 from tautochrone.model.names import CheckpointNumber, TableName

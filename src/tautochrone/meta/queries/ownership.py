@@ -1,7 +1,14 @@
-"""Which of two runs may own a job, and the error that the other one gets.
+"""Which of two runs may own a job, and to which lake and which pipeline jobs belong.
+
+Which of two runs may own a job, and the error that the other one gets.
 
 A claim is checked in the transaction that takes the job, with its row locked: of two runs that start at the
 same moment exactly one gets it. It must never know how to check that a process has ended.
+
+To which lake and which pipeline jobs belong, and how that changes when people copy or rename a project.
+
+A job's name alone says nothing: a copy of a project has the same. So each job remembers the lake that its
+tables are in, and a run over another lake is refused before it takes anything over.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
@@ -20,7 +27,8 @@ from tautochrone.meta.queries.coordinator import is_alive, pending
 from tautochrone.meta.queries.read_models import unrecorded_datasets
 from tautochrone.model.jobs import Claim, JobState
 
-__all__ = ["ownership_columns", "require_free"]
+__all__ = ["TABLES_BY_JOB", "bind_lake", "has_history", "ownership_columns", "require_free"]
+
 
 _J, _D = t.jobs.c, t.datasets.c
 
@@ -86,3 +94,42 @@ def _job_running_error(
 
 def _iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+TABLES_BY_JOB = (
+    t.datasets,
+    t.invariants,
+    t.invariants_broken,
+    t.reports,
+    t.checkpoints,
+    t.checkpoint_jobs,
+    t.versions,
+    t.registrations,
+)
+"""Tables whose rows name a job under `job`."""
+
+
+def bind_lake(connection: Connection, job: str, known: str | None, lake: str | None) -> None:
+    """Let the job belong to `lake`; nothing happens for a caller that knows none.
+
+    Raises:
+        MetaError: `JOB_OF_ANOTHER_LAKE`.
+    """
+    if lake is None or lake == known:
+        return
+    if known is not None:
+        raise MetaError(
+            "JOB_OF_ANOTHER_LAKE",
+            f"Job {job} of this store writes the tables of {known}, not those of {lake}",
+            hint="a copy of a project needs a store of its own ([meta] url), or another name in its spec; "
+            "if it is the same project whose lake was moved: `taut relocate --moved`",
+            sqlstate="42P07",
+            parameters={"job": job, "lake": lake, "known": known},
+        )
+    connection.execute(update(t.jobs).where(_J.name == job).values(lake=lake))
+
+
+def has_history(connection: Connection, job: str) -> bool:
+    """Whether a job wrote anything that readers could have seen."""
+    p = t.versions.c
+    return bool(connection.execute(select(func.count()).where(p.job == job)).scalar())
