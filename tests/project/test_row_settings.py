@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.project.session_settings import TUNING_SETTINGS, may_change_rows, row_settings
-from tautochrone.spark.analysis.sql_settings import SqlDefaults
+from tautochrone.spark.analysis.session_context import SqlDefaults
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ from pyspark.sql import SparkSession
 from tautochrone.model.source import RateLimits, Unsupported
 from tautochrone.spark.sources.files import FileSource
 from tautochrone.spark.sources.kafka_source import KafkaSource
-from tautochrone.spark.sources.other_sources import OtherSource, PythonSource
-from tautochrone.spark.sources.prepare import prepared_stream
-from tautochrone.spark.sources.record_replay import record_replay
-from tautochrone.spark.sources.registry import sources_of
+from tautochrone.spark.sources.registry import OtherSource, PythonSource, prepared_stream, sources_of
+from tautochrone.spark.sources.stream_as_batch import record_replay
 from tautochrone.testing.toy_database import FORMAT, ToyStream
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.jvm.callbacks import start_callback_server
+from tautochrone.spark.jvm.catalyst import start_callback_server
 
 
 def test_server_listens_before_its_thread_does() -> None:

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.execute.float_tolerance import FLOAT_TOLERANCE, Floats, count_close_pairs, is_close
-from tautochrone.spark.execute.multiset_diff import diff_sizes
+from tautochrone.spark.execute.multiset_diff import (
+    FLOAT_TOLERANCE,
+    Floats,
+    count_close_pairs,
+    diff_sizes,
+    is_close,
+)
 
 BIT = 1 + 1e-12
 """A factor within the tolerance, as another order of additions may cause."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DateType, StructField, StructType
 
-from tautochrone.spark.execute.late_events import Horizon, horizon_of
+from tautochrone.spark.execute.merge_events import Horizon, horizon_of
 from tautochrone.spark.execute.merge_history import event_merge
 from tautochrone.spark.execute.tuning import tuned
 

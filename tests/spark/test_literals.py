@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.algebra.nodes import Materialized
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import Catalyst, items
-from tautochrone.spark.translate.key_conditions import KeyConditions
-from tautochrone.spark.translate.literals import literals
+from tautochrone.spark.translate.literals import KeyConditions, literals
 from tautochrone.spark.translate.to_catalyst import Columns, LeafPlans, Lowering
 
 pytestmark = pytest.mark.spark

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
+from tautochrone.spark.execute.merge_events import ROWS_OF_KEY, snapshot_difference
 from tautochrone.spark.execute.merge_history import event_merge
-from tautochrone.spark.execute.snapshot_difference import ROWS_OF_KEY, snapshot_difference
 from tautochrone.spark.execute.tuning import tuned
 
 pytestmark = pytest.mark.spark

@@ -29,7 +29,7 @@ from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.spark.sources.prepare import prepared_stream
+from tautochrone.spark.sources.registry import prepared_stream
 
 __all__ = ["SinkQuery"]
 

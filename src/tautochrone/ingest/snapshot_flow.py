@@ -40,7 +40,7 @@ from tautochrone.model.source_position import (
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.materialize import materialize
-from tautochrone.spark.execute.snapshot_difference import ROWS_OF_KEY, snapshot_difference
+from tautochrone.spark.execute.merge_events import ROWS_OF_KEY, snapshot_difference
 
 __all__ = ["NextSnapshot", "SnapshotFlow"]
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tautochrone.errors import IngestError, SourceUnreachableError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.sources.prepare import prepared_stream
+from tautochrone.spark.sources.registry import prepared_stream
 
 __all__ = ["SourceCheck", "SourceChecks"]
 

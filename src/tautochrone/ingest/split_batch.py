@@ -27,7 +27,7 @@ from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.source import BadRecords, Unsupported
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.sources.record_replay import RecordReplay, record_replay
+from tautochrone.spark.sources.stream_as_batch import RecordReplay, record_replay
 
 __all__ = ["BatchSplitter", "SplitBatch", "ranges_of"]
 

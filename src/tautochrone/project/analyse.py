@@ -54,6 +54,7 @@ from tautochrone.spark.analysis.analyzed_plan import (
     forwarded_table,
     inputs_of,
     linearity,
+    relations_of,
     stateful_node,
     temp_views_of,
 )
@@ -64,9 +65,8 @@ from tautochrone.spark.analysis.file_relations import (
     with_file_tables,
 )
 from tautochrone.spark.analysis.file_relations import table_schema as file_table_schema
-from tautochrone.spark.analysis.parsed_relations import relations_of
-from tautochrone.spark.analysis.sql_settings import SqlDefaults, started_with
-from tautochrone.spark.sources.external_sources import external_sources
+from tautochrone.spark.analysis.session_context import SqlDefaults, started_with
+from tautochrone.spark.sources.registry import external_sources
 
 __all__ = ["ExternalSchema", "analyse"]
 

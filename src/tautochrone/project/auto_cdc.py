@@ -71,7 +71,7 @@ from tautochrone.project.queries import Project, SqlQuery
 from tautochrone.project.usercode import Bindings, evaluation_lock, user_code
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, use_session
 from tautochrone.spark.execute.change_order import is_change_order
-from tautochrone.spark.execute.late_events import has_horizon
+from tautochrone.spark.execute.merge_events import has_horizon
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
 __all__ = [

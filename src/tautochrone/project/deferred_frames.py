@@ -35,7 +35,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import DataType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.spark.jvm.cached_packages import cached_packages
+from tautochrone.spark.jvm.catalyst import cached_packages
 
 __all__ = [
     "DeferredFrame",

@@ -30,9 +30,8 @@ from tautochrone.model.inputs import is_file_table
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow, QueryListener
 from tautochrone.project.identity import DescribedPlan
-from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, relations_of
 from tautochrone.spark.analysis.file_relations import FileReads, file_relations, with_file_tables
-from tautochrone.spark.analysis.parsed_relations import relations_of
 
 __all__ = [
     "UNSTABLE_FUNCTION",
@@ -94,7 +93,7 @@ class ResolvedFlow:
         deterministic: the same inputs give the same rows; else `deterministic_reason` names the
             function.
         passes_on: the table whose rows a stream passes on unchanged; None when it changes them.
-        sources: what a stream reads from outside the lake (`spark.sources.external_sources`).
+        sources: what a stream reads from outside the lake (`spark.sources.registry`).
         fingerprint: the identity of the definition (`project.identity`);
             the same in every process, free of layout and comments.
         evaluated: what it evaluated to; None for streams.

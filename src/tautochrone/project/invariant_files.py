@@ -22,8 +22,7 @@ from tautochrone.project.queries import Project, SqlQuery
 from tautochrone.project.sqltext import split
 from tautochrone.project.statements import syntax_error
 from tautochrone.spark.analysis.session_context import spark_sql_parser
-from tautochrone.spark.jvm.cached_packages import cached_packages
-from tautochrone.spark.jvm.catalyst import kind, walk
+from tautochrone.spark.jvm.catalyst import cached_packages, kind, walk
 
 __all__ = ["FOLDER", "as_invariant", "read_invariants"]
 

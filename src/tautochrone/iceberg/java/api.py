@@ -27,7 +27,7 @@ from tautochrone.iceberg.java.task_sets import TaskSets
 from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.spark.jvm.cached_packages import cached_packages
+from tautochrone.spark.jvm.catalyst import cached_packages
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["Iceberg", "MetadataMovedError", "first_line", "java_error_class", "translate"]

@@ -32,8 +32,8 @@ from tautochrone.runtime.refresh.latest_events import (
     latest_rows,
     summarize,
 )
+from tautochrone.spark.execute.expectations import observed_counts
 from tautochrone.spark.execute.materialize import checkpointed, unpersist
-from tautochrone.spark.execute.observing import observed_counts
 
 __all__ = ["CopiedRows", "copied_rows"]
 

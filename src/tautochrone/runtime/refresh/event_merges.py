@@ -55,7 +55,7 @@ from tautochrone.spark.execute.change_order import (
     with_generation,
 )
 from tautochrone.spark.execute.expectations import violations, without_flags
-from tautochrone.spark.execute.key_values import key_values
+from tautochrone.spark.execute.key_lookups import key_values
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import SEQUENCE, EventMerge
 from tautochrone.spark.execute.merge_history import event_merge

@@ -9,7 +9,7 @@ from tautochrone.model.source import BadRecords, Unsupported
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import FlowBadRecords
 from tautochrone.runtime.streams.rate_limits import from_outside, known_flow
-from tautochrone.spark.sources.record_replay import record_replay
+from tautochrone.spark.sources.stream_as_batch import record_replay
 
 __all__ = ["check_bad_records"]
 

@@ -14,8 +14,16 @@ from tautochrone.model.inputs import NOW, today
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.analysis.scalar_subqueries import SCALAR
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.callbacks import TransformRule, start_callback_server
-from tautochrone.spark.jvm.catalyst import Catalyst, contains_pattern, items, kind, plan_and_subqueries, walk
+from tautochrone.spark.jvm.catalyst import (
+    Catalyst,
+    TransformRule,
+    contains_pattern,
+    items,
+    kind,
+    plan_and_subqueries,
+    start_callback_server,
+    walk,
+)
 
 __all__ = ["clock_row", "clocks_of", "date_in_zone", "read_clocks", "reads_current_time", "with_fixed_time"]
 

@@ -25,9 +25,16 @@ from tautochrone.model.lake import RESERVED_COLUMNS
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.cached_packages import cached_packages
-from tautochrone.spark.jvm.callbacks import TransformRule, start_callback_server
-from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, plan_and_subqueries, walk
+from tautochrone.spark.jvm.catalyst import (
+    Catalyst,
+    TransformRule,
+    cached_packages,
+    items,
+    kind,
+    plan_and_subqueries,
+    start_callback_server,
+    walk,
+)
 
 __all__ = [
     "FileReads",

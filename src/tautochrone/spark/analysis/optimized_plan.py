@@ -1,4 +1,7 @@
-"""The plan of a query by Spark's own analyzer and optimizer, over opaque leaves in place of its tables."""
+"""The plan of a query by Spark's optimizer, over opaque leaves in place of its tables.
+
+Rewrites of an analyzed plan that keep its rows, other than those of Spark's optimizer.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,91 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, lake_table
 from tautochrone.spark.analysis.current_time import read_clocks, reads_current_time
-from tautochrone.spark.analysis.equivalent_plan import with_exists_as_groups, without_result_order
-from tautochrone.spark.analysis.scalar_subqueries import join_scalar_subqueries
+from tautochrone.spark.analysis.scalar_subqueries import SCALAR, join_scalar_subqueries
 from tautochrone.spark.analysis.session_context import session_settings
-from tautochrone.spark.jvm.callbacks import TransformRule, start_callback_server
-from tautochrone.spark.jvm.catalyst import Catalyst, contains_pattern, items, kind
+from tautochrone.spark.jvm.catalyst import (
+    Catalyst,
+    TransformRule,
+    contains_pattern,
+    items,
+    kind,
+    start_callback_server,
+)
 
-__all__ = ["DISTINCT_MODE", "KNOWN_NULLABLE", "OptimizedPlan", "optimized_plan"]
+__all__ = [
+    "DISTINCT_MODE",
+    "KNOWN_NULLABLE",
+    "OptimizedPlan",
+    "optimized_plan",
+    "with_exists_as_groups",
+    "without_result_order",
+]
+
+
+_ONE_CHILD = frozenset({"Project", "Filter", "SubqueryAlias", "View"})
+_SAME_EXISTENCE = frozenset({"Project", "Sort", "SubqueryAlias", "View", "Distinct", "LocalLimit"})
+_EXISTS_PATTERN = "EXISTS_SUBQUERY"
+
+
+def without_result_order(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+    """The query without the ORDER BY of its result, which a table does not keep.
+
+    An order below a LIMIT decides which rows there are, so it stays.
+    """
+    name = kind(plan)
+    if name == "Sort":
+        return without_result_order(catalyst, plan.child())
+    if name == "WithCTE":
+        return plan.copy(without_result_order(catalyst, plan.plan()), plan.cteDefs())
+    if name in _ONE_CHILD:
+        return plan.withNewChildren(catalyst.seq([without_result_order(catalyst, plan.child())]))
+    return plan
+
+
+def with_exists_as_groups(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The operator with a scalar subquery in place of each EXISTS without correlation.
+
+    The scalar is the only group of the subquery's rows by a constant, and NULL when there is no row. Spark
+    would read the first row behind a LIMIT 1, but a LIMIT without an order has no rule. A LIMIT that the
+    query itself has in an EXISTS changes nothing, and is left out.
+    """
+    if not any(contains_pattern(expression, _EXISTS_PATTERN) for expression in items(node.expressions())):
+        return node
+
+    def replace(expression: JavaObject) -> JavaObject:
+        if kind(expression) != "Exists":
+            return expression
+        if not expression.children().isEmpty():
+            rows = expression.plan()
+            limited = kind(rows) in ("GlobalLimit", "LocalLimit")
+            return expression.withNewPlan(_rows_to_exist(rows)) if limited else expression
+        true = catalyst.literal(True)
+        _, expr_id = catalyst.new_expr_id()
+        group = catalyst.logical("Aggregate")(
+            catalyst.seq([true]),
+            catalyst.seq([catalyst.alias(true, "row", expr_id)]),
+            _rows_to_exist(expression.plan()),
+            catalyst.none,
+        )
+        empty, none = catalyst.seq(), catalyst.none
+        scalar = catalyst.expression(SCALAR)(group, empty, expression.exprId(), empty, none, none, none)
+        return catalyst.expression("IsNotNull")(scalar)
+
+    return node.transformExpressions(TransformRule(replace))
+
+
+def _rows_to_exist(plan: JavaObject) -> JavaObject:
+    """A plan that has rows whenever `plan` has: without its LIMIT, ORDER BY, DISTINCT and results."""
+    while kind(plan) in _SAME_EXISTENCE or _keeps_a_row(plan):
+        plan = plan.child()
+    return plan
+
+
+def _keeps_a_row(plan: JavaObject) -> bool:
+    if kind(plan) != "GlobalLimit" or kind(plan.limitExpr()) != "Literal":
+        return False
+    return int(plan.limitExpr().value()) > 0
+
 
 DISTINCT_MODE = "Partial"
 """The aggregate mode that marks a function as DISTINCT. Only Spark's physical planner uses this mode

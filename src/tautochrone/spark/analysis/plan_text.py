@@ -13,7 +13,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.jvm.cached_packages import cached_packages
+from tautochrone.spark.jvm.catalyst import cached_packages
 
 __all__ = ["DERIVED", "PlanText", "PythonCommand", "plan_text"]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.spark.jvm.callbacks import TransformRule
-from tautochrone.spark.jvm.catalyst import Catalyst, contains_pattern, items, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, TransformRule, contains_pattern, items, kind
 
 __all__ = ["SCALAR", "has_subquery", "join_scalar_subqueries"]
 

@@ -1,6 +1,8 @@
 """Expectations over DataFrames: rows with a flag for each expectation, counted, without what is dropped.
 
 A flag is an ordinary column of the query's plan, so it follows changes like any other column.
+
+Numbers that Spark counts while it reads rows for something else.
 """
 
 from __future__ import annotations
@@ -16,19 +18,40 @@ from tautochrone.model.definitions import Expectation, ViolationAction
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.execute.observing import observed_counts
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = [
     "ObservedRows",
     "flag_names",
+    "observed_counts",
     "sample_violations",
     "violations",
     "with_flags",
     "without_dropped",
     "without_flags",
 ]
+
+
+_WAITS = 100
+
+
+def observed_counts(observation: Observation, width: int, *, was_read: bool) -> Sequence[int] | None:
+    """So many counts of an observation, which Spark says a moment after its rows were read; None where it
+    does not.
+
+    Without `was_read` it may be that Spark knew of no rows and read nothing.
+    """
+    for _ in range(_WAITS if was_read else 1):
+        # It waits for 0.1 s itself. `getOrEmpty` fails on a row that is not there yet.
+        row = observation._jo.getRowOrEmpty()  # type: ignore[union-attr]  # noqa: SLF001
+        if row.isDefined():
+            counts = row.get()
+            return (
+                [int(counts.getLong(number)) for number in range(width)] if counts.length() == width else None
+            )
+    return None
+
 
 _SAMPLE_ROWS = 3
 _SAMPLE_CHARACTERS = 300

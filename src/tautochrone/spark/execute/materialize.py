@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.jvm.cached_packages import cached_packages
-from tautochrone.spark.jvm.catalyst import Catalyst
+from tautochrone.spark.jvm.catalyst import Catalyst, cached_packages
 
 __all__ = [
     "checkpointed",

@@ -11,18 +11,40 @@ Two events of a key with the same sequence value count as one: a deletion before
 the greater hash. So the order in which they come makes no difference there either.
 
 Columns are renamed: `k0, k1, …` are the keys and `c0, c1, …` the other columns of the table.
+
+What changed between the snapshot that a log of events leads to and a new snapshot, by key.
+
+Events that come too late, and deletions that no event can need any more.
+
+With a retention an event counts as late when its sequence value is smaller than the greatest one that was
+merged before, less the retention:
+
+    horizon = max(sequence values in the state) − retention
+    late(event) ⇔ sequence(event) < horizon
+
+Late events are refused, so a deletion before the horizon is not needed: an event that it should beat is late
+too. The horizon never goes back, because the row with the greatest sequence value is never forgotten.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    LongType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 from pyspark.sql.window import Window
 
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN, MergeColumns
@@ -33,19 +55,25 @@ __all__ = [
     "DELETED",
     "HASH",
     "INVALID",
+    "ROWS_OF_KEY",
     "SEQUENCE",
     "TRUNCATES",
     "EventMerge",
+    "Horizon",
     "Merged",
     "NewestRow",
     "NewestValues",
     "all_equal",
     "as_json",
+    "has_horizon",
+    "horizon_of",
     "is_unordered",
     "prefixed",
     "row_hash",
+    "snapshot_difference",
     "value_hash",
 ]
+
 
 COUNT, SEQUENCE, DELETED, HASH, TRUNCATES = "count", "sequence", "deleted", "hash", "truncates"
 INVALID, _ALIVE = "invalid", "alive"
@@ -397,3 +425,124 @@ def prefixed(prefix: str, names: Iterable[str]) -> list[Column]:
 
 def _is_alive() -> Column:
     return sf.col(SEQUENCE).isNotNull() & (sf.col(DELETED).isNull() | (sf.col(SEQUENCE) > sf.col(DELETED)))
+
+
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """A time in microseconds of the epoch; a value that comes later is greater."""
+
+    at_us: int
+    merge: EventMerge
+
+    def is_late(self) -> Column:
+        """Of an event, as a flow's query gives it. One without a sequence value is not late, but invalid."""
+        return sf.coalesce(sf.expr(_as_us(SEQUENCE_COLUMN, self._kind)) < self.at_us, sf.lit(False))
+
+    @property
+    def text(self) -> str:
+        """The time as ISO 8601 says it."""
+        # Python's datetime ends with the year 9999, Spark's TIMESTAMP does not.
+        return f"{np.datetime64(self.at_us, 'us')}Z"
+
+    @property
+    def forgets(self) -> str:
+        """SQL: whether a row of the state is that of a key which was deleted before the horizon."""
+        deleted, at = DELETED, SEQUENCE
+        if isinstance(self.merge, NewestValues):
+            deleted, at = f"{DELETED} >= coalesce({SEQUENCE}, {DELETED})", DELETED
+        # The row of the last truncation has no key.
+        is_key = f"{self.merge.keys[0]} IS NOT NULL"
+        return f"coalesce({deleted} AND {is_key} AND {_as_us(at, self._kind)} < {self.at_us}, false)"
+
+    @property
+    def _kind(self) -> DataType:
+        return self.merge.query[SEQUENCE_COLUMN].dataType
+
+
+def has_horizon(kind: DataType) -> bool:
+    """Whether values of this type are times."""
+    return isinstance(kind, TimestampType | DateType)
+
+
+def horizon_of(merge: EventMerge, state: DataFrame, retention_ms: int) -> Horizon | None:
+    """Reads all rows of a state, or the statistics of its files; None: it is empty."""
+    kind = merge.query[SEQUENCE_COLUMN].dataType
+    columns = (SEQUENCE, DELETED) if isinstance(merge, NewestValues) else (SEQUENCE,)
+    greatest = state.agg(*(sf.max(column).alias(column) for column in columns))
+    (row,) = greatest.selectExpr(*(_as_us(column, kind) for column in columns)).collect()
+    newest_us = max((value for value in row if value is not None), default=None)
+    return None if newest_us is None else Horizon(newest_us - retention_ms * 1000, merge)
+
+
+def _as_us(column: str, kind: DataType) -> str:
+    return f"unix_date({column}) * {_DAY_US}" if isinstance(kind, DateType) else f"unix_micros({column})"
+
+
+ROWS_OF_KEY = "__taut_rows"
+"""How many rows of the new snapshot have the key."""
+
+_IS_NEW, _HASH, _ROW = "__taut_is_new", "__taut_hash", "__taut_row"
+_OLD_HASH, _NEW_HASH, _WAS_THERE = "__taut_old_hash", "__taut_new_hash", "__taut_was_there"
+_SPECIAL = (SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
+
+
+def snapshot_difference(
+    snapshot: DataFrame, log: DataFrame, schema: StructType, keys: Sequence[str], version: Column
+) -> DataFrame:
+    """An event for each key whose row came, changed or went, and `ROWS_OF_KEY`.
+
+    The events are unusable if a key is NULL or has several rows in the snapshot.
+
+    Args:
+        snapshot: the rows, with the columns of `schema` without those of AUTO CDC.
+        log: the events of the snapshots before, with the columns of `schema`.
+        schema: of the log.
+        keys: columns as `schema` spells them.
+        version: becomes the sequence value.
+    """
+    sequence = schema[SEQUENCE_COLUMN].dataType
+    fields = [field for field in schema.fields if field.name not in (*keys, *_SPECIAL)]
+    values = [sf.col(quoted(field.name)) for field in fields]
+    kinds = [field.dataType for field in fields]
+    key_columns = [sf.col(quoted(key)) for key in keys]
+
+    def with_hash(rows: DataFrame, order: Column, deleted: Column, *, is_new: bool) -> DataFrame:
+        return rows.select(
+            *key_columns,
+            sf.lit(is_new).alias(_IS_NEW),
+            order.cast(sequence).alias(SEQUENCE_COLUMN),
+            deleted.alias(DELETE_COLUMN),
+            row_hash(values, kinds).alias(_HASH),
+            # A struct without fields cannot be stored.
+            sf.when(sf.lit(is_new), sf.struct(*values, sf.lit(0).alias("_"))).alias(_ROW),
+        )
+
+    new = with_hash(snapshot, sf.lit(None), sf.lit(False), is_new=True)
+    old = with_hash(log, sf.col(SEQUENCE_COLUMN), sf.col(DELETE_COLUMN), is_new=False)
+    # The sequence value of a new row is NULL, which max_by leaves out.
+    last = sf.max_by(sf.struct(sf.col(_HASH), sf.col(DELETE_COLUMN)), SEQUENCE_COLUMN)
+    by_key = (
+        new.unionByName(old)
+        .groupBy(*key_columns)
+        .agg(
+            sf.count_if(_IS_NEW).alias(ROWS_OF_KEY),
+            sf.max(sf.when(sf.col(_IS_NEW), sf.col(_HASH))).alias(_NEW_HASH),
+            sf.any_value(_ROW, True).alias(_ROW),
+            last.getField(_HASH).alias(_OLD_HASH),
+            sf.coalesce(~last.getField(DELETE_COLUMN), sf.lit(False)).alias(_WAS_THERE),
+        )
+    )
+    is_there = sf.col(ROWS_OF_KEY) > 0
+    differs = sf.col(_WAS_THERE) != is_there
+    changed = is_there & ~sf.col(_NEW_HASH).eqNullSafe(sf.col(_OLD_HASH))
+    return by_key.where(differs | changed | (sf.col(ROWS_OF_KEY) > 1)).select(
+        *key_columns,
+        *(sf.col(f"{_ROW}.{quoted(field.name)}").alias(field.name) for field in fields),
+        version.cast(sequence).alias(SEQUENCE_COLUMN),
+        (~is_there).alias(DELETE_COLUMN),
+        sf.lit(False).alias(TRUNCATE_COLUMN),
+        ROWS_OF_KEY,
+    )

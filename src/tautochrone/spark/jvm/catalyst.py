@@ -1,29 +1,110 @@
-"""Helpers for Catalyst trees over Py4J: classes, sequences, traversal, transformation."""
+"""Helpers for Catalyst trees over Py4J: classes, sequences, Python functions, traversal, transformation.
+
+Python functions as Scala partial functions, for Catalyst's `transform…` methods.
+
+Java packages and classes by name, looked up once for each JVM.
+
+Py4J asks the JVM at every dot of `jvm.org.apache.iceberg.…`, and again for every static method. Each lookup
+is a round trip between two processes; without the cache a refresh would make thousands of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from py4j.java_gateway import JavaObject
+from py4j.java_gateway import JavaClass, JavaObject, JavaPackage
 from pyspark import SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.nodes import ColumnId
-from tautochrone.spark.jvm.cached_packages import cached_packages
 
 __all__ = [
+    "CachedPackage",
     "Catalyst",
+    "TransformRule",
+    "cached_packages",
     "contains_pattern",
     "decimal_digits",
     "items",
     "kind",
     "known_row_count",
     "plan_and_subqueries",
+    "start_callback_server",
     "walk",
     "walk_with_subqueries",
 ]
+
+
+class CachedPackage:
+    """A Py4J package or class that caches every name below it.
+
+    Static fields are cached too, so only constant ones may be read through it.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self.__dict__["_target"] = target
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._target, name)
+        if isinstance(member, JavaPackage | JavaClass):
+            member = CachedPackage(member)
+        self.__dict__[name] = member
+        return member
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._target(*arguments)
+
+
+_BY_JVM: WeakKeyDictionary[Any, CachedPackage] = WeakKeyDictionary()
+
+
+def cached_packages(jvm: Any) -> CachedPackage:
+    """The caching form of a gateway's `jvm`."""
+    if jvm not in _BY_JVM:
+        _BY_JVM[jvm] = CachedPackage(jvm)
+    return _BY_JVM[jvm]
+
+
+_starting = Lock()
+
+
+def start_callback_server(session: SparkSession) -> None:
+    """Start the server by which the JVM calls Python. Needed before a `TransformRule` is passed to the JVM,
+    and before `foreachBatch`.
+
+    PySpark's own function is not for several threads: a second one may go on before the JVM knows the port.
+    And the server's thread begins to listen a moment after the function returns; until then the JVM's
+    connections are refused.
+    """
+    gateway: Any = session.sparkContext._gateway  # noqa: SLF001
+    with _starting:
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        # The backlog takes connections until the server's thread accepts them. A second call changes nothing.
+        gateway._callback_server.server_socket.listen()  # noqa: SLF001
+
+
+class TransformRule:
+    """A rule for Catalyst's `transform…`: gets each node of a tree, returns it or its replacement."""
+
+    def __init__(self, rule: Callable[[JavaObject], JavaObject]) -> None:
+        self._rule = rule
+
+    def isDefinedAt(self, _node: JavaObject) -> bool:  # noqa: N802
+        return True
+
+    def apply(self, node: JavaObject) -> JavaObject:
+        return self._rule(node)
+
+    def applyOrElse(self, node: JavaObject, _default: object) -> JavaObject:  # noqa: N802
+        return self._rule(node)
+
+    class Java:
+        implements = ("scala.PartialFunction",)
 
 
 def items(seq: JavaObject) -> Iterator[JavaObject]:

@@ -26,9 +26,7 @@ from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark, set_stderr_tail
-from tautochrone.spark.session.py4j_memory import forget_objects_together
-from tautochrone.spark.session.py4j_names import remember_names
-from tautochrone.spark.session.py4j_quickack import enable_quickack
+from tautochrone.spark.session.py4j_connection import enable_quickack, forget_objects_together, remember_names
 
 __all__ = ["start_context"]
 

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tautochrone.model.source import RateLimits, Unsupported
-from tautochrone.spark.jvm.cached_packages import cached_packages
-from tautochrone.spark.jvm.catalyst import kind
+from tautochrone.spark.jvm.catalyst import cached_packages, kind
 
 __all__ = [
     "STREAM_LEAVES",

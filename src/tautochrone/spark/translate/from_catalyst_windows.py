@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import ColumnId, Node, Select, TopK, Window
+from tautochrone.spark.analysis.analyzed_plan import most_rows
 from tautochrone.spark.analysis.nondeterminism import (
     is_first_of_partition,
     range_window_nondeterminism,
     unordered_rows_window_nondeterminism,
 )
-from tautochrone.spark.analysis.row_bound import most_rows
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.running_totals import running_totals
 

@@ -53,7 +53,7 @@ from tautochrone.algebra.nodes import (
 )
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
-from tautochrone.spark.translate.key_conditions import KeyConditions
+from tautochrone.spark.translate.literals import KeyConditions
 from tautochrone.spark.translate.running_totals import lower_ordered_from, lower_totals
 from tautochrone.spark.translate.to_catalyst_aggregates import AggregateLowering
 from tautochrone.spark.translate.to_catalyst_semi_joins import (
