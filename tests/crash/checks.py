@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tautochrone.iceberg.reads.refs import BRANCH_PREFIX
+from tautochrone.iceberg.reads.reading import BRANCH_PREFIX
 from tautochrone.meta import MetaStore, Store
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import TableName

@@ -22,7 +22,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.iceberg.java import durable
+from tautochrone.iceberg.java import api
 from tautochrone.model.effects import Step
 
 from .checks import check_tables
@@ -129,7 +129,7 @@ def test_what_the_store_knows_survives_a_power_cut(world: World) -> None:
     settings.write_text(settings.read_text() + '[lake]\ndurability = "power_loss"\n')
     disk, lake = Disk(world.sources.storage), Lake()
     world.sources.add()
-    with patch.object(durable, "_sync", disk.sync):
+    with patch.object(api, "_sync", disk.sync):
         world.run(effects=Watched(disk)).require_completed()
     assert len(disk.named) > len(disk.catalog())
     for named, synced in disk.before:
@@ -139,25 +139,25 @@ def test_what_the_store_knows_survives_a_power_cut(world: World) -> None:
         assert named <= synced, "the store knows versions whose metadata files are not on the disk"
     disk.cut_power()
     world.sources.add()
-    with patch.object(durable, "_sync", disk.sync):
+    with patch.object(api, "_sync", disk.sync):
         world.run().require_completed()
     check_tables(world.sources)
 
 
 def test_every_local_file_system_is_taken_to_the_disk_once(tmp_path: Path) -> None:
     taken: list[Path] = []
-    with patch.object(durable, "_sync", taken.append):
-        durable.sync_file_systems([tmp_path / "not" / "yet", tmp_path])
+    with patch.object(api, "_sync", taken.append):
+        api.sync_file_systems([tmp_path / "not" / "yet", tmp_path])
     assert taken == [tmp_path]
-    durable.sync_file_systems([tmp_path])
-    assert durable.local_folder("file:///a%20b/c") == Path("/a%20b/c")
-    assert durable.local_folder("/a b/c") == Path("/a b/c")
-    assert durable.local_folder("s3://bucket/c") is None
+    api.sync_file_systems([tmp_path])
+    assert api.local_folder("file:///a%20b/c") == Path("/a%20b/c")
+    assert api.local_folder("/a b/c") == Path("/a b/c")
+    assert api.local_folder("s3://bucket/c") is None
 
 
 def test_file_system_that_cannot_be_taken_to_the_disk_is_told(tmp_path: Path) -> None:
     with (
-        patch.object(durable.ctypes, "CDLL", lambda *_, **__: object()),
+        patch.object(api.ctypes, "CDLL", lambda *_, **__: object()),
         pytest.raises(EnvironmentProblemError, match="NOT_SYNCED"),
     ):
-        durable.sync_file_systems([tmp_path])
+        api.sync_file_systems([tmp_path])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.iceberg.reads import appended_rows
+from tautochrone.iceberg.reads import data_files
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import AppendedRows, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
@@ -60,7 +60,7 @@ def test_rows_are_counted_by_relation(spark: SparkSession, monkeypatch: pytest.M
     assert counted(last, longer, 2_000_000).bytes > 1_000_000
     assert counted(last, longer, 0) == AppendedRows({"a": 100}, None)
     with monkeypatch.context() as patch:
-        patch.setattr(appended_rows, "local_folder", lambda _path: None)
+        patch.setattr(data_files, "local_folder", lambda _path: None)
         assert counted(last, longer).code is ReasonCode.STORAGE_NOT_LOCAL
     (path,) = {
         row[0].removeprefix("file:")

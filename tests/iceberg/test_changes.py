@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import HistoryLostError, LakeError
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.java.api import items
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model import limits
 from tautochrone.model.lake import ChangeKind, LakeTable

@@ -11,8 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import ConflictError, FencedError
-from tautochrone.iceberg.commits.clock import is_of_the_future
-from tautochrone.iceberg.commits.compare_and_set import load
+from tautochrone.iceberg.commits.compare_and_set import is_of_the_future, load
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import LakeTable, TableDefinition

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.commits.hadoop_commit import commit_by_link
+from tautochrone.iceberg.commits.compare_and_set import commit_by_link
 from tautochrone.iceberg.java.api import MetadataMovedError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf

@@ -20,8 +20,7 @@ from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
-from tautochrone.iceberg.sessions.spark_sessions import start_session
-from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
+from tautochrone.iceberg.sessions.spark_sessions import catalog_not_reachable, start_session
 from tautochrone.model.log_retention import SetsTablesAside
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import SinkDeclaration

@@ -14,7 +14,7 @@ from typing import Any
 
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
-from tautochrone.iceberg.sessions.s3_options import s3_options
+from tautochrone.iceberg.sessions.hadoop_files import s3_options
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
 from tautochrone.model.refresh import RefreshPolicy

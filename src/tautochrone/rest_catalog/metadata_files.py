@@ -20,12 +20,7 @@ from sqlalchemy.engine import URL, Engine
 
 from tautochrone.errors import EnvironmentProblemError, TableMissingError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
-from tautochrone.iceberg.sessions.hadoop_files import (
-    is_table,
-    newest_metadata_file,
-    plain_path,
-    subfolders,
-)
+from tautochrone.iceberg.sessions.hadoop_files import is_table, newest_metadata_file, plain_path, subfolders
 from tautochrone.model.names import TableName
 
 __all__ = ["MetadataSource", "metadata_source"]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.maintenance.puffin import with_other_paths
-from tautochrone.iceberg.maintenance.relocation import write_whole
+from tautochrone.iceberg.maintenance.relocation import with_other_paths, write_whole
 from tautochrone.ingest.relocation import relocate_sources, sources_below
 from tautochrone.model.relocated_paths import MovedFolder, spellings
 

@@ -12,8 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from tautochrone.iceberg.changes.changed_files import ChangedFiles, changed_files
-from tautochrone.iceberg.changes.history import commits_between
+from tautochrone.iceberg.changes.changed_files import ChangedFiles, changed_files, commits_between
 from tautochrone.iceberg.commits.compare_and_set import Loaded
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.model import limits

@@ -1,4 +1,4 @@
-"""Computes the initial offset of a stream over Iceberg tables, so that it misses no rows.
+"""Computes the initial offset of a stream over Iceberg tables, and reads versions from its offsets.
 
 Spark's Iceberg source begins at the oldest snapshot and reads only the files that this snapshot *added*. If
 older snapshots are expired, it silently skips the rows that they added; at a snapshot that removed rows it
@@ -12,11 +12,14 @@ the snapshot added all files of the table, so the source is shown such a snapsho
 
 The source refuses to continue a stream if the snapshot of its initial offset is expired, although it reads
 nothing from it. Then the snapshot of the stream's current offset becomes its initial offset.
+
+Reads table versions from the offsets of a stream over Iceberg tables. No I/O.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,14 +27,36 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.changes.history import moves_rows
-from tautochrone.iceberg.java.api import Iceberg, translate
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.changes.changed_files import moves_rows
+from tautochrone.iceberg.java.api import Iceberg, items, translate
 from tautochrone.model.catalog import Beginning, FullSnapshotRead
 from tautochrone.model.effects import Effects, Step
+from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["beginning"]
+__all__ = ["beginning", "versions_in_offsets", "waits_for_first_version"]
+
+
+_SNAPSHOT_ID = re.compile(r'"snapshot_id"\s*:\s*(-?\d+)')
+
+
+def versions_in_offsets(offsets: str) -> frozenset[Version]:
+    """All versions named in offsets of Iceberg's streaming source, of any table.
+
+    >>> sorted(versions_in_offsets('{"version":1,"snapshot_id":42,"position":0,"scan_all_files":false}'))
+    ['42']
+    """
+    return frozenset(Version(snapshot) for snapshot in _SNAPSHOT_ID.findall(offsets))
+
+
+def waits_for_first_version(offsets: str) -> bool:
+    """Whether a stream has read a table that had no version yet.
+
+    >>> waits_for_first_version('{"version":1,"snapshot_id":-1,"position":-1,"scan_all_files":false}')
+    True
+    """
+    return NO_VERSION in versions_in_offsets(offsets)
+
 
 _NO_SNAPSHOT = -1
 _SOURCE = "org.apache.iceberg.spark.source.SparkTable"

@@ -8,29 +8,205 @@ property, a tag), the loop below reloads, *checks again*, and retries.
 
 The same loop resolves an unknown outcome (the catalog gave no answer): it calls `done` with freshly read
 metadata before it retries.
+
+Tables whose metadata is from the future: the clock went back since, or another host's is ahead.
+
+Iceberg refuses each commit to a table of which the metadata is more than a minute newer than the clock says,
+until the clock has caught up. Times mean nothing to Tautochrone's own reads: versions are named by number. So
+such metadata is first rewritten, as a commit of its own, with the times of its logs no later than now. The
+snapshots keep their times.
+
+A commit to a table of Iceberg's hadoop catalog on a local disk.
+
+Iceberg renames the new metadata file to its number, after it has looked whether that file exists. A local
+rename overwrites an existing file, so of two processes that commit at once one would lose its commit without
+an error. A hard link fails where there is a file: the first process wins, and the other one is refused.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError
-from tautochrone.iceberg.commits.clock import is_of_the_future, of_now
-from tautochrone.iceberg.commits.hadoop_commit import commit_by_link, is_hadoop_table
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError, LakeError
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
-from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, translate
-from tautochrone.iceberg.java.durable import sync_file_systems
-from tautochrone.model.effects import Effects, Step
+from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, sync_file_systems, translate
+from tautochrone.iceberg.sessions.hadoop_files import newest_metadata_file, plain_path, version_of
+from tautochrone.model.effects import Durability, Effects, Step
 from tautochrone.model.lake import NO_VERSION, CommitMetadata
 from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["MAIN", "NO_VERSION", "Loaded", "check_fence", "check_main", "compare_and_set", "load"]
+__all__ = [
+    "MAIN",
+    "NO_VERSION",
+    "SEAL_KEY",
+    "Loaded",
+    "check_fence",
+    "check_main",
+    "commit_by_link",
+    "compare_and_set",
+    "is_hadoop_table",
+    "is_of_the_future",
+    "load",
+    "now_ms",
+    "of_now",
+    "staged_at_ms",
+]
+
+
+SEAL_KEY = "tautochrone.orphans-before"
+"""A property of a table: see `maintenance.orphans`."""
+
+_TOLERANCE_MS = 30_000
+"""Less than the minute that Iceberg allows."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def staged_at_ms(table: Any) -> int:
+    """When files are staged for a Java table, from now on. They come after its seal, whatever the clock said
+    when it was sealed."""
+    return max(now_ms(), int(table.properties().getOrDefault(SEAL_KEY, "0")))
+
+
+def is_of_the_future(metadata: Any) -> bool:
+    """Whether Iceberg would refuse commits to a table with this Java TableMetadata."""
+    latest = int(metadata.lastUpdatedMillis())
+    if latest <= (now := now_ms()):
+        # The entries of its logs are not more than a minute newer.
+        return False
+    log = metadata.snapshotLog()
+    if log.size():
+        latest = max(latest, int(log.get(log.size() - 1).timestampMillis()))
+    return latest > now + _TOLERANCE_MS
+
+
+def of_now(iceberg: Iceberg, metadata: Any) -> Any:
+    """The same Java TableMetadata, made now."""
+    parser = iceberg.api.TableMetadataParser
+    fields, now = json.loads(str(parser.toJson(metadata))), now_ms()
+    for entry in fields.get("snapshot-log") or ():
+        entry["timestamp-ms"] = min(entry["timestamp-ms"], now)
+    # Iceberg deletes files that the log loses, so an entry with another time would name a deleted file.
+    fields["metadata-log"] = [
+        entry for entry in fields.get("metadata-log") or () if entry["timestamp-ms"] <= now
+    ]
+    fields["last-updated-ms"] = now
+    earlier = parser.fromJson(metadata.metadataFileLocation(), json.dumps(fields))
+    # Without a change the builder would not note the metadata file of before.
+    return iceberg.api.TableMetadata.buildFrom(earlier).setProperties(metadata.properties()).build()
+
+
+_GZIP = b"\x1f\x8b"
+_OPERATIONS = "org.apache.iceberg.hadoop.HadoopTableOperations"
+
+
+def is_hadoop_table(operations: Any) -> bool:
+    """Whether a table's Java operations are those of the hadoop catalog."""
+    return str(operations.getClass().getName()) == _OPERATIONS
+
+
+def commit_by_link(iceberg: Iceberg, name: TableName, operations: Any, base: Any, updated: Any) -> None:
+    """Make `updated` the table's next version, if `base` is its newest one.
+
+    The metadata file is never compressed, whatever the table's properties say: with two possible names for
+    the next version two writers could both create it.
+
+    Raises:
+        MetadataMovedError: the table has a newer version than `base`.
+        LakeError: `CATALOG_MOVED`, the table's folder was copied or moved.
+    """
+    base_file = plain_path(str(base.metadataFileLocation()))
+    made_in = plain_path(str(base.location()))
+    if os.path.realpath(made_in) != os.path.realpath(base_file.parent.parent):
+        raise LakeError(
+            "CATALOG_MOVED",
+            f"{name} was made in {made_in} and is in {base_file.parent.parent} now: it names the files there",
+            hint="put the warehouse where it was; only a catalog inside of the storage can be relocated",
+            sqlstate="55000",
+        )
+    version = version_of(base_file)
+    newest = newest_metadata_file(base_file.parent.parent)
+    if version is None or newest is None or version_of(newest) != version:
+        raise _moved(name, newest)
+    draft = base_file.with_name(f"{uuid4()}.metadata.json")
+    next_file = base_file.with_name(f"v{version + 1}.metadata.json")
+    iceberg.api.TableMetadataParser.write(updated, operations.io().newOutputFile(str(draft)))
+    try:
+        if iceberg.durability is not Durability.PROCESS:
+            _sync_file(draft)
+        os.link(draft, next_file)
+    except FileExistsError:
+        raise _moved(name, next_file) from None
+    finally:
+        for leftover in (draft, draft.with_name(f".{draft.name}.crc")):
+            leftover.unlink(missing_ok=True)
+    newest = newest_metadata_file(base_file.parent.parent) or next_file
+    newest_version = version_of(newest) or version + 1
+    if newest_version > version + 1 and not _is_built_upon(next_file, version + 1):
+        next_file.unlink(missing_ok=True)
+        raise _moved(name, newest)
+    _write_hint(base_file.parent, max(newest_version, version + 1))
+    iceberg.api.CatalogUtil.deleteRemovedMetadataFiles(operations.io(), base, updated)
+
+
+def _is_built_upon(file: Path, version: int) -> bool:
+    """Whether the newer versions of a table come after this metadata file, which was just linked.
+
+    They do not if other writers made that version and more, and deleted its file, before it was linked:
+    Iceberg deletes old metadata files where the table says so.
+    """
+    newer = [other for other in file.parent.iterdir() if (version_of(other) or 0) > version]
+    logs = [entry for other in newer for entry in _metadata_log(other)]
+    try:
+        made_ms = json.loads(file.read_bytes())["last-updated-ms"]
+    except FileNotFoundError:
+        # Only a writer of a newer version deletes it.
+        return True
+    return any(plain_path(path).name == file.name and at_ms == made_ms for path, at_ms in logs)
+
+
+def _metadata_log(file: Path) -> list[tuple[str, int]]:
+    """The earlier metadata files that a metadata file names, and when they were made."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    metadata = json.loads(gzip.decompress(content) if content.startswith(_GZIP) else content)
+    return [(entry["metadata-file"], entry["timestamp-ms"]) for entry in metadata.get("metadata-log", [])]
+
+
+def _moved(name: TableName, newest: Path | None) -> MetadataMovedError:
+    text = "is gone" if newest is None else f"stands at {newest.name}"
+    return MetadataMovedError("METADATA_MOVED", f"{name} {text}", retryable=True)
+
+
+def _sync_file(file: Path) -> None:
+    with file.open("rb") as content:
+        os.fsync(content.fileno())
+
+
+def _write_hint(folder: Path, version: int) -> None:
+    """Other engines begin to look for the newest version at the hint; one that is behind is no error."""
+    draft = folder / f"{uuid4()}-version-hint.temp"
+    draft.write_text(str(version), encoding="ascii")
+    # Hadoop would compare the new text with the checksum of the one before.
+    (folder / ".version-hint.text.crc").unlink(missing_ok=True)
+    draft.replace(folder / "version-hint.text")
+
 
 MAIN = "main"
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from tautochrone.iceberg.commits.clock import staged_at_ms
-from tautochrone.iceberg.java.api import Iceberg, java_error_class
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.commits.compare_and_set import staged_at_ms
+from tautochrone.iceberg.java.api import Iceberg, items, java_error_class
 from tautochrone.model.lake import Rows, Staged
 from tautochrone.model.names import TableName
 

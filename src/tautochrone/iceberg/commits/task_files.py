@@ -1,41 +1,196 @@
-"""Spark's tasks write rows that they have as Arrow batches into data files, by pyarrow.
+"""Data files that this process or Spark's tasks write by pyarrow from Arrow batches.
 
 A row that goes from Python to the JVM is turned into one of Spark's first, and value by value into columns
-again; maps take most of that time. So where pyarrow may write a table's files (see `arrow_files`) only the
+again; maps take most of that time. So where pyarrow may write a table's files only the
 names of the written files go to the driver.
 
 A task that Spark repeats writes a file of its own, and the driver takes the files of the task that counted.
 Files of the others belong to no version: they are removed with other orphans.
+
+Writes rows that this process has as an Arrow table into a data file, by pyarrow: without a Spark job, and
+without turning each value into one of Spark's first.
+
+Iceberg itself reads the column statistics from the file's footer. Tables on other storage than this
+machine's, encrypted ones, and those with partitions or settings of their own for Parquet are left to Spark.
 """
 
 from __future__ import annotations
 
 import glob
+import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tautochrone.iceberg.commits.arrow_files import (
-    codec_of,
-    data_file,
-    fitting_rows,
-    new_location,
-    spec_without_partitions,
-)
-from tautochrone.iceberg.commits.clock import now_ms, staged_at_ms
-from tautochrone.iceberg.java.api import Iceberg
-from tautochrone.iceberg.java.durable import local_folder
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.commits.compare_and_set import now_ms, staged_at_ms
+from tautochrone.iceberg.java.api import Iceberg, first_line, items, local_folder
+from tautochrone.iceberg.java.arrow_types import arrow_type
 from tautochrone.model.lake import Rows, Staged
 from tautochrone.model.lake import TaskWriter as WritesInTasks
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["TaskWriter", "files_by_name", "files_taken", "stage_task_files", "task_writer"]
+__all__ = [
+    "TaskWriter",
+    "arrow_obstacle",
+    "files_by_name",
+    "files_taken",
+    "fitting_rows",
+    "spec_without_partitions",
+    "stage_task_files",
+    "task_writer",
+    "write_rows",
+]
+
+
+_PARQUET_SETTINGS = "write.parquet."
+_CODEC = f"{_PARQUET_SETTINGS}compression-codec"
+_DEFAULT_CODEC = "zstd"
+_CODECS = ("zstd", "snappy", "gzip")
+_ENCRYPTION = "encryption."
+_FORMAT, _PARQUET = "write.format.default", "parquet"
+
+
+def fitting_rows(iceberg: Iceberg, table: Any, rows: Any) -> Any | Reason:
+    """The rows with the types and field ids of the Java `table`; or why Spark must write them."""
+    schema = _schema(iceberg, table)
+    if isinstance(schema, Reason):
+        return schema
+    if set(schema.names) != set(rows.column_names):
+        return Reason.of(ReasonCode.COLUMNS_OF_ROWS_DIFFER)
+    try:
+        return rows.select(schema.names).cast(schema)
+    except (ValueError, pa.ArrowException) as error:
+        return Reason.of(ReasonCode.VALUES_CAST_BY_SPARK, text=first_line(error))
+
+
+def arrow_obstacle(iceberg: Iceberg, table: Any) -> Reason | None:
+    """Why Spark must write all data files of the Java `table`."""
+    schema = _schema(iceberg, table)
+    return schema if isinstance(schema, Reason) else None
+
+
+def _schema(iceberg: Iceberg, table: Any) -> pa.Schema | Reason:
+    """What rows of a table are in Arrow; or why only Spark writes them."""
+    left_to_spark = _left_to_spark(iceberg, table)
+    if left_to_spark is not None:
+        return left_to_spark
+    fields = []
+    for column in json.loads(str(iceberg.api.SchemaParser.toJson(table.schema())))["fields"]:
+        try:
+            fields.append(_field(column))
+        except KeyError:
+            return Reason.of(ReasonCode.COLUMN_WRITTEN_BY_SPARK, column=column["name"])
+    return pa.schema(fields)
+
+
+def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
+    """What of a table, other than its columns, only Spark writes."""
+    properties = table.properties()
+    names = set(iceberg.functions.texts(properties.keySet()))
+    location = new_location(table)
+    if local_folder(location) is None:
+        return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=location.rpartition("/")[0])
+    encryption = sorted(name for name in names if name.startswith(_ENCRYPTION))
+    if encryption:
+        return Reason.of(ReasonCode.TABLE_ENCRYPTED, property=encryption[0])
+    if not table.spec().isUnpartitioned():
+        return Reason.of(ReasonCode.TABLE_PARTITIONED)
+    file_format = str(properties.getOrDefault(_FORMAT, _PARQUET)).lower()
+    if file_format != _PARQUET:
+        return Reason.of(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format)
+    settings = {name for name in names if name.startswith(_PARQUET_SETTINGS)} - {_CODEC}
+    if codec_of(table) not in _CODECS:
+        settings.add(_CODEC)
+    return Reason.of(ReasonCode.PARQUET_SETTINGS, settings=sorted(settings)) if settings else None
+
+
+def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Staged:
+    """Write `fitting_rows` as one data file that belongs to no snapshot yet; none without rows."""
+    at_ms = staged_at_ms(table)
+    if not rows.num_rows:
+        return Staged(table=name, files=(), rows=0, at_ms=at_ms)
+    location = new_location(table)
+    path = local_folder(location)
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # As Iceberg's specification says of decimals of up to 18 digits.
+        pq.write_table(rows, path, compression=codec_of(table), store_decimal_as_integer=True)
+        file = data_file(iceberg, table, location, path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Staged(table=name, files=[file], rows=rows.num_rows, at_ms=at_ms)
+
+
+def new_location(table: Any) -> str:
+    """Of a data file. It is below `write.data.path`, if the table has that."""
+    return str(table.locationProvider().newDataLocation(f"00000-0-{uuid.uuid4()}.parquet"))
+
+
+def codec_of(table: Any) -> str:
+    """With which data files are compressed."""
+    return str(table.properties().getOrDefault(_CODEC, _DEFAULT_CODEC))
+
+
+def data_file(iceberg: Iceberg, table: Any, location: str, path: Path) -> Any:
+    """Iceberg's description of a file that was written for no partition. Its statistics are read from the
+    footer."""
+    metrics = iceberg.api.parquet.ParquetUtil.fileMetrics(
+        table.io().newInputFile(location), iceberg.api.MetricsConfig.forTable(table)
+    )
+    spec = spec_without_partitions(table)
+    assert spec is not None
+    builder = iceberg.api.DataFiles.builder(spec).withPath(location)
+    builder = builder.withFormat(iceberg.api.FileFormat.PARQUET).withMetrics(metrics)
+    return builder.withFileSizeInBytes(path.stat().st_size).build()
+
+
+def spec_without_partitions(table: Any) -> Any | None:
+    """The Java PartitionSpec of files that were written for no partition; None: the table never had one. It
+    may have got partitions since: as a file of these, a file would have NULL in their columns."""
+    specs = [table.spec(), *table.specs().values()]
+    return next((spec for spec in specs if spec.isUnpartitioned()), None)
+
+
+def _field(column: Mapping[str, Any]) -> Any:
+    """
+    Raises:
+        KeyError: the column's type is not written here.
+    """
+    return _numbered(column["name"], column["id"], column["type"], is_required=column["required"])
+
+
+def _numbered(name: str, field_id: int, iceberg_type: Any, *, is_required: bool) -> Any:
+    metadata = {"PARQUET:field_id": str(field_id)}
+    return pa.field(name, _nested_type(iceberg_type), nullable=not is_required, metadata=metadata)
+
+
+def _nested_type(iceberg_type: Any) -> Any:
+    if isinstance(iceberg_type, str):
+        plain = arrow_type(iceberg_type)
+        if plain is None:
+            raise KeyError(iceberg_type)
+        return plain
+    if iceberg_type["type"] == "list":
+        is_required = iceberg_type["element-required"]
+        return pa.list_(
+            _numbered("element", iceberg_type["element-id"], iceberg_type["element"], is_required=is_required)
+        )
+    if iceberg_type["type"] == "map":
+        is_required = iceberg_type["value-required"]
+        return pa.map_(
+            _numbered("key", iceberg_type["key-id"], iceberg_type["key"], is_required=True),
+            _numbered("value", iceberg_type["value-id"], iceberg_type["value"], is_required=is_required),
+        )
+    raise KeyError(iceberg_type["type"])
+
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 """So much is held in memory before it is compressed and written."""

@@ -1,36 +1,421 @@
 """Iceberg's Java API over Py4J: the calls that the adapter makes, with comments on their pitfalls.
 
 Knows Java objects; knows nothing of checkpoints or commit metadata.
+
+Makes commits survive a power cut: files reach the disk before anything refers to them.
+
+    1. data files, deletes, manifests, folder entries      2. the catalog's own commit
+    3. the metadata file that the catalog now names        4. only then the store learns of the version
+
+Iceberg and Hadoop close files without `fsync`. Linux can sync a whole file system in one call, which is
+cheaper than one call for each of about ten files, and misses none.
+
+A power cut in the milliseconds between 2 and 3 can leave a table with an incomplete metadata file. Its
+version was not reported yet, so the metadata file that the catalog named before is the valid one.
+
+DataFrames over chosen data files.
+
+Iceberg's compaction reads chosen files through a scan whose tasks are registered under an id in the JVM
+(`ScanTaskSetManager`). The registry never forgets a set, and a DataFrame can be planned again as long as a
+plan made from it is referenced. So each set is removed after the Java object that represents it in those
+plans has been garbage collected.
+
+Java functions made without Java code, so that lists of files are searched inside the JVM.
+
+A table has thousands of files and every call over Py4J costs 0.2 ms, so no method here makes one call per
+file: method handles of Iceberg's public getters are turned into `Predicate`s and `Function`s that run in
+Java streams, and one list or one text is returned.
+
+Iterating a Java collection in Python is slow too: Py4J ends the loop by a Java exception, which PySpark
+inspects for 20 ms. `items` fetches an array instead.
 """
 
 from __future__ import annotations
 
+import array
+import ctypes
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import threading
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import (
     CommitOutcomeUnknownError,
+    EnvironmentProblemError,
     LakeError,
     TableMissingError,
     TautochroneError,
 )
-from tautochrone.iceberg.java.durable import local_folder
-from tautochrone.iceberg.java.functions import Functions
-from tautochrone.iceberg.java.task_sets import TaskSets
 from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.session_context import set_active_session
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import cached_packages
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["Iceberg", "MetadataMovedError", "first_line", "java_error_class", "translate"]
+__all__ = [
+    "Functions",
+    "Iceberg",
+    "MetadataMovedError",
+    "TaskSets",
+    "first_line",
+    "items",
+    "java_error_class",
+    "local_folder",
+    "sync_file_systems",
+    "translate",
+]
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder or file of a location on this machine; None for other kinds of storage.
+
+    Hadoop takes a location as it is written: `%20` and `#` are characters of a name.
+
+    >>> local_folder("file:///a%20b/c#1"), local_folder("/a:b"), local_folder("s3://bucket/a")
+    (PosixPath('/a%20b/c#1'), PosixPath('/a:b'), None)
+    """
+    scheme, colon, path = location.partition(":")
+    if not colon or "/" in scheme:
+        return Path(location)
+    if scheme.lower() != "file":
+        return None
+    if path.startswith("//"):
+        _authority, _slash, path = path.removeprefix("//").partition("/")
+        path = f"/{path}"
+    return Path(path)
+
+
+def sync_file_systems(folders: Iterable[Path]) -> None:
+    """Sync the file systems that contain these folders to disk, each once.
+
+    Raises:
+        EnvironmentProblemError: `NOT_SYNCED`, the disk did not take what was written, or this system has no
+            such call.
+    """
+    synced_devices: set[int] = set()
+    for folder in folders:
+        # A folder that the first commit creates is in the file system of its nearest existing parent.
+        existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
+        device = existing_folder.stat().st_dev
+        if device not in synced_devices:
+            synced_devices.add(device)
+            _sync(existing_folder)
+
+
+def _sync(folder: Path) -> None:
+    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if call is None:
+        raise EnvironmentProblemError(
+            "NOT_SYNCED",
+            f"This system ({sys.platform}) cannot take a file system to the disk",
+            hint='durability = "power_loss" needs Linux; "process" does not',
+        )
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if call(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise EnvironmentProblemError(
+                "NOT_SYNCED",
+                f"The disk did not take what was written below {folder}: {os.strerror(number)}",
+                hint="look at the kernel's log and the disk; nothing was published from it",
+            )
+    finally:
+        os.close(descriptor)
+
+
+class TaskSets:
+    """The task sets of one process. Safe to use from several threads."""
+
+    def __init__(self, jvm: Any) -> None:
+        spark = jvm.org.apache.iceberg.spark
+        none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
+        self._weak_map, self._string = jvm.java.util.WeakHashMap, jvm.java.lang.String
+        self._manager = spark.ScanTaskSetManager.get()
+        self._staged_table = spark.source.SparkRewriteTable
+        self._whole_table = spark.source.SparkTable
+        self._relation = jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
+        self._none = none
+        self._lock = threading.Lock()
+        self._task_set_keys: dict[TableName, tuple[set[str], Any]] = {}
+
+    def frame(self, session: SparkSession, name: TableName, table: Any, tasks: Any) -> DataFrame:
+        """The rows of `tasks` with the columns of the Java `table` and its metadata columns.
+
+        `session` must be the active one of this thread's JVM thread.
+        """
+        key = str(uuid.uuid4())
+        # The columns come from the plain relation, because a staged table has no metadata columns.
+        plain = self._relation.create(self._whole_table(table), self._none, self._none).withMetadataColumns()
+        staged = self._staged_table(table, key)
+        with self._lock:
+            keys, alive = self._task_set_keys.setdefault(name, (set(), self._weak_map()))
+            self._sweep(table, keys, alive)
+            alive.put(staged, key)
+            keys.add(key)
+        self._manager.stageTasks(table, key, tasks)
+        relation = self._relation(staged, plain.output(), self._none, self._none, plain.options(), self._none)
+        return dataframe_of_plan(session, relation)
+
+    def _sweep(self, table: Any, keys: set[str], alive: Any) -> None:
+        if int(alive.size()) == len(keys):
+            return
+        keys_in_use = set(str(self._string.join(",", alive.values())).split(","))
+        for key in keys - keys_in_use:
+            self._manager.removeTasks(table, key)
+        keys &= keys_in_use
+
+
+# A location never contains a line end: Iceberg's paths are URI-like.
+_SEPARATOR = "\n"
+
+
+def items(collection: Any) -> list[Any]:
+    """The elements of a Java collection."""
+    elements = collection.toArray()
+    return [elements[index] for index in range(len(elements))]
+
+
+def _class(java_class: Any) -> Any:
+    return java_class._java_lang_class  # noqa: SLF001
+
+
+class Functions:
+    """The functions that the adapter needs. Created once for a JVM, because each costs tens of calls."""
+
+    def __init__(self, jvm: Any, gateway: Any) -> None:
+        api = jvm.org.apache.iceberg
+        executors = api.relocated.com.google.common.util.concurrent.MoreExecutors
+        self.this_thread = executors.newDirectExecutorService()
+        """A Java executor that runs tasks in the calling thread. With a thread pool Iceberg polls every 10 ms
+        for its end, about five times in a commit and twice in a scan."""
+        self._gateway = gateway
+        self._handles = jvm.java.lang.invoke.MethodHandles
+        self._proxies = jvm.java.lang.invoke.MethodHandleProxies
+        self._type = jvm.java.lang.invoke.MethodType.methodType
+        self._lookup = self._handles.publicLookup()
+        self._streams = jvm.java.util.stream.StreamSupport
+        self._spliterators = jvm.java.util.Spliterators
+        self._collectors = jvm.java.util.stream.Collectors
+        self._separator = jvm.java.util.regex.Pattern.compile(_SEPARATOR)
+        self._object = _class(jvm.java.lang.Object)
+        self._long = jvm.java.lang.Long.TYPE
+        self._function = _class(jvm.java.util.function.Function)
+        text, content = _class(jvm.java.lang.String), _class(api.ContentFile)
+        deletes = _class(api.DeleteFile)
+        file = self._method(_class(api.ContentScanTask), "file", content)
+        location = self._method(content, "location", text)
+        count = self._method(content, "recordCount", self._long)
+        self._task_path = self._then(file, location)
+        self._path_of_file = self._as(self._function, location)
+        self._path_of_task = self._as(self._function, self._task_path)
+        to_long = _class(jvm.java.util.function.ToLongFunction)
+        self._rows_of_task = self._as(to_long, self._then(file, count))
+        size = self._method(content, "fileSizeInBytes", self._long)
+        self._bytes_of_task = self._as(to_long, self._then(file, size))
+        first_id = self._method(content, "firstRowId", _class(jvm.java.lang.Long))
+        not_null = self._lookup.findStatic(
+            _class(jvm.java.util.Objects), "nonNull", self._type(jvm.java.lang.Boolean.TYPE, self._object)
+        ).asType(self._type(jvm.java.lang.Boolean.TYPE, _class(jvm.java.lang.Long)))
+        with_ids = self._then(self._then(file, first_id), not_null)
+        self._has_row_ids = self._as(_class(jvm.java.util.function.Predicate), with_ids)
+        referenced = self._lookup.findStatic(
+            _class(api.util.ContentFileUtil), "referencedDataFileLocation", self._type(text, deletes)
+        )
+        self._referenced = self._as(self._function, referenced)
+        self._rows_of_file = self._as(to_long, count)
+        is_vector = self._lookup.findStatic(
+            _class(api.util.ContentFileUtil), "isDV", self._type(jvm.java.lang.Boolean.TYPE, deletes)
+        )
+        self._is_vector = self._as(_class(jvm.java.util.function.Predicate), is_vector)
+        java_list = _class(jvm.java.util.List)
+        task_deletes = self._method(_class(api.FileScanTask), "deletes", java_list)
+        stream = self._method(
+            _class(jvm.java.util.Collection), "stream", _class(jvm.java.util.stream.Stream)
+        ).asType(self._type(_class(jvm.java.util.stream.Stream), java_list))
+        self._stream_of_deletes = self._as(self._function, self._then(task_deletes, stream))
+        described = self._lookup.findStatic(text, "valueOf", self._type(text, self._object))
+        # The types of chained handles must match: valueOf takes any object, the handle before returns a list.
+        described = described.asType(self._type(text, java_list))
+        # Each dot in a Java name is a Py4J call, so names that every commit uses are looked up once.
+        util, boolean = jvm.java.util, jvm.java.lang.Boolean.TYPE
+        self._content, self._manifest, self._boolean = content, _class(api.ManifestFile), boolean
+        self._integer = jvm.java.lang.Integer.TYPE
+        self._predicate = _class(util.function.Predicate)
+        self._get = self._method(_class(util.Map), "get", self._object, self._object)
+        input_file = _class(api.io.InputFile)
+        self._input_file = self._method(_class(api.io.FileIO), "newInputFile", input_file, deletes)
+        self._contains = self._method(_class(util.Set), "contains", boolean, self._object)
+        self._text_to_boolean = self._type(boolean, text)
+        self._util, self._text, self._file_info = util, jvm.java.lang.String, api.io.FileInfo
+        self._array_list, self._arrays = util.ArrayList, util.Arrays
+        self._long_stream, self._bytes = util.stream.LongStream, jvm.java.nio.ByteBuffer
+        self._long_array_of, self._iterable = jvm.long, api.io.CloseableIterable
+        self._position_deletes = api.deletes.Deletes
+        self._queue = util.concurrent.ConcurrentLinkedQueue
+        self._consumer = _class(util.function.Consumer)
+        self._add = self._method(_class(util.Collection), "add", boolean, self._object)
+        self._described_deletes = self._as(self._function, self._then(task_deletes, described))
+
+    # -- lists of files ---------------------------------------------------------------------------
+
+    def tasks(self, planned: Any, paths: Collection[str] | None = None) -> Any:
+        """The file tasks of an iterable as a Java list; only those of `paths` when given."""
+        stream = self._stream(planned)
+        if paths is None:
+            return stream.toList()
+        return stream.filter(self._among(paths)).toList()
+
+    def no_tasks(self) -> Any:
+        """An empty Java list."""
+        return self._array_list()
+
+    def task_paths(self, tasks: Any) -> list[str]:
+        """Paths of the data files of a Java list of tasks, in its order."""
+        return self._texts(tasks.stream().map(self._path_of_task))
+
+    def described_delete_files(self, tasks: Any) -> list[str]:
+        """A text for each task's delete files; two texts are equal only if the delete files are."""
+        return self._texts(tasks.stream().map(self._described_deletes))
+
+    def task_rows(self, tasks: Any) -> int:
+        """Rows in the data files of the tasks, deleted ones included."""
+        return int(tasks.stream().mapToLong(self._rows_of_task).sum())
+
+    def task_bytes(self, tasks: Any) -> int:
+        """Bytes of the data files of the tasks."""
+        return int(tasks.stream().mapToLong(self._bytes_of_task).sum())
+
+    def rows_have_ids(self, tasks: Any) -> bool:
+        """Whether every row of the data files of the tasks got a row id when it was written."""
+        return bool(tasks.stream().allMatch(self._has_row_ids))
+
+    def only_vectors(self, tasks: Any) -> bool:
+        """Whether all delete files of these tasks are deletion vectors."""
+        return bool(self._deletes(tasks).allMatch(self._is_vector))
+
+    def deleted_rows(self, tasks: Any) -> int:
+        """The sum of the record counts of the tasks' delete files."""
+        return int(self._deletes(tasks).mapToLong(self._rows_of_file).sum())
+
+    def paths(self, files: Any) -> list[str]:
+        """Locations of an iterable of data or delete files."""
+        return self._texts(self._stream(files).map(self._path_of_file))
+
+    def referenced(self, delete_files: Any) -> list[str | None]:
+        """The data file that each delete file refers to; None if it can refer to several."""
+        locations = self._texts(self._stream(delete_files).map(self._referenced))
+        return [None if path == "null" else path for path in locations]
+
+    # -- values for Iceberg's own code ------------------------------------------------------------
+
+    def by_spec(self) -> Any:
+        """A `Function` from a data file to the number of its partition spec."""
+        return self._as(self._function, self._method(self._content, "specId", self._integer))
+
+    def remembers_deleted(self) -> Any:
+        """A `Predicate` of manifests that name deleted files."""
+        return self._as(self._predicate, self._method(self._manifest, "hasDeletedFiles", self._boolean))
+
+    def entries(self, java_map: Any) -> Any:
+        """A `Function` that looks its argument up in a Java map."""
+        return self._as(self._function, self._get.bindTo(java_map))
+
+    def input_files(self, io: Any) -> Any:
+        """A `Function` from a delete file to the file to read."""
+        return self._as(self._function, self._input_file.bindTo(io))
+
+    def position_index(self, positions: Sequence[int]) -> Any:
+        """A `PositionDeleteIndex` of these positions."""
+        boxed = self._boxed(positions).toList()
+        # Not `withNoopClose`: it has an overload for one value and one for many, and Py4J may pick either.
+        iterable = self._iterable.combine(boxed, self._iterable.empty())
+        return self._position_deletes.toPositionIndex(iterable)
+
+    def positions(self, index: Any) -> list[int]:
+        """The positions of a `PositionDeleteIndex`, ascending."""
+        collected = self._long_stream.builder()
+        index.forEach(collected)
+        text = str(self._arrays.toString(collected.build().toArray()))[1:-1]
+        return [int(position) for position in text.split(",")] if text else []
+
+    def strings(self, texts: Collection[str]) -> Any:
+        """A Java list of texts without line ends, in one call."""
+        return self._split(texts).toList()
+
+    def longs(self, numbers: Collection[int]) -> Any:
+        """A Java set of `Long`; Py4J alone would make an `Integer` of a small one."""
+        return self._boxed(numbers).collect(self._collectors.toSet())
+
+    def texts(self, iterable: Any) -> list[str]:
+        """The elements of a Java iterable of texts without line ends, in one call."""
+        return self._texts(self._stream(iterable))
+
+    def read_file_infos(self, infos: Any) -> list[tuple[str, int, int]]:
+        """Location, bytes and time of the last write (epoch ms) of an iterable of `FileInfo`."""
+        kind = _class(self._file_info)
+        to_long = _class(self._util.function.ToLongFunction)
+        files = self._stream(infos).toList()
+        location = self._as(self._function, self._method(kind, "location", _class(self._text)))
+        locations = self._texts(files.stream().map(location))
+        numbers = []
+        for name in ("size", "createdAtMillis"):
+            get = self._as(to_long, self._method(kind, name, self._long))
+            numbers_text = str(self._arrays.toString(files.stream().mapToLong(get).toArray()))[1:-1]
+            numbers.append([int(number) for number in numbers_text.split(",")] if numbers_text else [])
+        return list(zip(locations, *numbers, strict=True))
+
+    def collector(self) -> tuple[Any, Any]:
+        """A `Consumer` for many threads and the Java collection that it adds to."""
+        collected = self._queue()
+        return self._as(self._consumer, self._add.bindTo(collected)), collected
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _boxed(self, numbers: Collection[int]) -> Any:
+        sent = array.array("q", numbers)
+        sent.byteswap()
+        longs = self._gateway.new_array(self._long_array_of, len(numbers))
+        self._bytes.wrap(sent.tobytes()).asLongBuffer().get(longs)
+        return self._long_stream.of(longs).boxed()
+
+    def _deletes(self, tasks: Any) -> Any:
+        return tasks.stream().flatMap(self._stream_of_deletes)
+
+    def _among(self, paths: Collection[str]) -> Any:
+        path_set = self._split(paths).collect(self._collectors.toSet())
+        test = self._contains.bindTo(path_set).asType(self._text_to_boolean)
+        return self._as(self._predicate, self._then(self._task_path, test))
+
+    def _split(self, texts: Collection[str]) -> Any:
+        # Splitting an empty text gives one empty text, which equals no path.
+        return self._separator.splitAsStream(_SEPARATOR.join(texts))
+
+    def _texts(self, stream: Any) -> list[str]:
+        text = str(stream.collect(self._collectors.joining(_SEPARATOR)))
+        return text.split(_SEPARATOR) if text else []
+
+    def _stream(self, iterable: Any) -> Any:
+        # Py4J cannot call the default method `Iterable.spliterator`.
+        return self._streams.stream(self._spliterators.spliteratorUnknownSize(iterable.iterator(), 0), False)
+
+    def _method(self, owner: Any, name: str, returned: Any, *argument: Any) -> Any:
+        return self._lookup.findVirtual(owner, name, self._type(returned, *argument))
+
+    def _then(self, first: Any, second: Any) -> Any:
+        return self._handles.filterReturnValue(first, second)
+
+    def _as(self, interface: Any, handle: Any) -> Any:
+        return self._proxies.asInterfaceInstance(interface, handle)
+
 
 _PATHS = ("write.data.path", "write.metadata.path")
 _OF_THE_FUTURE = re.compile(

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tautochrone.errors import ConflictError, LakeError
-from tautochrone.iceberg.commits.clock import SEAL_KEY
-from tautochrone.iceberg.commits.compare_and_set import Loaded
-from tautochrone.iceberg.java.api import Iceberg
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.commits.compare_and_set import SEAL_KEY, Loaded
+from tautochrone.iceberg.java.api import Iceberg, items
 from tautochrone.model.names import TableName
 
 __all__ = ["SEAL_KEY", "OldFile", "check_seal", "old_files", "path_of", "require_own_folder", "unreferred"]

@@ -5,6 +5,17 @@
              derived from the old ones, so repeating it writes the same files.
 
 The old folder is never opened: its files are looked up in the new one. The catalog is not accessed here.
+
+Rewrites values in Iceberg's Avro files, with the same schema, header and number of records.
+
+PyIceberg reads and writes the records. It would write a new header from its own model of the schema, so the
+old header is copied instead and fields that PyIceberg does not know are not lost. The written file is read
+again and compared before it is used.
+
+Replaces paths of data files in the footer of Puffin files, which hold deletion vectors.
+
+The footer is JSON at the end of the file. The blobs before it do not move, so the offsets in manifests stay
+valid.
 """
 
 from __future__ import annotations
@@ -13,19 +24,133 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, AvroFile, AvroFileHeader, AvroOutputFile
+from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY
-from tautochrone.iceberg.maintenance.avro import AvroContent, read_avro, write_avro
-from tautochrone.iceberg.maintenance.puffin import with_other_paths
 from tautochrone.model.relocated_paths import MovedFolder
 
-__all__ = ["Relocated", "Survey", "read_metadata", "write_whole"]
+__all__ = [
+    "AvroContent",
+    "Relocated",
+    "Survey",
+    "read_avro",
+    "read_metadata",
+    "with_other_paths",
+    "write_avro",
+    "write_whole",
+]
+
+
+_BLOCK = 1_000
+_io = PyArrowFileIO()
+
+
+class AvroContent:
+    """A complete file: the header's entries, the schema, and the records with fields by position."""
+
+    def __init__(self, header: dict[str, str], schema: Schema, records: Sequence[Record]) -> None:
+        self.header, self.schema, self.records = header, schema, records
+
+    def position(self, *field_ids: int) -> tuple[int, ...] | None:
+        """The path to a field, as positions of nested fields. None if the schema has no such field."""
+        fields: Any = self.schema.fields
+        positions: list[int] = []
+        for field_id in field_ids:
+            index = next((n for n, field in enumerate(fields) if field.field_id == field_id), None)
+            if index is None:
+                return None
+            positions.append(index)
+            fields = getattr(fields[index].field_type, "fields", ())
+        return tuple(positions)
+
+
+class _SameHeader(AvroOutputFile[Record]):
+    """Writes all entries of the header unchanged, `avro.schema` included."""
+
+    def _write_header(self) -> None:
+        construct_writer(META_SCHEMA).write(
+            self.encoder, AvroFileHeader(MAGIC, self.metadata, self.sync_bytes)
+        )
+
+
+def read_avro(path: Path) -> AvroContent:
+    """Read a manifest list or a manifest completely.
+
+    Raises:
+        LakeError: `METADATA_UNREADABLE`.
+    """
+    try:
+        with AvroFile[Record](_io.new_input(str(path))) as file:
+            return AvroContent(dict(file.header.meta), file.schema, list(file))
+    except (ValueError, TypeError, KeyError, EOFError, OSError) as error:
+        raise LakeError("METADATA_UNREADABLE", f"{path} cannot be read: {error}") from error
+
+
+def write_avro(path: Path, content: AvroContent, write: Callable[[Path, bytes], None]) -> int:
+    """Write `content` through `write`. Returns the number of bytes written.
+
+    Raises:
+        LakeError: `METADATA_UNREADABLE`, the written file differs from `content` when read again.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    with _SameHeader(_io.new_output(str(draft)), content.schema, "", metadata=content.header) as out:
+        for start in range(0, len(content.records), _BLOCK):
+            out.write_block(list(content.records[start : start + _BLOCK]))
+    data = draft.read_bytes()
+    again = read_avro(draft)
+    draft.unlink()
+    if again.header != content.header or list(again.records) != list(content.records):
+        raise LakeError("METADATA_UNREADABLE", f"{path} has a form that cannot be written again")
+    write(path, data)
+    return len(data)
+
+
+_MAGIC = b"PFA1"
+_TAIL = struct.Struct("<i4s4s")
+"""Payload length, flags, mark."""
+
+_PATHS = ("referenced-data-file",)
+
+
+def with_other_paths(data: bytes, path: str, renamed: Callable[[str], str | None]) -> bytes:
+    """The file's bytes, with each path of a data file replaced for which `renamed` returns a new one.
+
+    Raises:
+        LakeError: `METADATA_UNREADABLE`, no Puffin file, or one with a compressed footer.
+    """
+    if len(data) < _TAIL.size + 2 * len(_MAGIC) or not data.startswith(_MAGIC):
+        raise _no_puffin(path, "it is no Puffin file")
+    length, flags, mark = _TAIL.unpack(data[-_TAIL.size :])
+    start = len(data) - _TAIL.size - length
+    if mark != _MAGIC or length < 0 or data[start - 4 : start] != _MAGIC:
+        raise _no_puffin(path, "its footer is damaged")
+    if flags[0] & 1:
+        raise _no_puffin(path, "its footer is compressed")
+    footer = json.loads(data[start : start + length])
+    for blob in footer.get("blobs", ()):
+        properties = blob.get("properties", {})
+        for key in _PATHS:
+            if key in properties:
+                properties[key] = renamed(properties[key]) or properties[key]
+    payload = json.dumps(footer, separators=(",", ":")).encode()
+    return data[:start] + payload + _TAIL.pack(len(payload), flags, mark)
+
+
+def _no_puffin(path: str, why: str) -> LakeError:
+    return LakeError("METADATA_UNREADABLE", f"{path} cannot be read: {why}")
+
 
 _MANIFEST_PATH, _MANIFEST_LENGTH = 500, 501
 _STATUS, _DATA_FILE = 0, 2

@@ -12,9 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
-from tautochrone.iceberg.changes.history import in_history
-from tautochrone.iceberg.changes.tasks import planned
-from tautochrone.iceberg.commits.clock import staged_at_ms
+from tautochrone.iceberg.changes.changed_files import in_history, planned
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
     NO_VERSION,
@@ -22,13 +20,12 @@ from tautochrone.iceberg.commits.compare_and_set import (
     check_fence,
     compare_and_set,
     load,
+    staged_at_ms,
 )
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
-from tautochrone.iceberg.java.api import translate
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.java.api import items, translate
 from tautochrone.iceberg.maintenance.compaction import Rewritten, rewrite_groups, rewrite_options
-from tautochrone.iceberg.maintenance.expiry import expirable, unreachable_files
-from tautochrone.iceberg.maintenance.old_log_files import old_log_files
+from tautochrone.iceberg.maintenance.expiry import expirable, old_log_files, unreachable_files
 from tautochrone.iceberg.maintenance.orphans import (
     SEAL_KEY,
     check_seal,
@@ -36,8 +33,7 @@ from tautochrone.iceberg.maintenance.orphans import (
     require_own_folder,
     unreferred,
 )
-from tautochrone.iceberg.reads.reading import IcebergReading
-from tautochrone.iceberg.reads.refs import prepared_batches
+from tautochrone.iceberg.reads.reading import IcebergReading, prepared_batches
 from tautochrone.iceberg.reads.schema import TRIMMED
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, Fork

@@ -18,15 +18,17 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError
 
-from tautochrone.iceberg.changes.changed_files import ChangedFiles, changed_files
-from tautochrone.iceberg.changes.history import commits_between, moves_rows
+from tautochrone.iceberg.changes.changed_files import ChangedFiles, changed_files, commits_between, moves_rows
 from tautochrone.iceberg.commits.compare_and_set import Loaded
-from tautochrone.iceberg.java.api import Iceberg, first_line
-from tautochrone.iceberg.java.durable import local_folder
-from tautochrone.iceberg.java.functions import items
-from tautochrone.iceberg.reads.arrow_columns import TableColumn, in_file, table_columns
-from tautochrone.iceberg.reads.left_to_spark import LeftToSpark, deleted_positions
-from tautochrone.iceberg.reads.parquet_files import opened
+from tautochrone.iceberg.java.api import Iceberg, first_line, items, local_folder
+from tautochrone.iceberg.reads.data_files import (
+    LeftToSpark,
+    TableColumn,
+    deleted_positions,
+    in_file,
+    opened,
+    table_columns,
+)
 from tautochrone.model import limits
 from tautochrone.model.lake import CollectedChange
 from tautochrone.model.names import TableName, Version

@@ -15,12 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 
-from tautochrone.iceberg.changes.tasks import planned
-from tautochrone.iceberg.java.api import Iceberg, first_line
+from tautochrone.iceberg.changes.changed_files import planned
+from tautochrone.iceberg.java.api import Iceberg, first_line, local_folder
 from tautochrone.iceberg.java.arrow_types import arrow_type
-from tautochrone.iceberg.java.durable import local_folder
-from tautochrone.iceberg.reads.left_to_spark import LeftToSpark, deleted_positions
-from tautochrone.iceberg.reads.parquet_files import names_by_id, opened
+from tautochrone.iceberg.reads.data_files import LeftToSpark, deleted_positions, names_by_id, opened
 from tautochrone.model import limits
 from tautochrone.model.names import Version
 from tautochrone.model.reason import Reason, ReasonCode

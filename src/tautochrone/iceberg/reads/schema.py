@@ -9,8 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError
-from tautochrone.iceberg.commits.clock import is_of_the_future, of_now
-from tautochrone.iceberg.commits.compare_and_set import Loaded
+from tautochrone.iceberg.commits.compare_and_set import Loaded, is_of_the_future, of_now
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.model.lake import TableDefinition
 from tautochrone.model.names import TableName

@@ -5,6 +5,8 @@
 * an *empty* session: `lake` is an empty in-memory catalog in which a graph resolves before anything is built.
 
 A session never changes its kind, because Spark keeps a catalog after its first use.
+
+The error of a catalog that does not answer.
 """
 
 from __future__ import annotations
@@ -14,11 +16,31 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from tautochrone.errors import EnvironmentProblemError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.factory import start_spark
 from tautochrone.spark.session.settings import SparkSettings
 
-__all__ = ["count_without_metadata", "empty_session", "lake_conf", "reader_session", "start_session"]
+__all__ = [
+    "catalog_not_reachable",
+    "count_without_metadata",
+    "empty_session",
+    "lake_conf",
+    "reader_session",
+    "start_session",
+]
+
+
+def catalog_not_reachable(catalog: str, error: BaseException) -> EnvironmentProblemError:
+    """To raise instead of the Java exception `error` of a call to the catalog."""
+    return EnvironmentProblemError(
+        "CATALOG_NOT_REACHABLE",
+        f"The catalog {catalog} does not answer: {problem_of(error).message}",
+        hint="see [lake] options in tautochrone.toml, or spark.sql.catalog.… in --conf",
+        retryable=True,
+    )
+
 
 _EXTENSIONS = "spark.sql.extensions"
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"

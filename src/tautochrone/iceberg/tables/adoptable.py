@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tautochrone.iceberg.changes.history import ancestors, change_between
+from tautochrone.iceberg.changes.changed_files import ancestors, change_between
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, check_main, compare_and_set, load
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, encode
 from tautochrone.iceberg.java.api import Iceberg

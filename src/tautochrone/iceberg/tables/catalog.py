@@ -15,11 +15,9 @@ from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.streams import beginning
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, load
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, encode
-from tautochrone.iceberg.java.api import Iceberg, java_error_class, translate
-from tautochrone.iceberg.java.durable import sync_file_systems
-from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.java.api import Iceberg, items, java_error_class, sync_file_systems, translate
 from tautochrone.iceberg.reads.schema import shape_of
-from tautochrone.iceberg.sessions.unreachable import catalog_not_reachable
+from tautochrone.iceberg.sessions.spark_sessions import catalog_not_reachable
 from tautochrone.iceberg.tables.adoptable import IcebergAdoptable
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning, FullSnapshotRead

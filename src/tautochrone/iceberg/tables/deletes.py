@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.changes.tasks import planned
-from tautochrone.iceberg.commits.clock import staged_at_ms
-from tautochrone.iceberg.java.api import Iceberg
-from tautochrone.iceberg.java.functions import Functions, items
+from tautochrone.iceberg.changes.changed_files import planned
+from tautochrone.iceberg.commits.compare_and_set import staged_at_ms
+from tautochrone.iceberg.java.api import Functions, Iceberg, items
 from tautochrone.model.names import TableName, Version
 
 __all__ = ["Removal", "write_removal"]

@@ -16,8 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.changes.history import in_history, stood_at
-from tautochrone.iceberg.commits.arrow_files import arrow_obstacle, fitting_rows, write_rows
+from tautochrone.iceberg.changes.changed_files import in_history, stood_at
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
     Loaded,
@@ -28,15 +27,22 @@ from tautochrone.iceberg.commits.compare_and_set import (
 )
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
 from tautochrone.iceberg.commits.staging import local_rows, write_files, write_locally
-from tautochrone.iceberg.commits.task_files import files_by_name, files_taken, stage_task_files, task_writer
+from tautochrone.iceberg.commits.task_files import (
+    arrow_obstacle,
+    files_by_name,
+    files_taken,
+    fitting_rows,
+    stage_task_files,
+    task_writer,
+    write_rows,
+)
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
+from tautochrone.iceberg.reads.data_files import columns_of_files
 from tautochrone.iceberg.reads.key_positions import positions_of_keys
-from tautochrone.iceberg.reads.refs import BRANCH_PREFIX, own_files, prepared_batches
-from tautochrone.iceberg.reads.reverting import reverted
+from tautochrone.iceberg.reads.reading import BRANCH_PREFIX, own_files, prepared_batches, reverted
 from tautochrone.iceberg.reads.schema import replacement, shape_of, widened
-from tautochrone.iceberg.reads.staged_columns import columns_of_files
 from tautochrone.iceberg.tables.deletes import write_removal
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import (

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, RefreshError, SinkFencedError
-from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
+from tautochrone.iceberg.changes.streams import waits_for_first_version
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.model.catalog import NEWEST, Streamed, job_read_point

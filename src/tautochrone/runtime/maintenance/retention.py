@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tautochrone.iceberg.changes.stream_offsets import versions_in_offsets
+from tautochrone.iceberg.changes.streams import versions_in_offsets
 from tautochrone.meta import Store
 from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.catalog import LakeCatalog

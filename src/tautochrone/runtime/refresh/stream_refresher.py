@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
+from tautochrone.iceberg.changes.streams import waits_for_first_version
 from tautochrone.ingest.expectations import counts
 from tautochrone.model.catalog import Streamed
 from tautochrone.model.lake import NO_VERSION, ChangeKind

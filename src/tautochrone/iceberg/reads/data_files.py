@@ -1,0 +1,349 @@
+"""Data files as this process reads them by pyarrow, and what of them it leaves to a Spark query.
+
+What of a data file this process leaves to a Spark query, and which of its rows are deleted. Data files as
+pyarrow reads them. Columns of data files that belong to no version yet, read by this process.
+
+The columns of a table as Spark hands them over as Arrow, and how a data file's columns become them.
+
+A data file may be older than the table: columns have other names there, are missing, or have types that
+Iceberg widened since. They are found by their ids, never by name.
+
+How many rows were appended to a table, by the values of a column, counted by this process: of the appended
+data files only that column is read, by pyarrow, where a Spark job would take a hundred times as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+
+from tautochrone.iceberg.java.api import Iceberg, first_line, items, local_folder
+from tautochrone.iceberg.java.arrow_types import arrow_type
+from tautochrone.model import limits
+from tautochrone.model.lake import AppendedRows, Staged
+from tautochrone.model.names import Version
+from tautochrone.model.reason import Reason, ReasonCode
+
+__all__ = [
+    "LeftToSpark",
+    "TableColumn",
+    "appended_rows",
+    "columns_of_files",
+    "deleted_positions",
+    "in_file",
+    "names_by_id",
+    "opened",
+    "table_columns",
+]
+
+
+class LeftToSpark(Exception):  # noqa: N818
+    """A Spark query must read the rows, for this reason."""
+
+    def __init__(self, code: ReasonCode, **params: Any) -> None:
+        super().__init__(code)
+        self.reason = Reason.of(code, **params)
+
+
+def deleted_positions(iceberg: Iceberg, table: Any, task: Any, path: str) -> set[int]:
+    """The positions of the rows of a data file that are deleted.
+
+    Args:
+        table: the Java table.
+        task: the Java scan task of the file.
+
+    Raises:
+        LeftToSpark: rows of the file are deleted by value, or very many are deleted.
+        Py4JError: a delete file cannot be read.
+    """
+    deletes = items(task.deletes())
+    if not deletes:
+        return set()
+    if any(str(delete.content()) == "EQUALITY_DELETES" for delete in deletes):
+        raise LeftToSpark(ReasonCode.ROWS_DELETED_BY_VALUE, file=path)
+    loader = iceberg.api.data.BaseDeleteLoader(iceberg.functions.input_files(table.io()))
+    deleted = loader.loadPositionDeletes(task.deletes(), path)
+    count, limit = int(deleted.cardinality()), limits.MAX_DELETION_VECTOR_POSITIONS
+    if count > limit:
+        raise LeftToSpark(ReasonCode.MANY_ROWS_DELETED, file=path, rows=count, limit=limit)
+    return set(iceberg.functions.positions(deleted))
+
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@contextlib.contextmanager
+def opened(table: Any, path: str) -> Iterator[pq.ParquetFile]:
+    """A Parquet file of a Java table. One that is not on this machine is fetched as a whole.
+
+    Raises:
+        OSError, ArrowException, Py4JError: it cannot be read.
+    """
+    local = local_folder(path)
+    if local is not None:
+        with pq.ParquetFile(local, memory_map=True) as file:
+            yield file
+        return
+    with contextlib.closing(table.io().newInputFile(path).newStream()) as stream:
+        content = stream.readAllBytes()
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
+        yield file
+
+
+def names_by_id(file: pq.ParquetFile) -> dict[int, str]:
+    """The names of a file's columns by the ids of the table's columns. They may be older than the table's."""
+    return {
+        int(field.metadata[_FIELD_ID]): field.name
+        for field in file.schema_arrow
+        if field.metadata and _FIELD_ID in field.metadata
+    }
+
+
+_FLOATS = {"float": pa.float32(), "double": pa.float64()}
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a table.
+
+    Attributes:
+        iceberg_type: as Iceberg's JSON spells it.
+        arrow_type: what `toArrow` of a DataFrame gives.
+        has_default: rows of files without the column have a value in it.
+    """
+
+    name: str
+    field_id: int
+    iceberg_type: Any
+    arrow_type: Any
+    has_default: bool
+
+
+def table_columns(iceberg: Iceberg, table: Any) -> list[TableColumn]:
+    """
+    Args:
+        table: the Java table.
+
+    Raises:
+        LeftToSpark: of a column's type.
+    """
+    columns = []
+    for column in json.loads(str(iceberg.api.SchemaParser.toJson(table.schema())))["fields"]:
+        try:
+            as_arrow = _arrow_type(column["type"])
+        except KeyError as error:
+            raise LeftToSpark(
+                ReasonCode.COLUMN_READ_BY_SPARK, column=column["name"], source=str(table.name())
+            ) from error
+        has_default = column.get("initial-default") is not None
+        columns.append(TableColumn(column["name"], column["id"], column["type"], as_arrow, has_default))
+    return columns
+
+
+def in_file(columns: Sequence[TableColumn], file: Any, path: str) -> list[str | None]:
+    """The names that the table's columns have in a Parquet file; None: it is NULL in all rows.
+
+    Raises:
+        LeftToSpark: Spark reads a column in another way, or the file has no ids of columns.
+    """
+    fields = {_id_of(field): field for field in file.schema_arrow}
+    names: list[str | None] = []
+    for column in columns:
+        field = fields.get(column.field_id)
+        if field is None:
+            # Without ids, names say which column is which, and partitions may have its value.
+            if None in fields or column.has_default:
+                raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
+            names.append(None)
+        elif _is_read_alike(field.type, column.iceberg_type):
+            names.append(field.name)
+        else:
+            raise LeftToSpark(ReasonCode.COLUMN_READ_BY_SPARK, column=column.name, source=path)
+    return names
+
+
+def _id_of(field: pa.Field) -> int | None:
+    metadata: Mapping[bytes, bytes] = field.metadata or {}
+    return int(metadata[_FIELD_ID]) if _FIELD_ID in metadata else None
+
+
+def _arrow_type(iceberg_type: Any) -> Any:
+    """
+    Raises:
+        KeyError: Spark reads the type in a way of its own.
+    """
+    if isinstance(iceberg_type, str):
+        if iceberg_type.startswith("fixed["):
+            return pa.binary()
+        return arrow_type(iceberg_type) or _FLOATS[iceberg_type]
+    if iceberg_type["type"] == "struct":
+        return pa.struct(
+            [
+                pa.field(field["name"], _arrow_type(field["type"]), nullable=not field["required"])
+                for field in iceberg_type["fields"]
+            ]
+        )
+    if iceberg_type["type"] == "list":
+        element = _arrow_type(iceberg_type["element"])
+        return pa.list_(pa.field("element", element, nullable=not iceberg_type["element-required"]))
+    value = _arrow_type(iceberg_type["value"])
+    return pa.map_(
+        pa.field("key", _arrow_type(iceberg_type["key"]), nullable=False),
+        pa.field("value", value, nullable=not iceberg_type["value-required"]),
+    )
+
+
+def _is_read_alike(stored: pa.DataType, iceberg_type: Any) -> bool:
+    """Whether a cast of what a file has is what Spark reads of it."""
+    if isinstance(iceberg_type, str):
+        return _is_widened(stored, iceberg_type)
+    if iceberg_type["type"] == "struct":
+        # Fields that came or have other names since are left to Spark.
+        return (
+            pa.types.is_struct(stored)
+            and len(stored) == len(iceberg_type["fields"])
+            and all(
+                _is_child(stored.field(index), field["id"], field["type"], field["name"])
+                for index, field in enumerate(iceberg_type["fields"])
+            )
+        )
+    if iceberg_type["type"] == "list":
+        return _is_list(stored) and _is_child(
+            stored.value_field, iceberg_type["element-id"], iceberg_type["element"]
+        )
+    return (
+        pa.types.is_map(stored)
+        and _is_child(stored.key_field, iceberg_type["key-id"], iceberg_type["key"])
+        and _is_child(stored.item_field, iceberg_type["value-id"], iceberg_type["value"])
+    )
+
+
+def _is_list(stored: pa.DataType) -> bool:
+    return bool(pa.types.is_list(stored) or pa.types.is_large_list(stored))
+
+
+def _is_child(field: pa.Field, field_id: int, iceberg_type: Any, name: str | None = None) -> bool:
+    is_same = _id_of(field) == field_id and name in (None, field.name)
+    return is_same and _is_read_alike(field.type, iceberg_type)
+
+
+def _is_widened(stored: pa.DataType, iceberg_type: str) -> bool:
+    types = pa.types
+    if types.is_dictionary(stored):
+        stored = stored.value_type
+    if iceberg_type in ("int", "long"):
+        sizes = (types.is_int8, types.is_int16, types.is_int32, types.is_int64)
+        return any(is_size(stored) for is_size in sizes[: 3 if iceberg_type == "int" else 4])
+    if iceberg_type == "double":
+        return bool(types.is_float64(stored) or types.is_float32(stored))
+    if iceberg_type == "string":
+        return bool(types.is_string(stored) or types.is_large_string(stored))
+    if iceberg_type == "binary":
+        return bool(types.is_binary(stored) or types.is_large_binary(stored))
+    if iceberg_type.startswith("fixed["):
+        return bool(types.is_fixed_size_binary(stored))
+    target = _arrow_type(iceberg_type)
+    if types.is_decimal(target):
+        return bool(
+            types.is_decimal(stored) and stored.scale == target.scale and stored.precision <= target.precision
+        )
+    if types.is_timestamp(target):
+        is_precise = types.is_timestamp(stored) and stored.unit == "us"
+        return bool(is_precise and (stored.tz is None) == (target.tz is None))
+    return bool(stored == target)
+
+
+def columns_of_files(
+    iceberg: Iceberg, table: Any, staged: Staged, names: Sequence[str]
+) -> list[pa.Table] | Reason:
+    """See `model.lake.LakeTable.columns_of`.
+
+    Args:
+        table: the Java table.
+    """
+    try:
+        by_name = {column.name.lower(): column for column in table_columns(iceberg, table)}
+        columns = []
+        for name in names:
+            if name.lower() not in by_name:
+                return Reason.of(ReasonCode.KEY_COLUMN_NOT_IN_TABLE, column=name)
+            columns.append(by_name[name.lower()])
+        return [_columns_of(table, str(file.location()), columns) for file in staged.files]
+    except LeftToSpark as left:
+        return left.reason
+
+
+def _columns_of(table: Any, path: str, columns: Sequence[TableColumn]) -> pa.Table:
+    """
+    Raises:
+        LeftToSpark: Spark must read the file.
+    """
+    try:
+        with opened(table, path) as file:
+            names = in_file(columns, file, path)
+            for name, column in zip(names, columns, strict=True):
+                if name is None:
+                    raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
+            rows = file.read(columns=names)
+    except (pa.ArrowException, OSError, Py4JError) as error:
+        raise LeftToSpark(ReasonCode.FILE_NOT_READ, file=path, text=first_line(error)) from error
+    return pa.table(
+        {column.name: rows[name].cast(column.arrow_type) for name, column in zip(names, columns, strict=True)}
+    )
+
+
+_BATCH_ROWS = 10_000
+
+
+def appended_rows(
+    iceberg: Iceberg, table: Any, old: Version, new: Version, column: str, max_bytes: int
+) -> AppendedRows | Reason:
+    """See `model.lake.LakeTable.appended_rows`.
+
+    Args:
+        table: the Java table; between the versions rows were only appended to it.
+    """
+    functions = iceberg.functions
+    scan = table.newIncrementalAppendScan().fromSnapshotExclusive(int(old)).toSnapshot(int(new))
+    with contextlib.closing(scan.planWith(functions.this_thread).planFiles()) as tasks:
+        paths = functions.task_paths(functions.tasks(tasks, None))
+    field = table.schema().findField(column)
+    if field is None:
+        return Reason.of(ReasonCode.KEY_COLUMN_NOT_IN_TABLE, column=column)
+    field_id = int(field.fieldId())
+    counts: Counter[Any] = Counter()
+    size = 0 if max_bytes else None
+    for path in paths:
+        if local_folder(path) is None:
+            return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=path.rpartition("/")[0])
+        try:
+            with opened(table, path) as file:
+                name = names_by_id(file).get(field_id)
+                if name is None:
+                    return Reason.of(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column, file=path)
+                for entry in pc.value_counts(file.read(columns=[name]).column(name)).to_pylist():
+                    counts[entry["values"]] += entry["counts"]
+                size = None if size is None else _size(file, size, max_bytes)
+        except (pa.ArrowException, OSError, Py4JError) as error:
+            # Spark reads the file in its way, or says what is wrong with it.
+            return Reason.of(ReasonCode.FILE_NOT_READ, file=path, text=first_line(error))
+    return AppendedRows(counts, size)
+
+
+def _size(file: Any, size: int, max_bytes: int) -> int | None:
+    """The size with the bytes of a file's rows in memory; None: it is above `max_bytes`. The file does not
+    tell: a value may be stored once and occur often."""
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+        size += batch.nbytes
+        if size > max_bytes:
+            return None
+    return size
