@@ -22,7 +22,7 @@ from tautochrone.model.transactions import Participant
 from tautochrone.sinks.clickhouse.engines import open_engine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, clickhouse_options
 from tautochrone.sinks.clickhouse.participant import staged_name
-from tautochrone.sinks.participants import open_participant
+from tautochrone.sinks.registry import open_participant
 
 _S = TransactionState
 

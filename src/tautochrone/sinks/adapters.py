@@ -22,7 +22,7 @@ class Adapter:
         opens: the function that opens a sink (`registry.SinkFactory`), as `module:function`.
         reads_options: the function that refuses wrong options, and asks no server.
         examines: the function that logs in and writes nothing; it answers a sentence about the server.
-        opens_participant: that of `participants`; empty: the format has none.
+        opens_participant: that of a participant; empty: the format has none.
         page: in docs/.
     """
 

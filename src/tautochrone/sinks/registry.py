@@ -1,30 +1,38 @@
-"""Which formats of sinks have an adapter.
+"""Which formats of sinks and participants have an adapter.
 
 An adapter is a function from a sink's name and options to a `model.sink.Sink`. Packages announce theirs as an
 entry point of the group `tautochrone.sinks`; `register_sink` does it in the running process. The
 project's own are listed in `adapters.ADAPTERS`.
+
+Formats of participants: who carries decisions of transactions out that other programs drive.
 """
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, cast
 
-from tautochrone.errors import SinkError
+from tautochrone.errors import SettingsError, SinkError
 from tautochrone.model.sink import Sink
+from tautochrone.model.transactions import Participant
 from tautochrone.sinks.adapters import ADAPTERS, Adapter
 
 __all__ = [
+    "ConfiguredParticipant",
     "SinkFactory",
     "check_sink",
     "examine_sink",
     "has_adapter",
     "known_formats",
+    "open_participant",
     "open_sink",
     "register_sink",
 ]
+
 
 SinkFactory = Callable[[str, Mapping[str, str]], Sink]
 
@@ -134,3 +142,48 @@ def _factory(name: str, format_name: str) -> SinkFactory:
 def _installed() -> Mapping[str, EntryPoint]:
     built_in = [EntryPoint(name, adapter.opens, _GROUP) for name, adapter in ADAPTERS.items()]
     return {entry.name.lower(): entry for entry in (*built_in, *entry_points(group=_GROUP))}
+
+
+_FORMATS = {name: own.opens_participant for name, own in ADAPTERS.items() if own.opens_participant}
+
+
+class ConfiguredParticipant(Participant, Protocol):
+    """A participant that settings describe."""
+
+    @property
+    def description(self) -> str:
+        """Its target, for people, without secrets."""
+
+    def check(self) -> None:
+        """Ask the target whether it lets us in.
+
+        Raises:
+            Exception: it does not, or does not answer.
+        """
+
+
+def open_participant(
+    name: str, format_name: str, options: Mapping[str, str], location: str
+) -> ConfiguredParticipant:
+    """A participant of these options. Nothing is connected to.
+
+    Args:
+        location: of its section in the settings, for errors.
+
+    Raises:
+        SettingsError: `PARTICIPANT_FORMAT_UNKNOWN`; what the format has against the options.
+    """
+    factory = _FORMATS.get(format_name.lower())
+    if factory is None:
+        raise SettingsError(
+            "PARTICIPANT_FORMAT_UNKNOWN",
+            f"Participant {name} has the format {format_name or '(none)'}",
+            hint=f"Formats of participants: {', '.join(sorted(_FORMATS))}",
+            location=location,
+        )
+    module, _, function = factory.partition(":")
+    opened = cast(
+        "Callable[[str, Mapping[str, str], str], ConfiguredParticipant]",
+        getattr(importlib.import_module(module), function),
+    )
+    return opened(name, options, location)

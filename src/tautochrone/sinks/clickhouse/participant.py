@@ -30,8 +30,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, Staged, TransactionChunk
 from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine
-from tautochrone.sinks.clickhouse.options import ClickHouseOptions
-from tautochrone.sinks.clickhouse.participant_options import participant_options
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions, participant_options
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.clickhouse.waits import running_statements
 

@@ -15,8 +15,7 @@ import pyarrow.compute as compute
 from tautochrone.model.lake import Rows
 from tautochrone.model.sink import Digest
 from tautochrone.sinks.batches import array_batches
-from tautochrone.sinks.clickhouse.types import Column
-from tautochrone.sinks.clickhouse.vectors import array_of, joined
+from tautochrone.sinks.clickhouse.types import Column, array_of, joined
 
 __all__ = [
     "AUDIT_PARTS",

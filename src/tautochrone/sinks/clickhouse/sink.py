@@ -38,12 +38,11 @@ from tautochrone.model.sink import (
     next_state,
 )
 from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
-from tautochrone.sinks.clickhouse.begun import Begun, BegunTransactions
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
 from tautochrone.sinks.clickhouse.contents import Partitions, move_partitions, staged_content
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.folding import Folding
-from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
+from tautochrone.sinks.clickhouse.ledger import Begun, BegunTransactions, Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.records import Records
 from tautochrone.sinks.clickhouse.rows import COUNTED, batches, digests

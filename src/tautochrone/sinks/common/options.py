@@ -1,19 +1,44 @@
-"""Reading the options of sinks: what is missing or wrong is told in the same way by all adapters."""
+"""Reading the options of sinks, and the Python packages that only some sinks need.
+
+Python packages that only some sinks need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from tautochrone.errors import SinkError
 
 __all__ = [
     "invalid_option",
+    "needs_package",
     "positive_number",
     "refuse_password",
     "require_known",
     "require_option",
     "whole_number",
 ]
+
+
+@contextmanager
+def needs_package(sink: str, package: str, extra: str) -> Iterator[None]:
+    """Imports of a package that may be missing.
+
+    Args:
+        extra: of this project, which installs it.
+
+    Raises:
+        SinkError: `SINK_PACKAGE_MISSING`.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise SinkError(
+            "SINK_PACKAGE_MISSING",
+            f"Sink {sink}: the Python package {package} is not installed",
+            hint=f"pip install 'tautochrone[{extra}]'",
+        ) from error
 
 
 def require_option(name: str, format_name: str, options: Mapping[str, str], option: str, hint: str) -> str:

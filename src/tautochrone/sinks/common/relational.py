@@ -52,8 +52,13 @@ from tautochrone.sinks.common.contents import (
     pointer_missing,
     table_changed,
 )
-from tautochrone.sinks.common.mirrored import schema_unsupported, table_missing
-from tautochrone.sinks.common.staged_rows import MirroredRows, row_batches, send_rows
+from tautochrone.sinks.common.mirrored import (
+    MirroredRows,
+    row_batches,
+    schema_unsupported,
+    send_rows,
+    table_missing,
+)
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.common.packages import needs_package
+from tautochrone.sinks.common.options import needs_package
 from tautochrone.sinks.kafka.options import kafka_options
 
 __all__ = ["examine_kafka_sink", "open_kafka_sink"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.common.packages import needs_package
+from tautochrone.sinks.common.options import needs_package
 from tautochrone.sinks.mariadb.options import mariadb_options
 
 __all__ = ["examine_mariadb_sink", "open_mariadb_sink"]

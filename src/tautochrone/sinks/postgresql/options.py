@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from tautochrone.sinks.common.options import (
     invalid_option,
+    needs_package,
     positive_number,
     refuse_password,
     require_known,
     require_option,
 )
-from tautochrone.sinks.common.packages import needs_package
 
 __all__ = ["PostgresqlOptions", "postgresql_options"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.common.packages import needs_package
+from tautochrone.sinks.common.options import needs_package
 from tautochrone.sinks.starrocks.options import starrocks_options
 
 __all__ = ["examine_starrocks_sink", "open_starrocks_sink"]
