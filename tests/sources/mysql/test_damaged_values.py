@@ -16,8 +16,7 @@ from tautochrone.sources.mysql import result_rows
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import Column
-from tautochrone.sources.mysql.texts import UndecodableValueError
-from tautochrone.sources.mysql.values import Cells, text_of
+from tautochrone.sources.mysql.values import Cells, UndecodableValueError, text_of
 
 
 def string(text: bytes) -> tuple[int, bytes]:

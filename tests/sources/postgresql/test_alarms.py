@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tautochrone.model.reason import ReasonCode
-from tautochrone.sources.postgresql import alarms
+from tautochrone.sources.postgresql import server
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
 
 from .test_change_log import capture_of, url_of
@@ -25,8 +25,8 @@ def test_slots_and_open_transactions(database: psycopg.Connection, monkeypatch: 
     log = PostgreSQLChangeLog(capture_of(database, url_of(database).replace("postgres", "watcher")))
     position = log.begin("reader")
     assert log.alarms(position) == []
-    monkeypatch.setattr(alarms, "LOG_BYTES", 1000)
-    monkeypatch.setattr(alarms, "TRANSACTION_S", 0.05)
+    monkeypatch.setattr(server, "LOG_BYTES", 1000)
+    monkeypatch.setattr(server, "TRANSACTION_S", 0.05)
     with psycopg.connect(url_of(database)) as other:
         other.execute("INSERT INTO accounts SELECT generate_series(1, 100)")
         # Others go on, and make log.

@@ -1,17 +1,29 @@
-"""Tables of a capture that cannot be captured as they are. They are set aside, so that the others go on: a
-table's trouble is its own. Such a table has no definition. What the lake has of it stays as it was, and it is
-copied when it can be captured again."""
+"""Tables of a capture that are set aside, come while a run goes on, or are not as defined.
+
+Tables of a captured database that are others than the definitions say. Tables that come to a captured
+database while a run goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from tautochrone.errors import DefinitionError, TautochroneError
+from tautochrone.errors import DefinitionError, DefinitionsOutdatedError, TautochroneError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sources.capture.definitions import matches_any
 
-__all__ = ["absent_tables", "aside_reason", "refused_names", "require_capturable"]
+__all__ = [
+    "NewTables",
+    "absent_tables",
+    "aside_reason",
+    "definitions_outdated",
+    "outdated_if_refused",
+    "refused_names",
+    "require_capturable",
+]
 
 
 class _Table(Protocol):
@@ -93,3 +105,67 @@ def refused_names(aside: Mapping[str, Reason]) -> frozenset[str]:
     """Tables that were there, and refused, when definitions were loaded: they are no new ones, and would be
     refused again."""
     return frozenset(name for name, reason in aside.items() if reason.params["error"] != _ABSENT)
+
+
+def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
+    """For a table that is captured as it is now once definitions are loaded anew.
+
+    Args:
+        change: the end of a sentence about the table, such as `was dropped`.
+    """
+    return DefinitionsOutdatedError(
+        "CAPTURED_TABLE_CHANGED",
+        f"The table {name} {change} since definitions were loaded",
+        hint="run again, as a continuous run does by itself: definitions then have the table as it is",
+    )
+
+
+@contextmanager
+def outdated_if_refused() -> Iterator[None]:
+    """A table that cannot be captured any more is set aside once definitions are loaded anew.
+
+    Raises:
+        DefinitionsOutdatedError: with the class, and the hint, of what refused the table.
+    """
+    try:
+        yield
+    except DefinitionError as error:
+        raise DefinitionsOutdatedError(
+            error.error_class,
+            error.message,
+            hint=f"{error.hint}. Until then it is set aside: run again, as a continuous run does by itself",
+        ) from error
+
+
+@dataclass(slots=True)
+class NewTables:
+    """
+    Args:
+        captured: names `schema.table` that the definitions have.
+        patterns, exclude: what the names of captured tables match.
+        aside: tables that are not captured as they were when definitions were loaded.
+
+    Example:
+        >>> new_tables = NewTables(["shop.orders"], ["shop.*"], [])
+        >>> existing = ["shop.orders", "shop.cards", "other.cards"]
+        >>> new_tables.take(existing), new_tables.take(existing)
+        ('shop.cards', None)
+    """
+
+    captured: Collection[str]
+    patterns: Sequence[str]
+    exclude: Sequence[str]
+    aside: Mapping[str, Reason] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+
+    def take(self, existing: Iterable[str]) -> str | None:
+        """One that the definitions would have if they were loaded now. Each is returned once: if they do not
+        load with it, the flow goes on without it."""
+        refused = refused_names(self.aside)
+        for name in existing:
+            if name in self.captured or name in self._taken or name in refused:
+                continue
+            if matches_any(name, self.patterns) and not matches_any(name, self.exclude):
+                self._taken.add(name)
+                return name
+        return None

@@ -2,6 +2,8 @@
 
 The formats are those of "Binary Log Events" in the documentation of MariaDB and MySQL.
 An event's `start` and `end` are its offsets in its file; those in a compressed transaction have that's.
+
+Events of the log that were read once, such as those of a transaction that is committed much later.
 """
 
 from __future__ import annotations
@@ -9,13 +11,16 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 
 from tautochrone.errors import IngestError
+from tautochrone.sources.mysql.connection import BINLOG_NOT_READABLE
 from tautochrone.sources.mysql.tokens import Session
 
 __all__ = [
@@ -27,9 +32,11 @@ __all__ = [
     "TableMap",
     "complete_images",
     "dump",
+    "events_from",
     "identity_of",
     "point_of",
 ]
+
 
 _COM_BINLOG_DUMP = 0x12
 _NON_BLOCKING = 1
@@ -410,3 +417,26 @@ def _packed(body: Sequence[int] | bytes, at: int) -> tuple[int, int]:
         return first, at + 1
     size = {252: 2, 253: 3, 254: 8}[first]
     return int.from_bytes(bytes(body[at + 1 : at + 1 + size]), "little"), at + 1 + size
+
+
+@contextmanager
+def events_from(connect: Callable[[], Any], file: str, offset: int) -> Iterator[Iterable[Event] | None]:
+    """From an offset on, by a connection of its own; None: the server does not have the file any more."""
+    connection = connect()
+    try:
+        events = dump(connection, file, offset)
+        try:
+            first = next(events, None)
+        except pymysql.Error as error:
+            if error.args and error.args[0] == BINLOG_NOT_READABLE:
+                first = None
+            else:
+                raise
+        yield None if first is None else _chained(first, events)
+    finally:
+        connection._force_close()  # noqa: SLF001
+
+
+def _chained(first: Event, others: Iterator[Event]) -> Iterator[Event]:
+    yield first
+    yield from others

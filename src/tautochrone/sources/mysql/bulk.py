@@ -1,7 +1,7 @@
 """The first copy of a table: ranges of its key, each read in a snapshot of its own.
 
-A chunk is a range of the first key column (see `capture.chunks`); a bound is a text, of texts and binaries
-the hexadecimal digits of their bytes.
+A chunk is a range of the first key column (see `capture.copied_rows`); a bound is a text, of texts and
+binaries the hexadecimal digits of their bytes.
 
 The position of a snapshot is a lower bound of what a snapshot sees: every transaction that the log has before
 it is visible. Events behind it count, and they are whole rows, so to apply one that was visible already
@@ -18,8 +18,13 @@ from typing import Any
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
-from tautochrone.sources.capture.copied_rows import ChunkRows, log_batches
+from tautochrone.sources.capture.copied_rows import (
+    ChunkRows,
+    chunk_bytes,
+    chunks_between,
+    log_batches,
+    parse_chunk,
+)
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.mysql.binlog import point_of
@@ -34,7 +39,8 @@ from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.result_rows import columns_of_rows
 from tautochrone.sources.mysql.server import instance_of, log_end
 from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
-from tautochrone.sources.mysql.texts import (
+from tautochrone.sources.mysql.types import BINARIES, TEXTS, copy_sql
+from tautochrone.sources.mysql.values import (
     UndecodableValueError,
     charset_of,
     decoded,
@@ -42,7 +48,6 @@ from tautochrone.sources.mysql.texts import (
     not_decodable,
     shown_bytes,
 )
-from tautochrone.sources.mysql.types import BINARIES, TEXTS, copy_sql
 
 __all__ = ["CHUNK_BYTES", "TEXT_FORMAT", "ChunkReader", "chunks_of", "copy_chunk"]
 
@@ -119,7 +124,7 @@ def copy_chunk(
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the chunk with a number by a connection of its own: see `capture.copy_job`.
+    """Reads the chunk with a number by a connection of its own: see `capture.copied_rows`.
 
     Attributes:
         charsets: of the server, with a way to connect to it.

@@ -28,21 +28,21 @@ from tautochrone.errors import SourceUnreachableError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.changed_tables import definitions_outdated, outdated_if_refused
-from tautochrone.sources.capture.chunks import chunks_for_tasks
-from tautochrone.sources.capture.copied_rows import completed_rows
-from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
+from tautochrone.sources.capture.copied_rows import (
+    chunks_for_tasks,
+    completed_rows,
+    connection_lost,
+    copy_by_tasks,
+)
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.capture.net_rows import NetsByKey
-from tautochrone.sources.capture.new_tables import NewTables
-from tautochrone.sources.mysql.binlog import dump, point_of
+from tautochrone.sources.capture.set_aside import NewTables, definitions_outdated, outdated_if_refused
+from tautochrone.sources.mysql.binlog import dump, events_from, point_of
 from tautochrone.sources.mysql.bulk import CHUNK_BYTES, TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.connection import connect, explained, fetch
 from tautochrone.sources.mysql.continuity import SameLog, log_lost
-from tautochrone.sources.mysql.earlier_events import events_from
 from tautochrone.sources.mysql.flavors import file_identity, flavor_of, last_mark
-from tautochrone.sources.mysql.foreign_keys import Cascade, cascades_by_parent, unlogged_foreign_keys
 from tautochrone.sources.mysql.markers import (
     FILE,
     FILE_ID,
@@ -75,9 +75,12 @@ from tautochrone.sources.mysql.server import (
 from tautochrone.sources.mysql.tables import (
     Capture,
     CapturedTable,
+    Cascade,
+    cascades_by_parent,
     fits_but_for,
     read_tables,
     require_logged,
+    unlogged_foreign_keys,
     without_last_columns,
 )
 from tautochrone.sources.mysql.types import require_known_types

@@ -1,7 +1,11 @@
-"""Whole transactions of the binary log, as rows of the log table."""
+"""Whole transactions of the binary log, as rows of the log table.
+
+What a transaction of the log has done so far: rows, savepoints, and what follows from foreign keys.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -16,21 +20,80 @@ from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, compl
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
 from tautochrone.sources.mysql.continuity import log_lost, other_file
 from tautochrone.sources.mysql.flavors import LAST, Flavor, TransactionMark
-from tautochrone.sources.mysql.foreign_keys import Cascade
-from tautochrone.sources.mysql.groups import Change, Group, prepared_xid
 from tautochrone.sources.mysql.histories import History
-from tautochrone.sources.mysql.rows import (
-    LOGGED_TYPES,
-    RowEvents,
-    changed_types,
-    log_rows,
-    truncate_row,
-)
-from tautochrone.sources.mysql.statements import Effect, Statement, XaEnd
-from tautochrone.sources.mysql.tables import CapturedTable
+from tautochrone.sources.mysql.rows import LOGGED_TYPES, RowEvents, changed_types, log_rows, truncate_row
+from tautochrone.sources.mysql.statements import Effect, Statement, XaEnd, xid_of
+from tautochrone.sources.mysql.tables import CapturedTable, Cascade
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
-__all__ = ["LogReader", "table_changed"]
+__all__ = ["Change", "Group", "LogReader", "prepared_xid", "table_changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Row images of one event. Without a layout: the table was truncated."""
+
+    kind: int
+    table: CapturedTable
+    layout: TableMap | None
+    images: bytes
+
+
+@dataclass(slots=True)
+class Group:
+    """A transaction that is being read.
+
+    Attributes:
+        is_single: one statement without an end of its own; None: not known before its first statement.
+        file, start: where its first event is.
+        is_prepared: it is committed later by another statement (`XA PREPARE`), so what counts is whether its
+            tables were copied before that.
+        changes: row events and truncates in their order.
+        cascaded: tables whose rows foreign keys may change.
+        doubtful: tables of which it is not known what it does to their rows.
+    """
+
+    is_single: bool | None
+    file: str
+    start: int
+    is_prepared: bool = False
+    changes: list[Change] = field(default_factory=list)
+    cascaded: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+    _savepoints: dict[str, int] = field(default_factory=dict)
+    """How many changes there were before each, in their order."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(change.images) for change in self.changes)
+
+    def set_savepoint(self, name: str) -> None:
+        """
+        Args:
+            name: empty: not known.
+        """
+        self._savepoints.pop(name, None)
+        self._savepoints[name] = len(self.changes)
+
+    def roll_back_to(self, name: str) -> None:
+        """The log still has the rows behind a savepoint when it has others there that stay: those of
+        temporary tables, or of tables without transactions. The captured tables have transactions."""
+        if "" in self._savepoints or name not in self._savepoints:
+            self.doubtful |= {change.table.name for change in self.changes}
+            return
+        count = self._savepoints[name]
+        del self.changes[count:]
+        names = list(self._savepoints)
+        for later in names[names.index(name) + 1 :]:
+            del self._savepoints[later]
+
+
+def prepared_xid(body: bytes) -> tuple[str, bool]:
+    """Of the event behind an `XA` transaction: its identifiers, and whether it is committed by that."""
+    one_phase, format_id, transaction, branch = struct.unpack_from("<BIII", body)
+    data = body[13:]
+    return xid_of(format_id, data[:transaction], data[transaction : transaction + branch]), one_phase == 1
+
 
 _DECODED_BYTES = 8 * 1024 * 1024
 _PREPARED_BYTES = 8 * 1024 * 1024

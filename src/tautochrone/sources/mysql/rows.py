@@ -15,8 +15,15 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.tables import CapturedTable, Column
-from tautochrone.sources.mysql.texts import UndecodableValueError, not_decodable, shown_bytes
-from tautochrone.sources.mysql.values import PADDING, Cells, decimal_bytes, text_of
+from tautochrone.sources.mysql.values import (
+    PADDING,
+    Cells,
+    UndecodableValueError,
+    decimal_bytes,
+    not_decodable,
+    shown_bytes,
+    text_of,
+)
 
 __all__ = ["LAST_SEQUENCE", "LOGGED_TYPES", "RowEvents", "changed_types", "log_rows", "truncate_row"]
 

@@ -1,15 +1,21 @@
 """The first copy of a table: ranges of its key, each read by one statement that also says what it saw.
 
-A chunk is a range of keys (see `capture.chunks`); a bound is a list of the key columns' texts. `partition` is
-schema and name of the partition that it is taken from. A table without a key is one chunk: no other way has
-each of several equal rows once.
+A chunk is a range of keys (see `capture.copied_rows`); a bound is a list of the key columns' texts.
+`partition` is schema and name of the partition that it is taken from. A table without a key is one chunk: no
+other way has each of several equal rows once.
+
+Marks in the log that prove that it is the log of the server whose rows were copied.
+
+Behind the rows of each chunk a message goes into the log, with the point where the log was. A server that
+was restored from files of before the copy has the same name, timeline and slot, and gives the same points to
+other transactions; it has no such message. A table that was copied is complete only behind its mark.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,13 +25,18 @@ from psycopg import sql
 from pyarrow import csv
 
 from tautochrone.errors import IngestError
+from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.access import text_not_decodable
-from tautochrone.sources.capture.chunks import chunk_bytes, chunks_between, parse_chunk
-from tautochrone.sources.capture.copied_rows import ChunkRows, log_batches
+from tautochrone.sources.capture.copied_rows import (
+    ChunkRows,
+    chunk_bytes,
+    chunks_between,
+    log_batches,
+    parse_chunk,
+)
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
-from tautochrone.sources.postgresql.copy_marks import MARK_PREFIX, mark_text
 from tautochrone.sources.postgresql.partitions import Partition
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable
@@ -33,6 +44,7 @@ from tautochrone.sources.postgresql.types import FIRST_USER_TYPE
 
 __all__ = [
     "CHUNK_BYTES",
+    "MARK_PREFIX",
     "TABLE_TOO_LARGE",
     "TEXT_FORMAT",
     "ChunkReader",
@@ -41,8 +53,71 @@ __all__ = [
     "copy_chunk",
     "durable_log_end",
     "flush_log",
+    "has_marks",
     "log_end",
+    "mark_text",
+    "marks_due",
+    "marks_missing",
+    "split_marks",
 ]
+
+
+MARK_PREFIX = "tautochrone"
+_FIRST_MESSAGES = 10_000
+_KIND = b"M"
+_FIXED = 1 + 1 + 8
+"""Bytes of a message before its prefix: its kind, flags, and its place in the log."""
+
+
+def mark_text(point: int) -> str:
+    return f"copied up to {point}"
+
+
+def marks_due(position: LogPosition) -> frozenset[int]:
+    """The points of copies whose marks are behind a position."""
+    return frozenset(point for point in position.bulk.pass_at.values() if point > position.point)
+
+
+def marks_missing(due: Collection[int], end: int, marks: frozenset[bytes]) -> bool:
+    """Whether a mark is not among those of the log up to `end` that should be."""
+    return any(point <= end and mark_text(point).encode() not in marks for point in due)
+
+
+def has_marks(position: LogPosition, read: Callable[[int], Sequence[bytes]]) -> bool:
+    """Whether the log has all marks that are behind a position.
+
+    Args:
+        read: so many messages from the position on, or more.
+    """
+    due, limit = marks_due(position), _FIRST_MESSAGES
+    while due:
+        messages = read(limit)
+        marks, _ = split_marks(messages)
+        if not marks_missing(due, max(due), marks):
+            break
+        if len(messages) < limit:
+            return False
+        limit *= 2
+    return True
+
+
+def split_marks(messages: Sequence[bytes]) -> tuple[frozenset[bytes], list[bytes]]:
+    """The texts of our own messages in the log, and all that are no messages of somebody.
+
+    >>> mark = b"M\\x01" + bytes(8) + b"tautochrone\\0" + (14).to_bytes(4, "big") + mark_text(7).encode()
+    >>> split_marks([b"B...", mark, b"C..."])
+    (frozenset({b'copied up to 7'}), [b'B...', b'C...'])
+    """
+    others = [message for message in messages if message[:1] != _KIND]
+    if len(others) == len(messages):
+        return frozenset(), others
+    texts = set()
+    for message in messages:
+        prefix, _, text = message[_FIXED:].partition(b"\0")
+        if message[:1] == _KIND and prefix == MARK_PREFIX.encode():
+            texts.add(text[4:])
+    return frozenset(texts), others
+
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """About so much of a table, as stored, is copied by one statement; more of a very large one."""
@@ -124,7 +199,7 @@ def copy_chunk(
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the chunk with a number by a connection of its own: see `capture.copy_job`.
+    """Reads the chunk with a number by a connection of its own: see `capture.copied_rows`.
 
     Attributes:
         point: where the log was before.
@@ -283,7 +358,7 @@ def durable_log_end(connection: psycopg.Connection) -> int:
     With `synchronous_commit = off` others see a transaction before it is. A server that crashes then forgets
     it, and gives its number and its place in the log to others: rows that were copied of it would stay.
 
-    A mark in the log says that this was its end: see `copy_marks`.
+    A mark in the log says that this was its end: see `mark_text`.
     """
     point = log_end(connection)
     flush_log(connection, mark_text(point))

@@ -31,15 +31,20 @@ from tautochrone.model.log_retention import KeptLog
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.changed_tables import definitions_outdated, outdated_if_refused
-from tautochrone.sources.capture.chunks import chunks_for_tasks
-from tautochrone.sources.capture.copied_rows import completed_rows
-from tautochrone.sources.capture.copy_job import connection_lost, copy_by_tasks
+from tautochrone.sources.capture.copied_rows import (
+    chunks_for_tasks,
+    completed_rows,
+    connection_lost,
+    copy_by_tasks,
+)
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.capture.net_rows import NetsByKey
-from tautochrone.sources.capture.new_tables import NewTables
-from tautochrone.sources.capture.set_aside import aside_reason
-from tautochrone.sources.postgresql.alarms import Alarms, open_transactions
+from tautochrone.sources.capture.set_aside import (
+    NewTables,
+    aside_reason,
+    definitions_outdated,
+    outdated_if_refused,
+)
 from tautochrone.sources.postgresql.bulk import (
     CHUNK_BYTES,
     TABLE_TOO_LARGE,
@@ -49,16 +54,24 @@ from tautochrone.sources.postgresql.bulk import (
     copy_chunk,
     durable_log_end,
     flush_log,
+    has_marks,
     log_end,
+    marks_due,
+    marks_missing,
+    split_marks,
 )
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
 from tautochrone.sources.postgresql.continuity import (
+    OTHER_HISTORY,
     SlotNotContinuousError,
     beginning,
     followed,
     has_taken,
+    log_lost,
+    peeked_messages,
     taken_point,
     with_batch,
+    with_long_xids,
 )
 from tautochrone.sources.postgresql.copy_again import (
     copied_again,
@@ -69,17 +82,17 @@ from tautochrone.sources.postgresql.copy_again import (
     resumed,
     table_changed,
 )
-from tautochrone.sources.postgresql.copy_marks import has_marks, marks_due, marks_missing, split_marks
 from tautochrone.sources.postgresql.examine import examine, require_readable
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
-from tautochrone.sources.postgresql.peek import OTHER_HISTORY, log_lost, peeked_messages, with_long_xids
 from tautochrone.sources.postgresql.server import (
+    Alarms,
     ServerState,
     add_to_publication,
     await_running_transactions,
     check_publication,
     check_server,
     create_slot,
+    open_transactions,
     server_state,
     slots_of,
 )

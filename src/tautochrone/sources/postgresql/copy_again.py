@@ -23,6 +23,7 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.postgresql import server
 from tautochrone.sources.postgresql.bulk import chunks_of, chunks_of_partition, durable_log_end
 from tautochrone.sources.postgresql.continuity import (
+    COPY_AGAIN,
     Restart,
     fewest_columns,
     fewest_columns_entries,
@@ -32,7 +33,6 @@ from tautochrone.sources.postgresql.continuity import (
 )
 from tautochrone.sources.postgresql.fingerprints import Difference, difference
 from tautochrone.sources.postgresql.messages import DecodedBatch
-from tautochrone.sources.postgresql.peek import COPY_AGAIN
 from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
 from tautochrone.sources.postgresql.tables import CapturedTable
 

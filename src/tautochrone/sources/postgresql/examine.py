@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from tautochrone.errors import DefinitionError, IngestError
-from tautochrone.sources.capture.changed_tables import outdated_if_refused
+from tautochrone.sources.capture.set_aside import outdated_if_refused
 from tautochrone.sources.postgresql.server import (
     check_server,
     one_row,
