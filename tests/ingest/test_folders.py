@@ -12,15 +12,14 @@ import pytest
 
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders, FolderName
-from tautochrone.ingest.folder_decision import FolderAction, compare_folder
-from tautochrone.ingest.folder_takeover import FolderTakeover, take_over_folder
+from tautochrone.ingest.folder_decision import FolderAction, FolderTakeover, compare_folder, take_over_folder
 from tautochrone.model.source_position import SparkPosition
 
 OFFSETS = "v1\n{}\n7"
 
 
 class Memory:
-    """`ingest.text_files.Files` without a file system."""
+    """`ingest.checkpoint_folder.Files` without a file system."""
 
     def __init__(self, *, renames: bool = True) -> None:
         self.content: dict[str, tuple[int, str]] = {}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tautochrone.errors import IngestError, TautochroneError
-from tautochrone.ingest.bad_record_search import BadRecordSearch, SearchTooLongError, Span, halves
+from tautochrone.ingest.bad_records import BadRecordSearch, SearchTooLongError, Span, halves
 
 SPANS = [Span("a", 0, 5, 105), Span("a", 1, 0, 1), Span("b", 0, 7, 40)]
 RECORDS = [(s.topic, s.partition, offset) for s in SPANS for offset in range(s.low, s.high)]

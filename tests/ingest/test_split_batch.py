@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest import split_batch
-from tautochrone.ingest.split_batch import BatchSplitter
+from tautochrone.ingest import bad_records
+from tautochrone.ingest.bad_records import BatchSplitter
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.source import BadRecords
 
@@ -47,7 +47,7 @@ class Replay:
 
 @pytest.fixture
 def replay(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Replay:
-    monkeypatch.setattr(split_batch, "record_replay", Replay)
+    monkeypatch.setattr(bad_records, "record_replay", Replay)
     return Replay(spark, spark.range(0))
 
 

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.text_files import Files
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
 from tautochrone.model.source_position import SparkPosition
 
 

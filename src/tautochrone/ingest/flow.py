@@ -1,6 +1,6 @@
 """One streaming flow: a Structured Streaming query whose batches are committed to the lake.
 
-start:   1. an owner's first start takes over what older owners' folders have, see `ingest.folder_takeover`
+start:   1. an owner's first start takes over what older owners' folders have, see `ingest.folder_decision`
          2. compare the table's position with Spark's folder; write the folder anew if they differ
          3. delete the folders of older owners   4. start the query
 batch b: 5. the table already has b with the same offsets: skip it
@@ -24,23 +24,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError, TautochroneError
+from tautochrone.ingest.bad_records import BatchSplitter, SplitBatch, ranges_of
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Planned
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.expectations import counts, stage_expected
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders
-from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.folder_decision import (
     FolderAction,
     FolderDecision,
     compare_folder,
     same_offsets,
     source_offsets,
+    take_over_folder,
 )
-from tautochrone.ingest.folder_takeover import take_over_folder
 from tautochrone.ingest.source_checks import SourceChecks
-from tautochrone.ingest.source_observations import SourceObservations
-from tautochrone.ingest.split_batch import BatchSplitter, SplitBatch, ranges_of
+from tautochrone.ingest.source_observations import SourceObservations, position_of
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model.definitions import Expectation, ExpectationCount
 from tautochrone.model.effects import Effects, Step

@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.text_files import Files
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
 
 __all__ = ["FlowCheckpointFolders", "FolderName"]
 

@@ -1,20 +1,43 @@
-"""Which of a flow's table and its checkpoint folder is ahead, and what to do about it. Pure, no I/O.
+"""Which of a table and a checkpoint folder is ahead, and what a new owner takes over from older ones.
 
 The table always wins. A batch is run again only when the folder planned it and the table does not
 have it; it is skipped only when the table's positions prove that it is the same batch.
+
+What the folder of a new owner takes over from folders of older owners, before its query starts first.
+
+An older owner may still live, with open files, or wake up later. So nothing of its folder stays in use under
+its old name: small files are written anew or copied, a state gets its new name in one step, and a state that
+cannot is copied, which is reported.
+
+How far a stream that another engine ran into a table has come. Pure, no I/O.
+
+Two records must agree: the query's checkpoint folder, which says what was planned and finished, and the
+table, whose versions name the query and the batch that they hold. One alone proves nothing: a folder may
+be older or newer than the table, which then holds rows twice or misses some.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tautochrone.ingest.checkpoint_folder import FolderState
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, FolderState
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
 
-__all__ = ["FolderAction", "FolderDecision", "compare_folder", "same_offsets", "source_offsets"]
+__all__ = [
+    "FolderAction",
+    "FolderDecision",
+    "FolderTakeover",
+    "StreamPosition",
+    "compare_folder",
+    "same_offsets",
+    "source_offsets",
+    "stream_position",
+    "take_over_folder",
+]
 
 
 class FolderAction(StrEnum):
@@ -116,3 +139,110 @@ def _without_position(folder: FolderState) -> FolderDecision:
     return FolderDecision(
         FolderAction.WIPE, Reason.of(ReasonCode.TABLE_HAS_NO_POSITION, folder_batch=folder.planned)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTakeover:
+    """How the new folder comes about.
+
+    Attributes:
+        decision: what is done, for the report.
+        make: makes the new folder; None: it stays empty.
+        lost: the flow's state is in none of the older folders; the decision's reason is about the newest.
+    """
+
+    decision: FolderDecision
+    make: Callable[[], None] | None = None
+    lost: bool = False
+
+
+def take_over_folder(
+    own: CheckpointFolder,
+    older: Sequence[CheckpointFolder],
+    position: SparkPosition | None,
+    *,
+    stateful: bool,
+) -> FolderTakeover:
+    """Decide; nothing is written yet.
+
+    Args:
+        own: the new owner's folder, which is empty.
+        older: folders of older owners, the newest first, at least one.
+        position: what the table says.
+        stateful: the flow's query keeps state.
+    """
+    newest = next((folder for folder in older if folder.query_id is not None), older[0])
+    planned = None if position is None else newest.offsets(position.batch_id)
+    decision = compare_folder(position, newest.state(), planned)
+    if position is None:
+        if decision.action is FolderAction.WIPE:
+            return FolderTakeover(decision)
+        is_planned = decision.action is FolderAction.KEEP
+        return FolderTakeover(decision, lambda: own.copy_start_of(newest, planned=is_planned))
+    if not stateful:
+        if decision.action is FolderAction.KEEP:
+            # It agrees, but it belongs to an older owner. That is nothing to report.
+            decision = FolderDecision(FolderAction.REWRITE)
+        return FolderTakeover(decision, lambda: own.rewrite(position))
+    source = next((folder for folder in older if _has_state(folder, position)), None)
+    if source is None:
+        return FolderTakeover(decision, lost=True)
+
+    def move() -> None:
+        own.move_from(source)
+        own.correct_schema_paths()
+
+    if own.can_be_renamed:
+        return FolderTakeover(FolderDecision(FolderAction.TAKE), move)
+    files, size = source.size()
+    reason = Reason.of(ReasonCode.FOLDER_COPIED, files=files, bytes=size, path=source.path)
+    return FolderTakeover(FolderDecision(FolderAction.COPY, reason), move)
+
+
+def _has_state(folder: CheckpointFolder, position: SparkPosition) -> bool:
+    """Whether the flow's state can go on from the folder."""
+    if folder.holds_state_of(position):
+        return True
+    state = folder.state()
+    decision = compare_folder(position, state, folder.offsets(position.batch_id))
+    if decision.action is not FolderAction.KEEP or state.finished == position.batch_id:
+        return False
+    # The batch is in the table, and the state before it is there: it is run again for its state alone.
+    return position.batch_id == 0 or folder.has_state(position.batch_id)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """The last batch that is both planned and in the table; None: there is none yet. With a `problem` the
+    batch is not known."""
+
+    batch: int | None
+    problem: str | None = None
+
+
+def stream_position(folder: FolderState, committed: Mapping[str, int]) -> StreamPosition:
+    """Compare the folder with the table's newest batch of each query (query id → batch).
+
+    >>> folder = FolderState(query_id="q", planned=3, finished=3)
+    >>> stream_position(folder, {"q": 3})
+    StreamPosition(batch=3, problem=None)
+    >>> stream_position(folder, {"q": 2}).problem
+    'its folder planned batch 3, the newest in the table is batch 2'
+    """
+    if folder.query_id is None:
+        return StreamPosition(None, "it has no checkpoint folder")
+    batch = committed.get(folder.query_id)
+    if batch is None:
+        if folder.finished is None and folder.planned in (None, 0):
+            return StreamPosition(None)
+        planned = f"batch {folder.planned}"
+        return StreamPosition(
+            None, f"its folder planned {planned}, and no version of the table names its query"
+        )
+    if folder.planned is None:
+        return StreamPosition(None, f"its folder holds no batch, the newest in the table is batch {batch}")
+    if folder.planned != batch:
+        return StreamPosition(
+            None, f"its folder planned batch {folder.planned}, the newest in the table is batch {batch}"
+        )
+    return StreamPosition(batch)

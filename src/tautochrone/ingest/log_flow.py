@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame
 from tautochrone.errors import TautochroneError
 from tautochrone.ingest.change_files import ChangeFileWriter
 from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
+from tautochrone.ingest.source_observations import position_of
 from tautochrone.model.capture_files import KeyedTable
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import LakeTable, Staged, TaskStage, TaskWriter

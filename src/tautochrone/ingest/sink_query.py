@@ -19,13 +19,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tautochrone.errors import IngestError, SinkError, TautochroneError
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
 from tautochrone.ingest.flow import Begin, StreamingFlow
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.stream_errors import explain
-from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.spark.analysis.session_context import set_active_session

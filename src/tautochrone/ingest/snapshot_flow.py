@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
 from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.flow_position import position_of
 from tautochrone.ingest.polled_flow import PolledFlow
+from tautochrone.ingest.source_observations import position_of
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import quoted

@@ -2,13 +2,19 @@
 
 Each check is about one thing that a source may be able to tell; it asks the flow's sources whether they can,
 and does nothing for those that cannot. A flow that reads nothing from outside has no checks.
+
+Whether each source of a flow still has the number under which its position is kept.
+
+Spark keeps the positions of a query's sources by their order in the query. Two streams of files that change
+places would each get the files that the other one has read: all of them would come again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,9 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tautochrone.errors import IngestError, SourceUnreachableError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.sources.registry import prepared_stream
+from tautochrone.spark.sources.registry import prepared_stream, sources_of
 
-__all__ = ["SourceCheck", "SourceChecks"]
+__all__ = ["SourceCheck", "SourceChecks", "SourceOrder", "moved_source"]
 
 
 class SourceCheck:
@@ -142,3 +148,64 @@ class SourceChecks:
         """Close connections; repeatable."""
         for check in self.checks:
             check.close()
+
+
+def moved_source(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """A source that has another number than before; None: there is none.
+
+    Args:
+        before, now: by number (as text) a hash of what each source reads.
+
+    Returns:
+        Its number now.
+
+    >>> moved_source({"0": "a", "1": "b"}, {"0": "b", "1": "a"})
+    '0'
+    >>> moved_source({"0": "a", "1": "b"}, {"0": "c", "1": "b"})
+    """
+    for number, source in sorted(now.items()):
+        former = [other for other, text in before.items() if text == source]
+        if former and number not in former and any(now.get(other) != source for other in former):
+            return number
+    return None
+
+
+@dataclass(slots=True)
+class SourceOrder(SourceCheck):
+    """The check of one flow."""
+
+    flow: str
+    _sources: dict[str, str] = field(default_factory=dict)
+
+    def begin(
+        self, session: SparkSession, rows: DataFrame, position: SparkPosition | None
+    ) -> SparkPosition | None:
+        """See `SourceCheck`.
+
+        Raises:
+            IngestError: `FLOW_SOURCES_REORDERED`.
+        """
+        del session
+        ids = {str(source.number): source.input_ids() for source in sources_of(rows)}
+        texts = {number: ", ".join(sorted(names)) for number, names in ids.items() if names}
+        # Hashes, because a copy of a project must not name the folders of its original.
+        self._sources = {number: _hash(text) for number, text in texts.items()}
+        moved = None if position is None else moved_source(position.sources, self._sources)
+        if moved is not None:
+            raise IngestError(
+                "FLOW_SOURCES_REORDERED",
+                f"The streams of {self.flow} are in another order: {texts[moved]} would go on where another "
+                f"stream stood",
+                hint="keep the streams of a flow in their order, or give each one a flow of its own "
+                "(@dp.append_flow, CREATE FLOW); --full-refresh of the table reads all of them again",
+            )
+        return None
+
+    def after_batch(self, previous: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+        """See `SourceCheck`: adds what each source reads."""
+        del previous
+        return replace(position, sources=self._sources)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

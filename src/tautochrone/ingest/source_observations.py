@@ -1,10 +1,12 @@
-"""Up to which time a flow has taken in all that its sources held.
+"""Up to which time a flow has taken in all that its sources held, and where it stands in them.
 
 The store's clock and this machine's need not agree, so times are not compared across them: the store is
 asked for its time, and a trigger that begins afterwards by this machine's clock, which is Spark's too,
 looks at its sources after that time. When such a trigger has taken all that it met, so it has for the time
 that was asked for. A trigger that took a part (rate limits, a minimum that is not reached), or that ran a
 batch planned earlier, says nothing.
+
+Where a table says that a flow stands in its source.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from tautochrone.errors import IngestError
 from tautochrone.model import limits
+from tautochrone.model.lake import CommitMetadata
+from tautochrone.model.source_position import LogPosition, SnapshotPosition, SourcePosition, SparkPosition
 
-__all__ = ["ObservedSource", "SourceObservations", "took_all"]
+__all__ = ["ObservedSource", "SourceObservations", "position_of", "took_all"]
+
 
 # PySpark makes a text of every offset, also of one that is not there.
 _NO_OFFSET = (None, "None")
@@ -79,3 +85,38 @@ class SourceObservations:
         if progress is not None and took_all(progress, sources):
             began = datetime.fromisoformat(progress["timestamp"])
             self.took_all_since(round(began.timestamp() * 1000))
+
+
+P = TypeVar("P", SparkPosition, LogPosition, SnapshotPosition)
+
+
+def position_of(
+    commit_metadata: CommitMetadata | None, flow: str, position_type: type[P], source: str, tables: str
+) -> P | None:
+    """None: it has taken in nothing yet.
+
+    Args:
+        source: what the flow reads now, whose positions have the type; for the error.
+        tables: those that a full refresh must name, for the error.
+
+    Raises:
+        IngestError: the flow read by other means before, and its position means nothing to this source.
+    """
+    position = None if commit_metadata is None else commit_metadata.positions.get(flow)
+    if position is None or isinstance(position, position_type):
+        return position
+    raise IngestError(
+        "FLOW_POSITIONS_DIVERGED",
+        f"Flow {flow} read {_source_of(position)} before, and reads {source} now",
+        hint=f"start over with --full-refresh {tables}",
+    )
+
+
+def _source_of(position: SourcePosition) -> str:
+    match position:
+        case LogPosition():
+            return f"the change log {position.log}"
+        case SnapshotPosition():
+            return "snapshots of a function"
+        case SparkPosition():
+            return "a stream of Spark"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tautochrone.ingest.adoption_check import StreamPosition, stream_position
 from tautochrone.ingest.checkpoint_folder import FolderState
+from tautochrone.ingest.folder_decision import StreamPosition, stream_position
 
 
 def folder(planned: int | None, finished: int | None) -> FolderState:

@@ -16,9 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import LakeError, TableMissingError, TautochroneError
-from tautochrone.ingest.adoption_check import stream_position
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.folder_decision import source_offsets
+from tautochrone.ingest.folder_decision import source_offsets, stream_position
 from tautochrone.model.catalog import NEWEST, AdoptableTable, job_read_point
 from tautochrone.model.inputs import is_file_table
 from tautochrone.model.lake import Fork

@@ -11,7 +11,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders
@@ -21,10 +21,8 @@ from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
-from tautochrone.ingest.source_checks import SourceChecks
+from tautochrone.ingest.source_checks import SourceChecks, SourceOrder
 from tautochrone.ingest.source_files import SourceFiles
-from tautochrone.ingest.source_order import SourceOrder
-from tautochrone.ingest.text_files import Files
 from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.definitions import ExpectationCount

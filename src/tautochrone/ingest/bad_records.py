@@ -1,4 +1,11 @@
-"""What becomes of a batch on which the flow's query fails: its bad records are split off.
+"""The records on which a flow's query fails: they are found by halving, and split off the batch.
+
+Finding the records on which a query fails, by halving. Pure, no I/O.
+
+A batch of n records with k bad ones takes about k * log2(n) evaluations of ever fewer records. A record
+counts as bad only when the query failed on it alone.
+
+What becomes of a batch on which the flow's query fails: its bad records are split off.
 
     1. read the batch's records again, by their offsets     2. does the query fail on them too?
     3. halve until the records are alone on which it fails
@@ -11,15 +18,15 @@ record look bad.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import IngestError, OffsetsOutOfRangeError, TautochroneError
-from tautochrone.ingest.bad_record_search import BadRecord, BadRecordSearch, SearchTooLongError, Span
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.stream_errors import explain
@@ -29,7 +36,136 @@ from tautochrone.model.source import BadRecords, Unsupported
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.stream_as_batch import RecordReplay, record_replay
 
-__all__ = ["BatchSplitter", "SplitBatch", "ranges_of"]
+__all__ = [
+    "BadRecord",
+    "BadRecordSearch",
+    "BatchSplitter",
+    "SearchTooLongError",
+    "Span",
+    "SplitBatch",
+    "halves",
+    "ranges_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The records of a partition from offset `low` up to and without `high`; there may be gaps."""
+
+    topic: str
+    partition: int
+    low: int
+    high: int
+
+    @property
+    def width(self) -> int:
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record and the error that the query raised on it."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: TautochroneError
+
+    @property
+    def reason(self) -> str:
+        """The error's text without the flow, which every error names."""
+        return self.error.message.split(" failed: ", 1)[-1]
+
+    @property
+    def location(self) -> str:
+        """For people."""
+        return f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
+
+
+Spans: TypeAlias = Sequence[Span]
+Probe = Callable[[Spans], TautochroneError | None]
+"""Runs the query over some records; answers the error of the data that it raised."""
+
+
+class SearchTooLongError(Exception):
+    """More evaluations would be needed than are allowed; `bad_records` were found before that."""
+
+    def __init__(self, bad_records: Sequence[BadRecord]) -> None:
+        super().__init__(f"{len(bad_records)} bad records found")
+        self.bad_records = bad_records
+
+
+def halves(spans: Spans) -> tuple[list[Span], list[Span]]:
+    """The spans in two parts of the same width, but for one.
+
+    >>> halves([Span("t", 0, 5, 8)])
+    ([Span(topic='t', partition=0, low=5, high=6)], [Span(topic='t', partition=0, low=6, high=8)])
+    """
+    half = sum(span.width for span in spans) // 2
+    left: list[Span] = []
+    right: list[Span] = []
+    for span in spans:
+        taken = min(span.width, half)
+        half -= taken
+        if taken:
+            left.append(replace(span, high=span.low + taken))
+        if taken < span.width:
+            right.append(replace(span, low=span.low + taken))
+    return left, right
+
+
+@dataclass(slots=True)
+class BadRecordSearch:
+    """One search.
+
+    Args:
+        probe: see `Probe`.
+        max_probes: how many evaluations are allowed.
+        first: stop at the first bad record.
+    """
+
+    probe: Probe
+    max_probes: int
+    first: bool = False
+    probes: int = 0
+    _bad_records: list[BadRecord] = field(default_factory=list)
+
+    def run(self, spans: Spans) -> list[BadRecord]:
+        """The bad records in spans on which the query failed as a whole.
+
+        Raises:
+            SearchTooLongError: `max_probes` evaluations did not suffice.
+        """
+        # Parts on which the query fails, each with its error if the query was run on that part.
+        waiting: list[tuple[list[Span], TautochroneError | None]] = [(list(spans), None)]
+        while waiting and not (self.first and self._bad_records):
+            part, error = waiting.pop()
+            if sum(span.width for span in part) <= 1:
+                self._single_record(part, error)
+                continue
+            left, right = halves(part)
+            left_error = self._fails(left)
+            if left_error is None:
+                # Then it fails on the other half: that one need not be run.
+                waiting.append((right, None))
+                continue
+            if not self.first:
+                right_error = self._fails(right)
+                waiting += [(right, right_error)] if right_error is not None else []
+            waiting.append((left, left_error))
+        return self._bad_records
+
+    def _single_record(self, part: Spans, error: TautochroneError | None) -> None:
+        error = error or self._fails(part)
+        if error is not None:
+            self._bad_records.append(BadRecord(part[0].topic, part[0].partition, part[0].low, error))
+
+    def _fails(self, part: Spans) -> TautochroneError | None:
+        if self.probes >= self.max_probes:
+            raise SearchTooLongError(self._bad_records)
+        self.probes += 1
+        return self.probe(part)
+
 
 _OF_THE_DATA = ("21", "22", "23", "38", "39", "P0")
 """Classes of SQLSTATE: cardinality, data, constraints, routines of the user, errors raised by the query."""
