@@ -34,6 +34,9 @@ class Query:
 
     committed_up_to_ms = None
 
+    def ends_within(self, _timeout_s: float) -> bool:
+        return not self.active
+
     def store_time_is(self, store_ms: int) -> None:
         """Not used here."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeVar
 
 import pytest
@@ -189,7 +189,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
         with world.pipeline.opened() as (job, happened):
             run = Run(job, select(job.topology, (), (), everything=False))
             run._begin(availableNow=True)
-            wait_for(lambda: not run._ingestion.active)
+            run._ingestion.wait(Event())
             for _ in range(5):
                 run._checkpoints.advance()
             assert evaluated == ["known", "known", "solvent"]
@@ -219,10 +219,3 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
 
 def store_of(world: World) -> Store:
     return world.pipeline.job.store
-
-
-def wait_for(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.05)

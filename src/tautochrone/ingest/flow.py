@@ -11,6 +11,7 @@ batch b: 5. the table already has b with the same offsets: skip it
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -169,6 +170,13 @@ class FlowQuery:
     @property
     def active(self) -> bool:
         return self._query is not None and self._query.isActive
+
+    def ends_within(self, timeout_s: float) -> bool:
+        # The JVM waits: asking it again and again would be a message each time.
+        if self._query is not None:
+            with contextlib.suppress(PySparkException):  # `failure` says why it failed
+                return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # fractions are taken
+        return True
 
     @property
     def progressed(self) -> bool:

@@ -100,6 +100,11 @@ class PolledFlow(ABC):
     def active(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    def ends_within(self, timeout_s: float) -> bool:
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return not self.active
+
     @property
     def progressed(self) -> bool:
         return self._rounds > 0

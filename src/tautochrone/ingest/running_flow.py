@@ -34,9 +34,8 @@ class RunningFlow(Protocol):
             TautochroneError: it cannot be started.
         """
 
-    @property
-    def active(self) -> bool:
-        """Whether it is at work."""
+    def ends_within(self, timeout_s: float) -> bool:
+        """Wait until it is no longer at work, for `timeout_s` at most."""
 
     @property
     def progressed(self) -> bool:

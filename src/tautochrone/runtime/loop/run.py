@@ -113,8 +113,7 @@ class Run:
         """Ingest what is available now, publish it, end."""
         try:
             self._begin(availableNow=True)
-            while self._ingestion.active and not self._stopping.wait(_POLL_S):
-                pass
+            self._ingestion.wait(self._stopping)
             self._ingestion.stop()
             self._checkpoints.advance_and_wait(for_absent_jobs=True)
             if not self._checkpoints.breaks_invariants:

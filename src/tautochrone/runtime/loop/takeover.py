@@ -33,6 +33,7 @@ from tautochrone.runtime.ownership.reconcile_store import reconcile_store, recor
 from tautochrone.runtime.refresh.check_invariants import invariant_entries
 from tautochrone.runtime.revision.revise import complete_pending
 from tautochrone.runtime.streams.streams import Streams
+from tautochrone.sources.capture.set_aside import aside_reason
 
 __all__ = ["become_owner", "clear", "take_over"]
 
@@ -245,13 +246,7 @@ def _with_new_columns(job: Job, table: LakeTable) -> Sequence[str]:
     except DefinitionError as error:
         if apply is None or apply.relation is None:
             raise
-        reason = Reason.of(
-            ReasonCode.TABLE_SET_ASIDE,
-            relation=apply.relation,
-            error=error.error_class,
-            text=error.message,
-            hint=str(error.hint),
-        )
+        reason = aside_reason(apply.relation, error)
         job.set_aside[table.name] = reason
         dataset_name = str(table.name)
         job.emit(

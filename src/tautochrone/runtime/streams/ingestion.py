@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 
 from pyspark.sql import SparkSession
 
@@ -31,6 +32,7 @@ _NEEDS_NEW_DEFINITIONS = (DefinitionsOutdatedError, SourceLoginRefusedError)
 """Definitions that are loaded anew have the tables as they are, and what the files of passwords hold."""
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
+_LOOK_S = 0.2
 
 
 @dataclass(slots=True)
@@ -84,10 +86,11 @@ class Ingestion:
             flow.query.name for flow in self._flows if isinstance(flow.problem, _NEEDS_NEW_DEFINITIONS)
         )
 
-    @property
-    def active(self) -> bool:
-        """Whether a flow is still at work."""
-        return any(flow.query.active for flow in self._flows)
+    def wait(self, stopping: Event) -> None:
+        """Until no flow is at work, or `stopping` is set."""
+        for flow in self._flows:
+            while not stopping.is_set() and not flow.query.ends_within(_LOOK_S):
+                pass
 
     def start(
         self, flows: list[tuple[RunningFlow, Callable[[], SparkSession]]], store_ms: int, **trigger: object
