@@ -1,18 +1,12 @@
 """The records on which a flow's query fails: they are found by halving, and split off the batch.
 
-Finding the records on which a query fails, by halving. Pure, no I/O.
-
-A batch of n records with k bad ones takes about k * log2(n) evaluations of ever fewer records. A record
-counts as bad only when the query failed on it alone.
-
-What becomes of a batch on which the flow's query fails: its bad records are split off.
-
     1. read the batch's records again, by their offsets     2. does the query fail on them too?
     3. halve until the records are alone on which it fails
     4. `fail`: say where the first one is     5. `quarantine`: stage the good rows, and the bad records
 
-Only errors of the data are looked into: a broker that is away or a disk that is full would make every
-record look bad.
+Only errors of the data are looked into: a broker that is away or a disk that is full would make every record
+look bad. A record counts as bad only when the query failed on it alone. A batch of n records with k bad ones
+takes about k * log2(n) evaluations of ever fewer records.
 """
 
 from __future__ import annotations
@@ -116,7 +110,7 @@ def halves(spans: Spans) -> tuple[list[Span], list[Span]]:
 
 @dataclass(slots=True)
 class BadRecordSearch:
-    """One search.
+    """One search for the records on which a query fails, by halving. It does no I/O of its own.
 
     Args:
         probe: see `Probe`.

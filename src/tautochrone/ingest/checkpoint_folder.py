@@ -2,10 +2,9 @@
 
 The layout is Spark's: `metadata` (the query id), `offsets/<batch>` (written before a batch runs),
 `commits/<batch>` (written after it), `sources/<n>/…` (what each source remembers for itself: the file
-source's list of files, Kafka's initial offsets), `state/`. The lake table is the truth; this folder is
-what Spark needs to go on from there.
-
-Small text files on any file system that Spark can reach, through Hadoop's API.
+source's list of files, Kafka's initial offsets), `state/`. The lake table is the truth; this folder is what
+Spark needs to go on from there. It may be on any file system that Spark can reach, so its small text files
+are read and written through Hadoop's API.
 """
 
 from __future__ import annotations

@@ -3,17 +3,15 @@
 The table always wins. A batch is run again only when the folder planned it and the table does not
 have it; it is skipped only when the table's positions prove that it is the same batch.
 
-What the folder of a new owner takes over from folders of older owners, before its query starts first.
+A new owner takes over what older owners' folders have, before its query starts first. An older owner may
+still live, with open files, or wake up later. So nothing of its folder stays in use under its old name: small
+files are written anew or copied, a state gets its new name in one step, and a state that cannot is copied,
+which is reported.
 
-An older owner may still live, with open files, or wake up later. So nothing of its folder stays in use under
-its old name: small files are written anew or copied, a state gets its new name in one step, and a state that
-cannot is copied, which is reported.
-
-How far a stream that another engine ran into a table has come. Pure, no I/O.
-
-Two records must agree: the query's checkpoint folder, which says what was planned and finished, and the
-table, whose versions name the query and the batch that they hold. One alone proves nothing: a folder may
-be older or newer than the table, which then holds rows twice or misses some.
+Two records must agree on how far a stream has come that another engine ran into a table: the query's
+checkpoint folder, which says what was planned and finished, and the table, whose versions name the query and
+the batch that they hold. One alone proves nothing: a folder may be older or newer than the table, which then
+holds rows twice or misses some.
 """
 
 from __future__ import annotations

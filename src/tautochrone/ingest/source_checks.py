@@ -2,11 +2,6 @@
 
 Each check is about one thing that a source may be able to tell; it asks the flow's sources whether they can,
 and does nothing for those that cannot. A flow that reads nothing from outside has no checks.
-
-Whether each source of a flow still has the number under which its position is kept.
-
-Spark keeps the positions of a query's sources by their order in the query. Two streams of files that change
-places would each get the files that the other one has read: all of them would come again.
 """
 
 from __future__ import annotations
@@ -172,7 +167,11 @@ def moved_source(before: Mapping[str, str], now: Mapping[str, str]) -> str | Non
 
 @dataclass(slots=True)
 class SourceOrder(SourceCheck):
-    """The check of one flow."""
+    """Whether each source of a flow still has the number under which its position is kept.
+
+    Spark keeps the positions of a query's sources by their order in the query. Two streams of files that
+    change places would each get the files that the other one has read: all of them would come again.
+    """
 
     flow: str
     _sources: dict[str, str] = field(default_factory=dict)

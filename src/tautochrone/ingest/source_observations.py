@@ -5,8 +5,6 @@ asked for its time, and a trigger that begins afterwards by this machine's clock
 looks at its sources after that time. When such a trigger has taken all that it met, so it has for the time
 that was asked for. A trigger that took a part (rate limits, a minimum that is not reached), or that ran a
 batch planned earlier, says nothing.
-
-Where a table says that a flow stands in its source.
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ P = TypeVar("P", SparkPosition, LogPosition, SnapshotPosition)
 def position_of(
     commit_metadata: CommitMetadata | None, flow: str, position_type: type[P], source: str, tables: str
 ) -> P | None:
-    """None: it has taken in nothing yet.
+    """Where a table says that a flow stands in its source. None: it has taken in nothing yet.
 
     Args:
         source: what the flow reads now, whose positions have the type; for the error.

@@ -1,4 +1,7 @@
-"""Which data files, and which rows of them, make up the change between two versions. Reads no rows.
+"""What changed between two versions of a table: which commits, data files and rows of them. Reads no rows.
+
+Only the chain of parent snapshots proves what changed. If a snapshot is missing or is not an ancestor, the
+change is unknown and the reader compares the rows instead.
 
 Snapshots name the files that they add and remove, so the cost depends on the change and not on the table. The
 chain of commits is split at compactions, which move rows between files without changing them: each run of
@@ -12,13 +15,6 @@ Of a data file that only gained deletes, the removed rows are found as follows:
   positions): all rows of the older state are removed and all of the newer are added; the caller consolidates.
 
 Data files that a writer replaced are treated like the last case.
-
-Plans scans: the data files of a version, each as a scan task with its delete files.
-
-Classifies the commits between two snapshots of an Iceberg table.
-
-Only the chain of parent snapshots proves what changed. If a snapshot is missing or is not an ancestor, the
-change is unknown and the reader compares the rows instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Computes the initial offset of a stream over Iceberg tables, and reads versions from its offsets.
+"""The initial offset of a stream over Iceberg tables, so that it misses no rows; the versions in offsets.
 
 Spark's Iceberg source begins at the oldest snapshot and reads only the files that this snapshot *added*. If
 older snapshots are expired, it silently skips the rows that they added; at a snapshot that removed rows it
@@ -12,8 +12,6 @@ the snapshot added all files of the table, so the source is shown such a snapsho
 
 The source refuses to continue a stream if the snapshot of its initial offset is expired, although it reads
 nothing from it. Then the snapshot of the stream's current offset becomes its initial offset.
-
-Reads table versions from the offsets of a stream over Iceberg tables. No I/O.
 """
 
 from __future__ import annotations

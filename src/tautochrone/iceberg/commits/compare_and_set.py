@@ -9,18 +9,17 @@ property, a tag), the loop below reloads, *checks again*, and retries.
 The same loop resolves an unknown outcome (the catalog gave no answer): it calls `done` with freshly read
 metadata before it retries.
 
-Tables whose metadata is from the future: the clock went back since, or another host's is ahead.
+Two kinds of tables need more than that:
 
-Iceberg refuses each commit to a table of which the metadata is more than a minute newer than the clock says,
-until the clock has caught up. Times mean nothing to Tautochrone's own reads: versions are named by number. So
-such metadata is first rewritten, as a commit of its own, with the times of its logs no later than now. The
-snapshots keep their times.
-
-A commit to a table of Iceberg's hadoop catalog on a local disk.
-
-Iceberg renames the new metadata file to its number, after it has looked whether that file exists. A local
-rename overwrites an existing file, so of two processes that commit at once one would lose its commit without
-an error. A hard link fails where there is a file: the first process wins, and the other one is refused.
+- Those of Iceberg's hadoop catalog on a local disk. Iceberg renames the new metadata file to its number,
+  after it has looked whether that file exists. A local rename overwrites an existing file, so of two
+  processes that commit at once one would lose its commit without an error. A hard link fails where there is a
+  file: the first process wins, and the other one is refused.
+- Those whose metadata is from the future: the clock went back since, or another host's is ahead. Iceberg
+  refuses each commit to a table of which the metadata is more than a minute newer than the clock says, until
+  the clock has caught up. Times mean nothing to Tautochrone's own reads: versions are named by number. So
+  such metadata is first rewritten, as a commit of its own, with the times of its logs no later than now. The
+  snapshots keep their times.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""Data files that this process or Spark's tasks write by pyarrow from Arrow batches.
+"""Data files that this process or Spark's tasks write by pyarrow, from rows that they have as Arrow.
 
 A row that goes from Python to the JVM is turned into one of Spark's first, and value by value into columns
-again; maps take most of that time. So where pyarrow may write a table's files only the
-names of the written files go to the driver.
+again; maps take most of that time. So where pyarrow may write a table's files, only the names of the written
+files go to the driver, and Iceberg itself reads the column statistics from their footers. Tables on other
+storage than this machine's, encrypted ones, and those with partitions or settings of their own for Parquet
+are left to Spark.
 
 A task that Spark repeats writes a file of its own, and the driver takes the files of the task that counted.
 Files of the others belong to no version: they are removed with other orphans.
-
-Writes rows that this process has as an Arrow table into a data file, by pyarrow: without a Spark job, and
-without turning each value into one of Spark's first.
-
-Iceberg itself reads the column statistics from the file's footer. Tables on other storage than this
-machine's, encrypted ones, and those with partitions or settings of their own for Parquet are left to Spark.
 """
 
 from __future__ import annotations

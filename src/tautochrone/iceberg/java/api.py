@@ -2,32 +2,15 @@
 
 Knows Java objects; knows nothing of checkpoints or commit metadata.
 
-Makes commits survive a power cut: files reach the disk before anything refers to them.
+A commit survives a power cut, because files reach the disk before anything refers to them:
 
     1. data files, deletes, manifests, folder entries      2. the catalog's own commit
     3. the metadata file that the catalog now names        4. only then the store learns of the version
 
 Iceberg and Hadoop close files without `fsync`. Linux can sync a whole file system in one call, which is
-cheaper than one call for each of about ten files, and misses none.
-
-A power cut in the milliseconds between 2 and 3 can leave a table with an incomplete metadata file. Its
-version was not reported yet, so the metadata file that the catalog named before is the valid one.
-
-DataFrames over chosen data files.
-
-Iceberg's compaction reads chosen files through a scan whose tasks are registered under an id in the JVM
-(`ScanTaskSetManager`). The registry never forgets a set, and a DataFrame can be planned again as long as a
-plan made from it is referenced. So each set is removed after the Java object that represents it in those
-plans has been garbage collected.
-
-Java functions made without Java code, so that lists of files are searched inside the JVM.
-
-A table has thousands of files and every call over Py4J costs 0.2 ms, so no method here makes one call per
-file: method handles of Iceberg's public getters are turned into `Predicate`s and `Function`s that run in
-Java streams, and one list or one text is returned.
-
-Iterating a Java collection in Python is slow too: Py4J ends the loop by a Java exception, which PySpark
-inspects for 20 ms. `items` fetches an array instead.
+cheaper than one call for each of about ten files, and misses none. A power cut in the milliseconds between 2
+and 3 can leave a table with an incomplete metadata file. Its version was not reported yet, so the metadata
+file that the catalog named before is the valid one.
 """
 
 from __future__ import annotations
@@ -133,7 +116,13 @@ def _sync(folder: Path) -> None:
 
 
 class TaskSets:
-    """The task sets of one process. Safe to use from several threads."""
+    """DataFrames over chosen data files. Safe to use from several threads of the process.
+
+    Iceberg's compaction reads chosen files through a scan whose tasks are registered under an id in the JVM
+    (`ScanTaskSetManager`). The registry never forgets a set, and a DataFrame can be planned again as long as
+    a plan made from it is referenced. So each set is removed after the Java object that represents it in
+    those plans has been garbage collected.
+    """
 
     def __init__(self, jvm: Any) -> None:
         spark = jvm.org.apache.iceberg.spark
@@ -179,7 +168,8 @@ _SEPARATOR = "\n"
 
 
 def items(collection: Any) -> list[Any]:
-    """The elements of a Java collection."""
+    """The elements of a Java collection, fetched as an array: Py4J ends a loop in Python by a Java exception,
+    which PySpark inspects for 20 ms."""
     elements = collection.toArray()
     return [elements[index] for index in range(len(elements))]
 
@@ -189,7 +179,13 @@ def _class(java_class: Any) -> Any:
 
 
 class Functions:
-    """The functions that the adapter needs. Created once for a JVM, because each costs tens of calls."""
+    """Java functions made without Java code, so that lists of files are searched inside the JVM.
+
+    A table has thousands of files and every call over Py4J costs 0.2 ms, so no method here makes one call per
+    file: method handles of Iceberg's public getters are turned into `Predicate`s and `Function`s that run in
+    Java streams, and one list or one text is returned. Created once for a JVM, because each function costs
+    tens of calls.
+    """
 
     def __init__(self, jvm: Any, gateway: Any) -> None:
         api = jvm.org.apache.iceberg

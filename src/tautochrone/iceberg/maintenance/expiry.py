@@ -1,10 +1,9 @@
-"""Selects the snapshots of a table that can expire, and data files of a log table that have old rows only.
+"""Which snapshots of a table can expire, which files only they reference, and which files of a log are old.
 
 Iceberg's own `expireSnapshots` selects by age and retries its commit without checks. Here a pure function of
 the metadata selects the snapshots, and the commit is a compare-and-set like every other. Iceberg's code only
-finds the files that became unreachable.
-
-Finds the data files of a log table that have old rows only, by Iceberg's statistics of their columns.
+finds the files that became unreachable. The data files of a log table that have old rows only are found by
+Iceberg's statistics of their columns.
 """
 
 from __future__ import annotations

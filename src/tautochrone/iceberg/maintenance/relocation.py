@@ -6,16 +6,13 @@
 
 The old folder is never opened: its files are looked up in the new one. The catalog is not accessed here.
 
-Rewrites values in Iceberg's Avro files, with the same schema, header and number of records.
+Manifests and manifest lists are Avro files, which keep their schema, header and number of records. PyIceberg
+reads and writes the records. It would write a new header from its own model of the schema, so the old header
+is copied instead and fields that PyIceberg does not know are not lost. The written file is read again and
+compared before it is used.
 
-PyIceberg reads and writes the records. It would write a new header from its own model of the schema, so the
-old header is copied instead and fields that PyIceberg does not know are not lost. The written file is read
-again and compared before it is used.
-
-Replaces paths of data files in the footer of Puffin files, which hold deletion vectors.
-
-The footer is JSON at the end of the file. The blobs before it do not move, so the offsets in manifests stay
-valid.
+Deletion vectors are in Puffin files, which name data files in a JSON footer at the end. The blobs before it
+do not move, so the offsets in manifests stay valid.
 """
 
 from __future__ import annotations

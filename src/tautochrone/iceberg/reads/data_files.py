@@ -1,15 +1,10 @@
 """Data files as this process reads them by pyarrow, and what of them it leaves to a Spark query.
 
-What of a data file this process leaves to a Spark query, and which of its rows are deleted. Data files as
-pyarrow reads them. Columns of data files that belong to no version yet, read by this process.
-
-The columns of a table as Spark hands them over as Arrow, and how a data file's columns become them.
-
 A data file may be older than the table: columns have other names there, are missing, or have types that
-Iceberg widened since. They are found by their ids, never by name.
+Iceberg widened since. They are found by their ids, never by name, and become what Spark hands over as Arrow.
 
-How many rows were appended to a table, by the values of a column, counted by this process: of the appended
-data files only that column is read, by pyarrow, where a Spark job would take a hundred times as long.
+To count appended rows by the values of a column, only that column of the appended files is read, where a
+Spark job would take a hundred times as long.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Reading of an Iceberg table: fork, versions, changes and rows. Nothing here commits.
 
-Reads branches, tags and files of snapshots from a table's metadata.
-
-Reads the commit metadata of older versions, and builds the table metadata that reverts to one. Nothing
-here commits.
+`reverted` only builds the metadata of a table that goes back to an older version. Its caller commits it.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
 A table is the folder `WAREHOUSE/NAMESPACE/TABLE`, and its newest version is the metadata file with the
 greatest number: `metadata/v12.metadata.json`. `version-hint.text` only tells where to begin looking.
 
-Hadoop's settings of S3 as the options by which PyIceberg opens the same files.
-
 Spark reads `s3a://` through Hadoop. The service that answers where tables are has no Spark, and reads their
-metadata files itself.
+metadata files itself, with Hadoop's settings of S3 as options of PyIceberg.
 """
 
 from __future__ import annotations

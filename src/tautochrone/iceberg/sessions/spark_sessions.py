@@ -5,8 +5,6 @@
 * an *empty* session: `lake` is an empty in-memory catalog in which a graph resolves before anything is built.
 
 A session never changes its kind, because Spark keeps a catalog after its first use.
-
-The error of a catalog that does not answer.
 """
 
 from __future__ import annotations

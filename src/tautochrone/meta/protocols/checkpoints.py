@@ -1,9 +1,4 @@
-"""`store.checkpoints`, `store.roots` and `store.invariants`. From the versions of roots to a published
-checkpoint.
-
-`store.roots`. Versions of roots that a cut takes: those that jobs report, those of external tables.
-`store.invariants`. The invariants that jobs check, and the last check of each job.
-"""
+"""`store.checkpoints`, `store.roots`, `store.invariants`. From versions of roots to published checkpoints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`store.datasets` and `store.history`. The datasets of all jobs, and the refreshes that they had.
-
-`store.history`. Refreshes that took place, and how long they took.
-"""
+"""`store.datasets` and `store.history`. The datasets of all jobs, and the refreshes that they had."""
 
 from __future__ import annotations
 

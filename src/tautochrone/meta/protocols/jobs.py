@@ -1,7 +1,4 @@
-"""`store.jobs` and `store.registrations`. The jobs that use the store, and those that are not pipelines.
-
-`store.registrations`. Jobs that are not pipelines: they register the tables that they read and write.
-"""
+"""`store.jobs` and `store.registrations`. The jobs that use the store, also those that are not pipelines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`store.reads` and `store.pins`. The versions that a reader sees at a read point, and leases on them.
-
-`store.pins`. Leases of readers on versions, and which versions must stay readable.
-"""
+"""`store.reads` and `store.pins`. The versions that a reader sees at a read point, and leases on them."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""Which of two runs may own a job, and to which lake and which pipeline jobs belong.
-
-Which of two runs may own a job, and the error that the other one gets.
+"""Which of two runs may own a job, and to which lake and which pipeline the job belongs.
 
 A claim is checked in the transaction that takes the job, with its row locked: of two runs that start at the
 same moment exactly one gets it. It must never know how to check that a process has ended.
 
-To which lake and which pipeline jobs belong, and how that changes when people copy or rename a project.
-
-A job's name alone says nothing: a copy of a project has the same. So each job remembers the lake that its
-tables are in, and a run over another lake is refused before it takes anything over.
+People copy and rename projects, so a job's name alone says nothing: a copy of a project has the same. So each
+job remembers the lake that its tables are in, and a run over another lake is refused before it takes anything
+over.
 """
 
 from __future__ import annotations

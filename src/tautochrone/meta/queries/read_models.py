@@ -1,6 +1,6 @@
 """Checkpoint rows, the errors of asking for one that can't be read, and which jobs keep one from readers.
 
-Knows no policy, and never how long a run waits for other jobs.
+It knows no policy, and never how long a run waits for other jobs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A store that was lost is rebuilt from the lake; one that is an older copy is reconciled with it.
+"""A store that was lost is rebuilt from the lake; one that does not agree with it is reconciled.
 
-Rebuilding a lost store from the commit metadata of the lake. It must never read the lake itself.
+Both get the commit metadata of the lake. They must never read the lake itself.
 
 The metadata of every derived commit names its checkpoint and the versions of all its inputs. The commits
 *prove* a checkpoint when all datasets, each at its newest commit up to that number, read the same version of
@@ -9,19 +9,17 @@ left no commit metadata, so a proven checkpoint may show an older, still consist
 numbers and fences begin far above the highest seen, and no number is given twice. A checkpoint that a job
 skipped is not published again.
 
-Reconciling a store with a lake that another store wrote: it is an older copy, or another pipeline's store.
-
-The metadata of every commit names the incarnation of the store, the fence and the checkpoint. A store gives
-fences and numbers before they reach the lake, so only an older copy can be behind the lake. Reconciling is
-one transaction, and changes only jobs and tables of the lake at hand:
+A store that does not agree with the lake is an older copy, or another pipeline's. The metadata of every
+commit names the incarnation of the store, the fence and the checkpoint. A store gives fences and numbers
+before they reach the lake, so only an older copy can be behind the lake. Reconciling is one transaction, and
+changes only jobs and tables of the lake at hand:
 
 1. raise numbers and fences above all that the lake names; give an older copy a new incarnation
 2. revoke the checkpoints that a revision revoked in the lake, and those with a different cut in the lake
-3. publish the checkpoints that the lake proves (`rebuild`) and the store does not know
+3. publish the checkpoints that the lake proves and the store does not know
 4. skip the open checkpoints, because what was computed for them belongs to another cut
 
-`lake_fence` of a job is the fence up to which the lake's commit metadata is taken into account. It must never
-read the lake itself.
+`lake_fence` of a job is the fence up to which the lake's commit metadata is taken into account.
 """
 
 from __future__ import annotations

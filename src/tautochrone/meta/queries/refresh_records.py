@@ -1,10 +1,8 @@
 """What happened to each dataset, and where it stands now. It must never decide anything.
 
-A refresh that changed nothing leaves no row in the history, only the newest words on its dataset:
-otherwise a quiet table would cost a row a checkpoint. Of the others the newest `KEPT_PER_DATASET` stay.
-
-The counts of expectations as the store keeps them. Files that the sources of streaming tables skipped, as
-their jobs tell of them.
+A refresh that changed nothing leaves no row in the history, only the newest words on its dataset: otherwise a
+quiet table would cost a row a checkpoint. Of the others the newest `KEPT_PER_DATASET` stay. Counts of
+expectations, and the source files that were skipped, are kept as JSON.
 """
 
 from __future__ import annotations

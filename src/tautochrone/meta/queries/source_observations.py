@@ -1,12 +1,14 @@
-"""Source times and source observations in the store: aligned cuts, and what a checkpoint shows of writes.
+"""Source times and source observations: aligned cuts, and whether a checkpoint shows what was written.
+
+It must never know how a source is read or observed.
+
+Jobs report the *source times* of their roots, by which the versions of a cut of the whole topology are
+chosen.
 
 An *observation* of a table is a time by the store's clock: all that the table's source held at that time is
-in the version that was reported before. A version may contain more than its observation says, never less. A
-checkpoint keeps the observations of its cut. They advance as long as the job finds nothing new. It must never
-know how a source is observed.
-
-Aligned cuts in the store: jobs report the source times of their roots, and the versions of a cut of the
-whole topology are chosen by them. It must never know how source times are read.
+in the version that was reported before. So it tells whether a checkpoint shows all that was written before a
+write token. A version may contain more than its observation says, never less. A checkpoint keeps the
+observations of its cut. They advance as long as the job finds nothing new.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Who belongs together: tables and jobs joined by who reads and writes what, and no cycles among them.
+"""Who belongs together: tables and jobs joined by who reads and writes what. Clocks join nobody.
 
-Read fresh in each transaction: a registration that comes between two calls counts at once.
-
-Refusing a topology with a cycle. It must never know jobs or the store.
+Read fresh in each transaction: a registration that comes between two calls counts at once. A topology with a
+cycle is refused, by a check that must never know jobs or the store.
 """
 
 from __future__ import annotations

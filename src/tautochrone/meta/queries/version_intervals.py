@@ -1,9 +1,8 @@
 """Versions as intervals of checkpoints: the only module that writes or interprets them.
 
 For one job and table the intervals never overlap. In a gap the table has no version. A version that many
-checkpoints share is one row. It must never know who asks.
-
-Which recorded versions must stay readable, and which checkpoints show a version that no later one does.
+checkpoints share is one row. The intervals also tell which versions must stay readable, and which checkpoints
+show a version that no later one does. It must never know who asks.
 """
 
 from __future__ import annotations
