@@ -1,10 +1,9 @@
 """Which formats of sinks and participants have an adapter.
 
 An adapter is a function from a sink's name and options to a `model.sink.Sink`. Packages announce theirs as an
-entry point of the group `tautochrone.sinks`; `register_sink` does it in the running process. The
-project's own are listed in `adapters.ADAPTERS`.
-
-Formats of participants: who carries decisions of transactions out that other programs drive.
+entry point of the group `tautochrone.sinks`; `register_sink` does it in the running process. The project's
+own are listed in `adapters.ADAPTERS`, and only they open participants, which carry out the decisions of
+transactions that other programs drive.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Files as Databricks' projects read them: Auto Loader (`cloudFiles`), `read_files` and `cloud_files`.
 
 All become Spark's own file source. It identifies files by their path, as Auto Loader does by default, and
-what was read is remembered with the table's positions.
-
-`spark.readStream.format("cloudFiles")`: a stream reader that remembers what it was told until it loads.
+what was read is remembered with the table's positions. A stream reader of the format `cloudFiles` remembers
+what it was told until it loads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Definition files that were written for Databricks: how they are recognised, exported notebooks, `dbutils`.
+"""Definition files that were written for Databricks: how they are recognised, magic commands, `dbutils`.
 
-Whether a definition file was written for Databricks. `dbutils` of Databricks' notebooks, as far as definition
-files need it: `dbutils.fs.ls`.
+Cells with a magic command are comments here and would be code on Databricks, so each has a warning. Of
+`dbutils` there is what definition files need: `dbutils.fs.ls`.
 """
 
 from __future__ import annotations

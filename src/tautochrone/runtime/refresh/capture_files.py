@@ -1,13 +1,12 @@
-"""The rows of files that the log table of a light capture names, copied rows and changes.
+"""The rows of files that the log table of a light capture names: copied rows and changes.
 
-The rows of data files that belong to no version yet, as the events that they stand for.
+The files belong to no version yet. Read by Spark, their rows are the events that they stand for.
 
-The rows of files that the tasks of a light capture's first copy wrote, as copied rows of the log table.
+Copied files were written by the tasks of the first copy. The log table has their names, and what the reader
+of their rows saw. So where a table is built of them, its files are there already: only rows whose keys have
+events in the log are deleted from them.
 
-The log table has the names of the files, and what the reader of their rows saw. So where a table is built of
-them, its files are there already: only rows whose keys have events in the log are deleted from them.
-
-Merging the files in which a light capture has changes of a table.
+Change files are merged in one of two ways:
 
     only change files     become files of the table: the driver reads their keys, and deletes rows by position
     beside other events   are read by Spark as the events that they stand for; their rows are written again

@@ -1,14 +1,13 @@
 """What the sessions of a run show at the open checkpoint: the lake's tables and the pipeline's views.
 
-A view is no table: Spark evaluates it again in each query that reads it. Two evaluations may give different
-rows: a Python function asks for the time, `uuid()` and `rand()` give new values, LIMIT takes other rows. So a
-view's function runs once per checkpoint, and the rows of a view that Spark might compute differently are
-stored for as long as the checkpoint is open.
+There is one session per dataset, kept for the whole run: settings and temporary views of one dataset never
+meet another's. From checkpoint to checkpoint only the versions change that the sessions show.
 
-Spark sessions that show the lake at the open checkpoint.
-
-One session per dataset, kept for the whole run: settings and temporary views of one dataset never meet
-another's. From checkpoint to checkpoint only the versions change that the sessions show.
+A view that is not materialized is no table: Spark evaluates it again in each query that reads it. Two
+evaluations may give different rows: a Python function asks for the time, `uuid()` and `rand()` give new
+values, LIMIT takes other rows. So that every dataset sees the same rows, a view's function runs once per
+checkpoint, and the rows of a view that Spark might compute differently are stored for as long as the
+checkpoint is open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Which refresh mode a view needs to get from its last checkpoint to the next, and what each would cost.
+"""Which refresh mode a view needs to get from its last checkpoint to the next, and why.
 
-What a refresh would cost in each mode. Pure arithmetic over row counts and this view's own history.
+The mode follows from metadata, the view's policy and what each would cost. The costs are pure arithmetic over
+row counts and this view's own history.
 
 Two sources of knowledge are blended. A static model knows only row counts and how many operators look at
 other rows than those that changed. Computing everything costs a fixed part, and all rows in each operator.

@@ -1,16 +1,14 @@
 """The merge of a table's AUTO CDC flows: the checks, the keys and the order of their events.
 
-The keys of events, as conditions by which a merge reads few rows of the state and of the table.
+An event that would write a row is checked against the table's expectations before it is merged; deletions and
+truncations write none. So what the table holds follows from the events that are merged, in whatever order
+they come.
 
-The expectations of a table that AUTO CDC flows write: events are checked before they are merged.
+The keys of events become conditions, by which a merge reads few rows of the state and of the table.
 
-An event that would write a row is checked; deletions and truncations write none. So what the table holds
-follows from the events that are merged, in whatever order they come.
-
-Change events from Kafka before they are merged: repetitions go, and events in no known order are refused.
-
-The rules are those of `spark.execute.change_order`. A repetition is looked for among the events that are
-merged already only when a new event's position is not above that of its key, which is rare.
+Repetitions of change events from Kafka are left out, and events in no known order are refused, by the rules
+of `spark.execute.change_order`. A repetition is looked for among the events that are merged already only when
+a new event's position is not above that of its key, which is rare.
 """
 
 from __future__ import annotations

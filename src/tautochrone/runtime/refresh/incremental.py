@@ -4,8 +4,6 @@
     4. commit the states          5. commit the view, whose commit metadata names the states' versions
 
 A crash before 5 leaves the view as it was; the next refresh rolls the states back to what it names.
-
-Putting a view's change into its table: finding the rows to remove, checking, one commit.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
     very many, and events of which more must be known than key and order, are merged by Spark
 
 A step that Spark did because the driver could not is a node of the refresh, with the reason.
-
-The rows that a table has for the keys of events, and where they are.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ class RowPositions:
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """The rows of a table at one version.
+    """The rows of a table at one version: those that it has for the keys of events, and where they are.
 
     Attributes:
         base: reads the table itself, whatever the checkpoint shows of it.

@@ -8,12 +8,10 @@ each other, and a snapshot sees the first ones of them, so
 
 Neither clocks nor positions of the log decide: a transaction may be in the log before others can see it.
 
-The last event of each key, found on the driver: no Spark job sorts the events by their keys.
-
-Of few events, and of very many, only what orders them comes to Python: their rows stay in the JVM, or on the
-executors. Events of which more must be known than their keys and their order (copied rows, truncates, values
-that are left unchanged or that are invalid) are left to Spark, see `runtime.refresh.latest_events`: the
-answer is the reason then.
+Where it can, the driver finds the last events, so that no Spark job sorts them by their keys. Of few events,
+and of very many, only what orders them comes to Python: their rows stay in the JVM, or on the executors.
+Spark merges events of which more must be known than their keys and their order (copied rows, truncates,
+values that are left unchanged or that are invalid). The driver's functions then return the reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The plan of each view, made once, and how the view will be refreshed.
+"""The plan of each view, made once, and a preview of how the view will be refreshed.
 
-How a view will be refreshed, before anything is built: from its plan over the analysis's empty tables.
+A plan does not depend on versions. The preview is made before anything is built, from the view's plan over
+the analysis's empty tables.
 """
 
 from __future__ import annotations

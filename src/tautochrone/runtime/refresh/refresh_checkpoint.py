@@ -1,7 +1,7 @@
 """Refreshing all derived datasets of a job to one open checkpoint, each after its inputs.
 
-The order of refreshes: each dataset after its inputs, independent ones in parallel. How far other jobs are
-with the tables that this job reads, at a checkpoint that it works on.
+Independent datasets are refreshed in parallel. Those that read tables of other jobs wait until these have
+recorded their versions for the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Refreshing materialized views: a mode is chosen, then each is computed and committed.
+"""Refreshing materialized views: a mode is chosen from metadata, then each view is computed and committed.
 
 The result depends only on the query, the old cut and the new cut, so a refresh that was interrupted is simply
 repeated.
-
-Refreshing materialized views: choose a mode from metadata, then compute and commit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The snapshots of an AUTO CDC flow as events, beside what is known of their keys.
+"""The snapshots of an AUTO CDC flow as events: what changed in the rows of its source, by key.
 
 A row that came is an event of its key, a key without a row any more an event of deletion. Rows that are the
-same in both snapshots are none. The sequence value of all of them is the time of the checkpoint.
-
-The events of a snapshot beside what is known of their keys.
+same in both snapshots are none. The sequence value of all of them is the time of the checkpoint, and always
+later than all that is known of their keys.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""State tables of a view, which only its refreshes read, and their columns.
+"""State tables of a view: companions that only its refreshes read, and their columns.
 
 A state is a log of runs. A run holds, for each group that a refresh touched, the group's accumulators after
 it (count 0: the group is gone), so the newest run of a key wins. Runs are appended and now and then folded
 into one. A companion is read at the snapshot that the view's own commit names, never at its main: what a
 crash left behind on main is rolled back by the next refresh.
 
-The columns of the tables in which a view keeps its states.
-
-Computed once for a plan, because reading a type takes several calls to Java.
+The columns are computed once for a plan, because reading a type takes several calls to Java.
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ Rows that no longer count are deleted once nobody can need them.
 
 The number of a publication (`_ck` in the rows) is that of the checkpoint, or the next free one where a new
 store counts checkpoints from 1 again.
-
-What one object knows of the transactions that it began, so that it need not ask the server again.
 """
 
 from __future__ import annotations
@@ -515,7 +513,8 @@ class Begun:
 
 
 class BegunTransactions:
-    """The transactions that this object began and that had no error since."""
+    """The transactions that this object began and that had no error since: it need not ask the server of them
+    again."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self._name = name

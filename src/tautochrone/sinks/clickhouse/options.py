@@ -1,7 +1,4 @@
-"""The options of sinks and participants of the format `clickhouse`.
-
-The options of a participant of the format `clickhouse`, one value for each server that `url` lists.
-"""
+"""The options of sinks and participants of the format `clickhouse`: one value for each server in `url`."""
 
 from __future__ import annotations
 

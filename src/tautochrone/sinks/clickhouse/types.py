@@ -1,17 +1,15 @@
 """How a Spark type is stored in ClickHouse, and the text by which both sides hash a value.
 
 The text of a value is written here twice: in Python for what is sent, as an expression in ClickHouse's SQL
-for what arrived. That both have the same text is what `prepare` and an audit compare. Columns whose values
-are not composite are encoded as whole arrays.
+for what arrived. That both have the same text is what `prepare` and an audit compare.
+
+Columns whose values are not composite are encoded as whole arrays, by Arrow's functions: ten times as fast as
+value by value. An encoder gets an array of any Arrow type that Spark or `pyarrow.array` gives for the
+column's type. It returns the array as it is sent, and a function for the text of each value, which costs more
+than the rest and is not always needed. Both are NULL where the value is.
 
 ClickHouse has no NULL in the place of an array, a map or a struct. It is stored as an empty one, and its path
 is listed in the row's column `_nulls`.
-
-The texts of `types` for a whole column at once, by Arrow's functions: ten times as fast as value by value.
-
-A function gets an array of any Arrow type that Spark or `pyarrow.array` gives for the column's type, and
-answers it as it is sent, and a function for the text of each value, which costs more than the rest and is not
-always needed. Both are NULL where the value is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Rows of a mirrored table in a relational database, and on their way there.
+"""Rows of a mirrored table in a relational database, which has one more column: the hash of the row.
 
-Rows on their way into temporary tables of a relational database, and which value it cannot hold.
+On their way into temporary tables they are sent in batches. If the database refuses a batch, it is sent in
+parts until it is known which value it cannot hold.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reading the options of sinks, and the Python packages that only some sinks need.
+"""Reading the options of sinks: what is missing or wrong is told in the same way by all adapters.
 
-Python packages that only some sinks need.
+That includes Python packages that only some sinks need.
 """
 
 from __future__ import annotations

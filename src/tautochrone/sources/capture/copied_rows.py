@@ -1,10 +1,7 @@
 """The first copy of a table: chunks of its key, their rows in the log table, the job that reads them.
 
-The first copy as a Spark job: each task reads chunks, each by a connection of its own.
-
-Chunks of the first copy of a table as text: a range of its key as JSON.
-
-`from` is inclusive and `to` exclusive; a missing bound is open. What a bound is, only the source knows.
+In the Spark job each task reads chunks, each by a connection of its own. A chunk is a range of the key as
+JSON. `from` is inclusive and `to` exclusive; a missing bound is open. What a bound is, only the source knows.
 `planned` is when the copy was planned, in nanoseconds: it orders copies of one table. `bytes` is about how
 many the chunk has.
 """

@@ -1,7 +1,8 @@
-"""Tables of a capture that are set aside, come while a run goes on, or are not as defined.
+"""Tables of a captured database that cannot be captured as they are, that changed, or that are new.
 
-Tables of a captured database that are others than the definitions say. Tables that come to a captured
-database while a run goes on.
+Those that cannot be captured are set aside, so that the others go on: a table's trouble is its own. Such a
+table has no definition. What the lake has of it stays as it was, and it is copied when it can be captured
+again. Tables that changed, or came while a run goes on, need definitions that are loaded anew.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Events of the binary log, as the server sends them to a replica that asks for what there is and no more.
 
-The formats are those of "Binary Log Events" in the documentation of MariaDB and MySQL.
-An event's `start` and `end` are its offsets in its file; those in a compressed transaction have that's.
-
-Events of the log that were read once, such as those of a transaction that is committed much later.
+The formats are those of "Binary Log Events" in the documentation of MariaDB and MySQL. An event's `start` and
+`end` are its offsets in its file; those in a compressed transaction have the offsets of the transaction.
+Events that were read once, such as those of a transaction that is committed much later, can be read again
+(`events_from`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Is it the log that the table was filled from, or that of another server with the same transactions?
+"""Is it the log that the table was filled from, and is everything there that follows?
 
 The name of a server proves nothing: MariaDB has only a number that somebody chose, and a copy of MySQL's
 files has its UUID.
 
-The offset in the log of another server, such as a promoted replica, before which are the transactions that
-the lake has, all of them and no others.
+The log of another server, such as a promoted replica, can be read on from the offset before which are the
+transactions that the lake has, all of them and no others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Whole transactions of the binary log, as rows of the log table.
 
-What a transaction of the log has done so far: rows, savepoints, and what follows from foreign keys.
+Until it ends, a transaction is held as a `Group`: its rows so far, savepoints, and what follows from foreign
+keys.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class LogReader:
         passes_over: tables of which columns behind the captured ones may change, unless they are called so:
             columns of the lake's table that the captured ones do not have.
         earlier: events of the log from an offset on; None: the server does not have them any more.
-        prepared: transactions that are prepared at the point, by their identifiers (`groups.prepared_xid`),
+        prepared: transactions that are prepared at the point, by their identifiers (`prepared_xid`),
             with the file and the offset where they begin. Those that were prepared before the capture's
             first point are not among them.
 

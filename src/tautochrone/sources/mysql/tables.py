@@ -1,6 +1,6 @@
-"""Which tables of the server are captured, their columns, keys and foreign keys.
+"""Which tables of the server are captured, and their columns, keys and foreign keys.
 
-Foreign keys that change rows by themselves. Servers that leave this to InnoDB log nothing of it: only the
+Some foreign keys change rows by themselves. Servers that leave this to InnoDB log nothing of it: only the
 deleted or updated row of the other table is in the log.
 """
 

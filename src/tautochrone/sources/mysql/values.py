@@ -1,9 +1,8 @@
 """Values of row images as text, one numpy or Arrow step per column.
 
 The formats are those of "Row event values" in the documentation of replication: big-endian times with a sign
-bit, decimals in groups of nine digits.
-
-Columns of texts from the bytes that the server has, and an error that says where they are no text.
+bit, decimals in groups of nine digits. Texts are decoded from the bytes that the server has; an error says
+which of them are no text.
 """
 
 from __future__ import annotations

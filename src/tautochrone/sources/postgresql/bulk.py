@@ -4,11 +4,10 @@ A chunk is a range of keys (see `capture.copied_rows`); a bound is a list of the
 `partition` is schema and name of the partition that it is taken from. A table without a key is one chunk: no
 other way has each of several equal rows once.
 
-Marks in the log that prove that it is the log of the server whose rows were copied.
-
-Behind the rows of each chunk a message goes into the log, with the point where the log was. A server that
-was restored from files of before the copy has the same name, timeline and slot, and gives the same points to
-other transactions; it has no such message. A table that was copied is complete only behind its mark.
+Behind the rows of each chunk a mark goes into the log, a message with the point where the log was. It proves
+that this is the log of the server whose rows were copied: a server that was restored from files of before the
+copy has the same name, timeline and slot, and gives the same points to other transactions, but it has no such
+message. A table that was copied is complete only behind its mark.
 """
 
 from __future__ import annotations

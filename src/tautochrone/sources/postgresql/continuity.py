@@ -1,4 +1,4 @@
-"""Is the log that the server has the one that the table took so far? Its messages can be read again.
+"""Is the log that the server has the one that the table took so far?
 
 System, database and slot may have the same names, and yet the server may be another one: a standby that was
 promoted, or a copy of its files that was started. Numbers in the log are given a second time there. So a
@@ -11,7 +11,7 @@ position has more than the slot and a number, in its marker under names that no 
               transaction that all its copied rows have seen
 .fewest.<name>  of a relation that got columns: so many columns its rows in the log have at least
 
-Messages of the log by `pg_logical_slot_peek_binary_changes`, which can be repeated.
+The log is read by `pg_logical_slot_peek_binary_changes`, which can be repeated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the server says of itself, of the replication slot and of the publication, and what fills its disk.
+"""What the server says of itself, of the replication slot and of the publication.
 
-What fills the disk of a captured database, said before it is full.
+`Alarms` say what fills its disk before the disk is full.
 """
 
 from __future__ import annotations
