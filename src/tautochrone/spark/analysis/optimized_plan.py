@@ -1,6 +1,6 @@
-"""The plan of a query by Spark's optimizer, over opaque leaves in place of its tables.
+"""The plan of a query by Spark's own analyzer and optimizer, over opaque leaves in place of its tables.
 
-Rewrites of an analyzed plan that keep its rows, other than those of Spark's optimizer.
+The analyzed plan is first rewritten in ways that keep its rows and that Spark's optimizer does not have.
 """
 
 from __future__ import annotations

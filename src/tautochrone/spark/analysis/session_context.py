@@ -1,9 +1,7 @@
-"""Running code in a given session, and the settings with which a session was started.
+"""Running code in a given session, and the settings with which a session starts.
 
 The current database and the settings belong to a session, the active session to a thread, and PySpark's
 "instantiated" session to the process. All of them are restored afterwards.
-
-The settings with which a session was started, and the values that SQL settings have without being set.
 """
 
 from __future__ import annotations

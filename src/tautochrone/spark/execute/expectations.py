@@ -1,8 +1,7 @@
 """Expectations over DataFrames: rows with a flag for each expectation, counted, without what is dropped.
 
-A flag is an ordinary column of the query's plan, so it follows changes like any other column.
-
-Numbers that Spark counts while it reads rows for something else.
+A flag is an ordinary column of the query's plan, so it follows changes like any other column. Violations are
+counted by a job of their own, or while Spark reads the rows for something else.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Rows of large tables that are looked up by key, and keys as conditions by which files are left out.
+"""A cache of rows of large tables that are looked up by key, and keys as conditions that leave out files.
 
 When some orders change, every view over orders and lines reads the lines of these orders, often several
-times: at both cuts, and once for each operator. All of these read the same rows.
-
-The values of key columns, as conditions by which files without such keys are not read.
+times: at both cuts, and once for each operator. All of these read the same rows, so the views of a run share
+the cache.
 """
 
 from __future__ import annotations

@@ -12,10 +12,6 @@ the greater hash. So the order in which they come makes no difference there eith
 
 Columns are renamed: `k0, k1, …` are the keys and `c0, c1, …` the other columns of the table.
 
-What changed between the snapshot that a log of events leads to and a new snapshot, by key.
-
-Events that come too late, and deletions that no event can need any more.
-
 With a retention an event counts as late when its sequence value is smaller than the greatest one that was
 merged before, less the retention:
 
@@ -24,6 +20,9 @@ merged before, less the retention:
 
 Late events are refused, so a deletion before the horizon is not needed: an event that it should beat is late
 too. The horizon never goes back, because the row with the greatest sequence value is never forgotten.
+
+The events of a new snapshot are what changed by key since the snapshot that the log of earlier events leads
+to.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The difference of two relations as multisets, also of rows that are equal but for the last bits of floats.
+"""The difference of two relations as multisets: which rows to add and to remove to turn one into the other.
 
 `EXCEPT ALL` in both directions would compute the new rows twice and lose the positions of the stored ones.
 One grouping over both sides counts the copies on each side and collects the positions.
 
-Pairing rows of floats that are equal except for the last few bits, in plain Python.
+Where only the size of a difference is asked for, rows of floats that are equal except for the last few bits
+are paired, in plain Python.
 """
 
 from __future__ import annotations

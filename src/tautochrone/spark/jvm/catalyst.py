@@ -1,11 +1,9 @@
-"""Helpers for Catalyst trees over Py4J: classes, sequences, Python functions, traversal, transformation.
+"""Helpers for Catalyst trees over Py4J: classes, sequences, traversal, transformation.
 
-Python functions as Scala partial functions, for Catalyst's `transform…` methods.
-
-Java packages and classes by name, looked up once for each JVM.
-
-Py4J asks the JVM at every dot of `jvm.org.apache.iceberg.…`, and again for every static method. Each lookup
-is a round trip between two processes; without the cache a refresh would make thousands of them.
+Catalyst's `transform…` methods get Python functions as Scala partial functions. Java packages and classes are
+looked up by name once for each JVM: Py4J asks the JVM at every dot of `jvm.org.apache.iceberg.…`, and again
+for every static method. Each lookup is a round trip between two processes; without the cache a refresh would
+make thousands of them.
 """
 
 from __future__ import annotations

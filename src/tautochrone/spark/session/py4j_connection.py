@@ -1,23 +1,18 @@
-"""How this process speaks with Spark's JVM: names, memory and sockets of Py4J.
+"""How this process speaks with Spark's JVM by Py4J: with few messages, and without pauses in answers.
 
-Py4J's memory management, many objects in one message.
+Objects: Java keeps each object that it returned until Python drops it. Py4J says so by a message for each
+object, in a thread of its own: nearly as many messages as there are calls, and each takes time in both
+processes. Here the numbers of dropped objects are gathered for a moment and sent together.
 
-Java keeps each object that it returned until Python drops it. Py4J says so by a message for each object, in a
-thread of its own: nearly as many messages as there are calls, and each takes time in both processes. Here the
-numbers of dropped objects are gathered for a moment and sent together.
+Names: for each dot of `jvm.org.apache.spark.SparkConf` Py4J asks the JVM whether it is a class or a package.
+To answer that `org` is no class the JVM searches all jars, once for each package that is imported. What a
+name stands for is kept here as an attribute of the view, the package or the class, where Python looks before
+it asks.
 
-Names of Java packages, classes and static methods, resolved by the JVM once.
-
-For each dot of `jvm.org.apache.spark.SparkConf` Py4J asks the JVM whether it is a class or a package. To
-answer that `org` is no class the JVM searches all jars, once for each package that is imported. What a name
-stands for is kept here as an attribute of the view, the package or the class, where Python looks before it
-asks.
-
-Py4J sockets with TCP_QUICKACK: long answers from the JVM without a pause of 40 ms.
-
-Py4J writes an answer in parts of 8 KB. On the JVM's side Nagle's algorithm delays the last part until the
-earlier ones are acknowledged; on the Python side the kernel delays that acknowledgement by 40 ms (RFC 1122,
-delayed ACK). So the acknowledgement is sent at once, each time before more bytes are read.
+Answers: Py4J writes an answer in parts of 8 KB. On the JVM's side Nagle's algorithm delays the last part
+until the earlier ones are acknowledged; on the Python side the kernel delays that acknowledgement by 40 ms
+(RFC 1122, delayed ACK). So the acknowledgement is sent at once (TCP_QUICKACK), each time before more bytes
+are read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The source class of a plan's leaf, by the source's format.
+"""The source class of a plan's leaf. A new source is a file of its own and a line in `_CLASSES`.
 
-Sources about which nothing beyond Spark's contract is known: Python data sources, and all others. The sources
-outside the lake that a stream reads, as texts. Equal sources have equal texts. Preparing a stream, so that
-none of its sources skips data silently.
+Here are the classes of sources about which nothing beyond Spark's contract is known: Python data sources, and
+all others.
 """
 
 from __future__ import annotations
@@ -97,13 +96,14 @@ def rate_limits_by_label() -> dict[str, RateLimits]:
 
 
 def external_sources(frame: DataFrame) -> frozenset[str]:
-    """The topics, folders and other sources that a stream reads. Sources that give each reader other rows,
-    such as `rate` and sockets, are left out."""
+    """The topics, folders and other sources that a stream reads, as texts; equal sources have equal texts.
+    Sources that give each reader other rows, such as `rate` and sockets, are left out."""
     return frozenset[str]().union(*(source.input_ids() for source in sources_of(frame)))
 
 
 def prepared_stream(session: SparkSession, frame: DataFrame) -> DataFrame:
-    """The same stream, each of its sources prepared (`SparkSource.prepared`)."""
+    """The same stream, each of its sources prepared (`SparkSource.prepared`), so that none skips data
+    silently."""
     if all(source.prepared(session) is source.leaf for source in sources_of(frame)):
         return frame
 

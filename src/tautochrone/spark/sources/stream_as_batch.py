@@ -1,9 +1,7 @@
-"""A streaming query over given rows or records, as a batch.
-
-A streaming flow's query over given records of its source, as a batch.
+"""A streaming query as a batch query, over given rows or over given records of its source.
 
 Spark passes on a batch of a stream as a whole: when its query fails, the error does not say on which record.
-Here the same analyzed plan runs over records that are read again by their offsets.
+So the same analyzed plan runs over records that are read again by their offsets.
 """
 
 from __future__ import annotations

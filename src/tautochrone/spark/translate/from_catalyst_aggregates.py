@@ -1,7 +1,4 @@
-"""From Catalyst's aggregates to the algebra.
-
-Aggregate functions with DISTINCT, and which calls one Aggregate node can compute.
-"""
+"""From Catalyst's aggregates to the algebra, those with DISTINCT included."""
 
 from __future__ import annotations
 

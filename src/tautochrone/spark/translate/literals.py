@@ -1,7 +1,6 @@
 """Python values and sets of keys as conditions that Spark can compare with file statistics.
 
-Sets of keys as conditions that Spark can compare with file statistics: few keys one by one, many keys as
-ranges.
+Few keys are compared one by one, many keys as ranges.
 """
 
 from __future__ import annotations
