@@ -143,7 +143,9 @@ def _installed() -> Mapping[str, EntryPoint]:
     return {entry.name.lower(): entry for entry in (*built_in, *entry_points(group=_GROUP))}
 
 
-_FORMATS = {name: own.opens_participant for name, own in ADAPTERS.items() if own.opens_participant}
+_PARTICIPANT_FORMATS = {
+    name: own.opens_participant for name, own in ADAPTERS.items() if own.opens_participant
+}
 
 
 class ConfiguredParticipant(Participant, Protocol):
@@ -172,12 +174,12 @@ def open_participant(
     Raises:
         SettingsError: `PARTICIPANT_FORMAT_UNKNOWN`; what the format has against the options.
     """
-    factory = _FORMATS.get(format_name.lower())
+    factory = _PARTICIPANT_FORMATS.get(format_name.lower())
     if factory is None:
         raise SettingsError(
             "PARTICIPANT_FORMAT_UNKNOWN",
             f"Participant {name} has the format {format_name or '(none)'}",
-            hint=f"Formats of participants: {', '.join(sorted(_FORMATS))}",
+            hint=f"Formats of participants: {', '.join(sorted(_PARTICIPANT_FORMATS))}",
             location=location,
         )
     module, _, function = factory.partition(":")

@@ -158,6 +158,7 @@ _PATH_COLUMN = 2147483546
 
 _DELETED, _POSITION_DELETES = 2, 1
 _NUMBER = re.compile(r"^(\d+)-")
+_FILE_LISTS = (("statistics", "statistics-path"), ("partition-statistics", "statistics-path"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,9 +376,6 @@ class Survey:
         into[location] = None
         self.files[path] = None
         return True
-
-
-_FILE_LISTS = (("statistics", "statistics-path"), ("partition-statistics", "statistics-path"))
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

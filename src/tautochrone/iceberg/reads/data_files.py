@@ -96,11 +96,8 @@ def opened(table: Any, path: str) -> Iterator[pq.ParquetFile]:
 
 def names_by_id(file: pq.ParquetFile) -> dict[int, str]:
     """The names of a file's columns by the ids of the table's columns. They may be older than the table's."""
-    return {
-        int(field.metadata[_FIELD_ID]): field.name
-        for field in file.schema_arrow
-        if field.metadata and _FIELD_ID in field.metadata
-    }
+    ids = ((_id_of(field), field.name) for field in file.schema_arrow)
+    return {field_id: name for field_id, name in ids if field_id is not None}
 
 
 _FLOATS = {"float": pa.float32(), "double": pa.float64()}

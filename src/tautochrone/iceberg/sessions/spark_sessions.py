@@ -30,16 +30,6 @@ __all__ = [
 ]
 
 
-def catalog_not_reachable(catalog: str, error: BaseException) -> EnvironmentProblemError:
-    """To raise instead of the Java exception `error` of a call to the catalog."""
-    return EnvironmentProblemError(
-        "CATALOG_NOT_REACHABLE",
-        f"The catalog {catalog} does not answer: {problem_of(error).message}",
-        hint="see [lake] options in tautochrone.toml, or spark.sql.catalog.… in --conf",
-        retryable=True,
-    )
-
-
 _EXTENSIONS = "spark.sql.extensions"
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -132,6 +122,16 @@ def count_without_metadata(session: SparkSession) -> None:
     """Let Spark count rows itself in this session. Iceberg answers a count from metadata as a nullable
     column, and Spark then refuses its own plan when the target column is NOT NULL."""
     session.conf.set("spark.sql.iceberg.aggregate-push-down.enabled", "false")
+
+
+def catalog_not_reachable(catalog: str, error: BaseException) -> EnvironmentProblemError:
+    """To raise instead of the Java exception `error` of a call to the catalog."""
+    return EnvironmentProblemError(
+        "CATALOG_NOT_REACHABLE",
+        f"The catalog {catalog} does not answer: {problem_of(error).message}",
+        hint="see [lake] options in tautochrone.toml, or spark.sql.catalog.… in --conf",
+        retryable=True,
+    )
 
 
 def _with_catalog(base: SparkSession, name: str, options: Mapping[str, str]) -> SparkSession:

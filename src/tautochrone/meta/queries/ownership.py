@@ -27,6 +27,18 @@ from tautochrone.model.jobs import Claim, JobState
 __all__ = ["TABLES_BY_JOB", "bind_lake", "has_history", "ownership_columns", "require_free"]
 
 
+TABLES_BY_JOB = (
+    t.datasets,
+    t.invariants,
+    t.invariants_broken,
+    t.reports,
+    t.checkpoints,
+    t.checkpoint_jobs,
+    t.versions,
+    t.registrations,
+)
+"""Tables whose rows name a job under `job`."""
+
 _J, _D = t.jobs.c, t.datasets.c
 
 
@@ -91,19 +103,6 @@ def _job_running_error(
 
 def _iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-TABLES_BY_JOB = (
-    t.datasets,
-    t.invariants,
-    t.invariants_broken,
-    t.reports,
-    t.checkpoints,
-    t.checkpoint_jobs,
-    t.versions,
-    t.registrations,
-)
-"""Tables whose rows name a job under `job`."""
 
 
 def bind_lake(connection: Connection, job: str, known: str | None, lake: str | None) -> None:

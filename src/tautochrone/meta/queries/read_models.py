@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-_C = t.checkpoints.c
+_C, _P = t.checkpoints.c, t.checkpoint_jobs.c
 
 
 def stored_failure(row: Row[Any]) -> Reason | None:
@@ -142,9 +142,6 @@ def close_if_finished(connection: Connection, number: int, at_ms: int | None = N
     connection.execute(
         update(t.checkpoints).where(_C.number == number).values(state=state.value, published_at_ms=at_ms)
     )
-
-
-_P, _J = t.checkpoint_jobs.c, t.jobs.c
 
 
 def unfinished_parts(

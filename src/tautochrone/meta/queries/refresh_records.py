@@ -15,7 +15,7 @@ from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, u
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import parse
 from tautochrone.meta.queries.read_models import stored_failure
-from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
+from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason, reason_fields
@@ -32,6 +32,9 @@ __all__ = [
     "skipped_files_of",
     "stored_expectations",
 ]
+
+
+KEPT_PER_DATASET = 1_000
 
 
 def expectations_json(expectations: Iterable[ExpectationCount]) -> list[dict[str, Any]]:
@@ -60,9 +63,6 @@ def stored_expectations(stored: Sequence[dict[str, Any]] | None) -> tuple[Expect
     )
 
 
-_D = t.datasets.c
-
-
 def skipped_files_of(stored: Mapping[str, Any] | None) -> tuple[SkippedFiles, ...]:
     """What is stored of a dataset."""
     return tuple(
@@ -81,12 +81,6 @@ def merged_skipped_files(known: dict[str, Any], reported: dict[str, Any] | None)
         "count": known["count"] + len(new) + unnamed,
         "paths": [*new, *known["paths"]][:MAX_REPORTED_PATHS],
     }
-
-
-KEPT_PER_DATASET = 1_000
-
-_PUBLISHED = CheckpointState.PUBLISHED.value
-_C, _V, _P = t.checkpoints.c, t.versions.c, t.checkpoint_jobs.c
 
 
 def record_refresh(

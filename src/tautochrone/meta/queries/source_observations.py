@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 
+_C, _J, _P = t.checkpoints.c, t.jobs.c, t.checkpoint_jobs.c
 _R, _V = t.reports.c, t.versions.c
 
 
@@ -65,9 +66,6 @@ def aligned_cut(
     )
     last = {row.table_name: row.version for row in connection.execute(current)}
     return align(cut, times, last, max_skew_ms)
-
-
-_J, _C, _P = t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 
 
 def reset_observations(connection: Connection, job: str, ingests: Iterable[str] | None) -> None:

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-_V, _P = t.versions.c, t.checkpoint_jobs.c
+_C, _P, _V = t.checkpoints.c, t.checkpoint_jobs.c, t.versions.c
 
 
 def _cut() -> Select[Any]:
@@ -245,9 +245,6 @@ def cut_at(
         if row.is_root and (part is not None or row.job == EXTERNAL):
             roots.add(row.table_name)
     return Cut(versions, frozenset(roots), blocked, parts)
-
-
-_C = t.checkpoints.c
 
 
 def is_live(without: Collection[int] = ()) -> ColumnElement[bool]:

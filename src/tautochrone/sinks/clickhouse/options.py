@@ -234,7 +234,7 @@ def _url_problems(name: str, options: Mapping[str, str]) -> Iterator[tuple[str, 
         yield "has a password in its url", f'Write {section} password = {{ env = "…" }}.'
     if url.scheme not in ("clickhouse", "clickhouses") or not url.hostname:
         yield "needs urls of servers", f"Write {_EXAMPLE}; several with commas between them."
-    if url.hostname == "embedded" and port is None:
+    if url.hostname == _EMBEDDED_HOST and port is None:
         yield "names the embedded engine, which no other program can write to", f"Write {_EXAMPLE}."
     if not _database(url, options):
         yield "names no database", "Write it behind the host in the url, or as the option database."

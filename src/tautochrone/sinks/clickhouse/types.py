@@ -301,7 +301,7 @@ def _text(value: str) -> str:
     return f"toString({value})"
 
 
-_TIMESTAMP = _scalar("DateTime64(6, 'UTC')", pa.timestamp("us", tz="UTC"), _timestamp, _micros, timestamps)
+_TIMESTAMP = _scalar("DateTime64(6, 'UTC')", _INSTANT, _timestamp, _micros, timestamps)
 _SIMPLE: dict[type, ColumnType] = {
     spark.BooleanType: _scalar("Bool", pa.bool_(), _boolean, lambda v: f"toString(toUInt8({v}))", booleans),
     spark.ByteType: _whole_number("Int8", pa.int8()),

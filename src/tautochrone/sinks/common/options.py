@@ -21,26 +21,6 @@ __all__ = [
 ]
 
 
-@contextmanager
-def needs_package(sink: str, package: str, extra: str) -> Iterator[None]:
-    """Imports of a package that may be missing.
-
-    Args:
-        extra: of this project, which installs it.
-
-    Raises:
-        SinkError: `SINK_PACKAGE_MISSING`.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise SinkError(
-            "SINK_PACKAGE_MISSING",
-            f"Sink {sink}: the Python package {package} is not installed",
-            hint=f"pip install 'tautochrone[{extra}]'",
-        ) from error
-
-
 def require_option(name: str, format_name: str, options: Mapping[str, str], option: str, hint: str) -> str:
     """The value of an option.
 
@@ -114,6 +94,26 @@ def refuse_password(name: str, password: str | None) -> None:
             "has a password in its url",
             f'Write [sinks.{name}.options] password = {{ env = "…" }} in tautochrone.toml.',
         )
+
+
+@contextmanager
+def needs_package(sink: str, package: str, extra: str) -> Iterator[None]:
+    """Imports of a package that may be missing.
+
+    Args:
+        extra: of this project, which installs it.
+
+    Raises:
+        SinkError: `SINK_PACKAGE_MISSING`.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise SinkError(
+            "SINK_PACKAGE_MISSING",
+            f"Sink {sink}: the Python package {package} is not installed",
+            hint=f"pip install 'tautochrone[{extra}]'",
+        ) from error
 
 
 def invalid_option(name: str, problem: str, hint: str) -> SinkError:

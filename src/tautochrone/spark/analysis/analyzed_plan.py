@@ -37,71 +37,6 @@ __all__ = [
 ]
 
 
-_AT_MOST_THE_ROWS_OF_THE_CHILD = frozenset(
-    {"Project", "Filter", "Sort", "Window", "SubqueryAlias", "RepartitionByExpression", "Repartition"}
-)
-_INNER = frozenset({"Inner", "Cross"})
-_LEFT_ROWS = frozenset({"LeftSemi", "LeftAnti", "LeftSingle"})
-
-
-def most_rows(plan: JavaObject) -> int | None:
-    """The largest number of rows; None when it depends on the tables.
-
-    Besides what Spark knows: groups by constants and by booleans, and operators over those.
-    """
-    known = plan.maxRows()
-    if known.isDefined():
-        return int(str(known.get()))
-    name = kind(plan)
-    if name in _AT_MOST_THE_ROWS_OF_THE_CHILD:
-        return most_rows(plan.child())
-    if name == "Aggregate":
-        groups = [_most_values(key) for key in items(plan.groupingExpressions())]
-        return prod(number for number in groups if number) if all(groups) else most_rows(plan.child())
-    if name == "Union":
-        bounds = [most_rows(child) for child in items(plan.children())]
-        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
-    if name == "Join":
-        join = kind(plan.joinType())
-        if join in _LEFT_ROWS:
-            return most_rows(plan.left())
-        left, right = most_rows(plan.left()), most_rows(plan.right())
-        return left * right if join in _INNER and left is not None and right is not None else None
-    return None
-
-
-def _most_values(key: JavaObject) -> int | None:
-    """How many values, with NULL, an expression can have."""
-    if key.foldable():
-        return 1
-    if str(key.dataType().catalogString()) != "boolean":
-        return None
-    return 3 if key.nullable() else 2
-
-
-def relations_of(plan: JavaObject) -> list[tuple[str, ...]]:
-    """The name parts of each relation that a parsed query reads, in order and without duplicates.
-
-    An unqualified name that is also the name of one of the query's CTEs is left out everywhere, even outside
-    the scope of the CTE.
-    """
-    names: dict[tuple[str, ...], None] = {}
-    ctes: set[str] = set()
-    _collect(plan, names, ctes)
-    return [parts for parts in names if len(parts) > 1 or parts[0].lower() not in ctes]
-
-
-def _collect(plan: JavaObject, names: dict[tuple[str, ...], None], ctes: set[str]) -> None:
-    for node in walk_with_subqueries(plan):
-        match kind(node):
-            case "UnresolvedRelation":
-                names[tuple(str(part) for part in items(node.multipartIdentifier()))] = None
-            case "UnresolvedWith":
-                for pair in items(node.cteRelations()):
-                    ctes.add(str(pair._1()).lower())  # noqa: SLF001
-                    _collect(pair._2(), names, ctes)  # noqa: SLF001
-
-
 LeafReplacement = Callable[[TableName, int], Mapping[str, str] | None]
 """Called with a lake table and the number of its leaf; returns read options, or None for an empty leaf."""
 
@@ -331,3 +266,68 @@ def replace_leaves(
         return leaf(plan)
     copies = [replace_leaves(session, child, leaf) for child in items(children)]
     return plan.withNewChildren(scala_seq(session, copies))
+
+
+_AT_MOST_THE_ROWS_OF_THE_CHILD = frozenset(
+    {"Project", "Filter", "Sort", "Window", "SubqueryAlias", "RepartitionByExpression", "Repartition"}
+)
+_INNER = frozenset({"Inner", "Cross"})
+_LEFT_ROWS = frozenset({"LeftSemi", "LeftAnti", "LeftSingle"})
+
+
+def most_rows(plan: JavaObject) -> int | None:
+    """The largest number of rows; None when it depends on the tables.
+
+    Besides what Spark knows: groups by constants and by booleans, and operators over those.
+    """
+    known = plan.maxRows()
+    if known.isDefined():
+        return int(str(known.get()))
+    name = kind(plan)
+    if name in _AT_MOST_THE_ROWS_OF_THE_CHILD:
+        return most_rows(plan.child())
+    if name == "Aggregate":
+        groups = [_most_values(key) for key in items(plan.groupingExpressions())]
+        return prod(number for number in groups if number) if all(groups) else most_rows(plan.child())
+    if name == "Union":
+        bounds = [most_rows(child) for child in items(plan.children())]
+        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
+    if name == "Join":
+        join = kind(plan.joinType())
+        if join in _LEFT_ROWS:
+            return most_rows(plan.left())
+        left, right = most_rows(plan.left()), most_rows(plan.right())
+        return left * right if join in _INNER and left is not None and right is not None else None
+    return None
+
+
+def _most_values(key: JavaObject) -> int | None:
+    """How many values, with NULL, an expression can have."""
+    if key.foldable():
+        return 1
+    if str(key.dataType().catalogString()) != "boolean":
+        return None
+    return 3 if key.nullable() else 2
+
+
+def relations_of(plan: JavaObject) -> list[tuple[str, ...]]:
+    """The name parts of each relation that a parsed query reads, in order and without duplicates.
+
+    An unqualified name that is also the name of one of the query's CTEs is left out everywhere, even outside
+    the scope of the CTE.
+    """
+    names: dict[tuple[str, ...], None] = {}
+    ctes: set[str] = set()
+    _collect(plan, names, ctes)
+    return [parts for parts in names if len(parts) > 1 or parts[0].lower() not in ctes]
+
+
+def _collect(plan: JavaObject, names: dict[tuple[str, ...], None], ctes: set[str]) -> None:
+    for node in walk_with_subqueries(plan):
+        match kind(node):
+            case "UnresolvedRelation":
+                names[tuple(str(part) for part in items(node.multipartIdentifier()))] = None
+            case "UnresolvedWith":
+                for pair in items(node.cteRelations()):
+                    ctes.add(str(pair._1()).lower())  # noqa: SLF001
+                    _collect(pair._2(), names, ctes)  # noqa: SLF001
