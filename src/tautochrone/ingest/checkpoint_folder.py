@@ -21,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tautochrone.model.source_position import SparkPosition
+from tautochrone.spark.jvm.driver_calls import driver_calls, joined, split
 
 __all__ = ["CheckpointFolder", "Files", "FolderState", "Planned"]
 
@@ -28,7 +29,7 @@ __all__ = ["CheckpointFolder", "Files", "FolderState", "Planned"]
 _RENAMES_WHOLE = frozenset({"file", "hdfs", "viewfs"})
 """Schemes of file systems on which a folder gets its new name at once, whatever is in it."""
 
-_STORES_WHOLE = frozenset({"s3a", "gs"})
+_STORES_WHOLE = joined(("s3a", "gs"))
 """Schemes of object stores that show a file when all of it is stored, over an older one at once."""
 
 
@@ -38,6 +39,7 @@ class Files:
     def __init__(self, session: SparkSession) -> None:
         self._jvm: Any = session._jvm  # noqa: SLF001
         self._conf: Any = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        self._calls = driver_calls(session)
 
     def _open(self, path: str) -> tuple[Any, Any]:
         target = self._jvm.org.apache.hadoop.fs.Path(path)
@@ -45,36 +47,16 @@ class Files:
 
     def read(self, path: str) -> str | None:
         """The content, or None when there is no such file."""
-        system, target = self._open(path)
-        if not system.exists(target):
-            return None
-        stream = system.open(target)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        text: str | None = self._calls.read(self._conf, path)
+        return text
 
     def write(self, path: str, text: str) -> None:
         """Write the file whole. Where a file is visible while it is written: under another name first, then
         renamed over the old one. The other name is used once: two processes that write one file never write
         into each other's."""
-        system, target = self._open(path)
-        if str(system.getUri().getScheme()) in _STORES_WHOLE:
-            self._store(system, target, text)
-            return
-        name = f".{target.getName()}.{uuid4().hex}.new"
-        scratch = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), name)
-        self._store(system, scratch, text)
-        system.delete(target, False)
-        if not system.rename(scratch, target):
+        name = f".{path.rsplit('/', 1)[-1]}.{uuid4().hex}.new"
+        if not self._calls.write(self._conf, path, text, name, _STORES_WHOLE):
             raise OSError(f"{path} cannot be written: the file system does not rename {name}")
-
-    def _store(self, system: Any, target: Any, text: str) -> None:
-        stream = system.create(target, True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it; a missing one is fine.
@@ -82,13 +64,11 @@ class Files:
         Raises:
             OSError: it is still there.
         """
-        system, target = self._open(path)
-        if not system.delete(target, True) and system.exists(target):
+        if not self._calls.delete(self._conf, path):
             raise OSError(f"{path} cannot be deleted: the file system keeps it")
 
     def exists(self, path: str) -> bool:
-        system, target = self._open(path)
-        return bool(system.exists(target))
+        return bool(self._calls.exists(self._conf, path))
 
     def renames_whole(self, path: str) -> bool:
         """Whether a folder there is renamed at once; object stores copy file by file."""
@@ -122,31 +102,23 @@ class Files:
 
     def names(self, path: str) -> list[str]:
         """Visible names in a folder, sorted; empty when there is no such folder."""
-        system, target = self._open(path)
-        if not system.exists(target):
-            return []
-        names = (str(status.getPath().getName()) for status in system.listStatus(target))
-        return sorted(name for name in names if not name.startswith("."))
+        return sorted(name for name in self._all_names(path) if not name.startswith("."))
 
     def is_empty(self, path: str) -> bool:
         """Whether there is no such folder, or nothing in it, hidden names included."""
-        system, target = self._open(path)
-        return not system.exists(target) or len(system.listStatus(target)) == 0
+        return not self._all_names(path)
+
+    def _all_names(self, path: str) -> list[str]:
+        return split(str(self._calls.names(self._conf, path)))
 
     def stamps(self, path: str) -> dict[str, tuple[int, int]]:
         """Relative path → (modification time in ms, bytes) of the visible files below a folder."""
-        system, target = self._open(path)
-        if not system.exists(target):
-            return {}
-        root = str(system.makeQualified(target).toUri().getPath()).rstrip("/") + "/"
-        stamps: dict[str, tuple[int, int]] = {}
-        files = system.listFiles(target, True)
-        while files.hasNext():
-            status = files.next()
-            if not str(status.getPath().getName()).startswith("."):
-                name = str(status.getPath().toUri().getPath()).removeprefix(root)
-                stamps[name] = (status.getModificationTime(), status.getLen())
-        return stamps
+        texts = split(str(self._calls.stamps(self._conf, path)))
+        return {
+            name: (int(modified), int(size))
+            for name, modified, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+            if not name.rsplit("/", 1)[-1].startswith(".")
+        }
 
 
 _COMPACT = ".compact"

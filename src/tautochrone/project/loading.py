@@ -34,6 +34,7 @@ from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock, forget_imports, user_code
 from tautochrone.project.validate import validate
 from tautochrone.spark.analysis.session_context import use_session
+from tautochrone.spark.jvm.driver_calls import settings_of
 
 __all__ = ["load_definitions", "settings_to_evaluate_with"]
 
@@ -61,7 +62,7 @@ def load_definitions(
             query.
     """
     configured = frozenset(
-        key.removeprefix(_CATALOG_SETTING) for key in (*session.conf.getAll, *confs) if _is_catalog(key)
+        key.removeprefix(_CATALOG_SETTING) for key in (*settings_of(session), *confs) if _is_catalog(key)
     )
     scope = NameScope(
         catalog,

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.spark.jvm.driver_calls import new_session, settings_of
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.factory import start_spark
 from tautochrone.spark.session.settings import SparkSettings
@@ -92,7 +93,7 @@ def _file_options(base: SparkSession, name: str) -> dict[str, str]:
     table's files are, not how to open them."""
     prefix = f"spark.sql.catalog.{name}."
     given = {
-        key.removeprefix(prefix): text for key, text in base.conf.getAll.items() if key.startswith(prefix)
+        key.removeprefix(prefix): text for key, text in settings_of(base).items() if key.startswith(prefix)
     }
     options = {
         key: text
@@ -138,13 +139,9 @@ def _with_catalog(base: SparkSession, name: str, options: Mapping[str, str]) -> 
     """A new session in which `name` and, so that `spark_catalog.x.y` means the same tables, Spark's
     session catalog are given by `options`. (Not so in the base session: Iceberg's JDBC catalog keys
     its rows by the catalog's name in Spark, so the same file shows no table under a second name.)"""
-    session = base.newSession()
-    # Also what spark-defaults.conf says of them: `type` and `catalog-impl` exclude each other.
-    prefixes = (f"spark.sql.catalog.{name}.", "spark.sql.catalog.spark_catalog.")
-    for key in [key for key in session.conf.getAll if key.startswith(prefixes)]:
-        session.conf.unset(key)
     conf = _catalog_conf(name, _CATALOG, options)
     conf.update(_catalog_conf("spark_catalog", _SESSION_CATALOG, options))
-    for key, value in conf.items():
-        session.conf.set(key, value)
-    return session
+    # Also what spark-defaults.conf says of them: `type` and `catalog-impl` exclude each other.
+    return new_session(
+        base, without=(f"spark.sql.catalog.{name}.", "spark.sql.catalog.spark_catalog."), settings=conf
+    )

@@ -13,7 +13,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.jvm.catalyst import cached_packages
+from tautochrone.spark.jvm.driver_calls import compiled_class
 
 __all__ = ["DERIVED", "PlanText", "PythonCommand", "plan_text"]
 
@@ -55,7 +55,7 @@ def plan_text(session: SparkSession, plan: JavaObject, secret: str) -> PlanText:
         session: any.
         secret: a regular expression for names of options that are left out.
     """
-    compiled = _class(session)
+    compiled: Any = compiled_class(session, Path(__file__).with_name("PlanText.java"))
     text = compiled.getDeclaredConstructors()[0].newInstance(
         _objects(session, session._jsparkSession, plan, secret)  # noqa: SLF001
     )
@@ -71,21 +71,6 @@ def plan_text(session: SparkSession, plan: JavaObject, secret: str) -> PlanText:
 def _command(text: JavaObject, number: int) -> PythonCommand:
     broadcasts = (line.split(" ", 1) for line in str(text.broadcasts(number)).splitlines())
     return PythonCommand(bytes(text.command(number)), tuple((int(key), path) for key, path in broadcasts))
-
-
-_compiled: list[tuple[Any, JavaObject]] = []
-"""The gateway and the class that was compiled in its JVM."""
-
-
-def _class(session: SparkSession) -> JavaObject:
-    jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
-    gateway = session.sparkContext._gateway  # noqa: SLF001
-    if not _compiled or _compiled[0][0] is not gateway:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-        compiler.cook((Path(__file__).parent / "PlanText.java").read_text())
-        _compiled[:] = [(gateway, compiler.getClassLoader().loadClass("tautochrone.PlanText"))]
-    return _compiled[0][1]
 
 
 def _objects(session: SparkSession, *values: Any) -> JavaObject:

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.spark.jvm.catalyst import cached_packages
+from tautochrone.spark.jvm.driver_calls import settings_of
 from tautochrone.spark.session.factory import DEFAULTS
 
 __all__ = [
@@ -109,22 +110,33 @@ def use_session(
     try:
         with session_settings(session, conf):
             if catalog is not None and namespace is not None:
-                previous = catalogs.currentCatalog().name(), list(catalogs.currentNamespace())
-                catalogs.setCurrentCatalog(catalog)
-                catalogs.setCurrentNamespace(_array(session, namespace))
+                previous = _current_database(catalogs)
+                _set_current_database(session, catalogs, (catalog, list(namespace)))
             yield
     finally:
         if previous is not None:
-            # Spark has no method for "no database"; changing the catalog resets it.
-            catalogs.setCurrentCatalog("spark_catalog")
-            catalogs.setCurrentCatalog(previous[0])
-            if previous[1]:
-                catalogs.setCurrentNamespace(_array(session, tuple(previous[1])))
+            _set_current_database(session, catalogs, previous)
         SparkSession._instantiatedSession, SparkSession._activeSession = python_sessions  # noqa: SLF001
         if active.isDefined():
             sessions.setActiveSession(active.get())
         else:
             sessions.clearActiveSession()
+
+
+def _current_database(catalogs: Any) -> tuple[str, list[str]]:
+    return str(catalogs.currentCatalog().name()), list(catalogs.currentNamespace())
+
+
+def _set_current_database(session: SparkSession, catalogs: Any, database: tuple[str, list[str]]) -> None:
+    if _current_database(catalogs) == database:
+        return
+    catalog, namespace = database
+    if not namespace:
+        # Spark has no method for "no database"; changing the catalog resets it.
+        catalogs.setCurrentCatalog("spark_catalog")
+    catalogs.setCurrentCatalog(catalog)
+    if namespace:
+        catalogs.setCurrentNamespace(_array(session, tuple(namespace)))
 
 
 def _packages(session: SparkSession) -> Any:
@@ -148,7 +160,7 @@ def started_with(session: SparkSession) -> dict[str, str]:
 
     The time zone is always one of them: Spark takes that of the machine if there is no other.
     """
-    return {**session.conf.getAll, _TIME_ZONE: session.conf.get(_TIME_ZONE) or ""}
+    return {**settings_of(session), _TIME_ZONE: session.conf.get(_TIME_ZONE) or ""}
 
 
 class SqlDefaults:

@@ -46,6 +46,8 @@ _REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Spark describes each query for its web pages, also where these are off; the short form takes less time.
+    "spark.sql.ui.explainMode": "simple",
     # Local refreshes are small: 200 shuffle partitions would cost more than the work in them.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "true",
