@@ -45,7 +45,13 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.execute.expectations import violations, without_flags
-from tautochrone.spark.execute.multiset_diff import multiset_diff, surviving_rows, ungroupable_column
+from tautochrone.spark.execute.materialize import fits_on_driver
+from tautochrone.spark.execute.multiset_diff import (
+    DriverDiff,
+    multiset_diff,
+    surviving_rows,
+    ungroupable_column,
+)
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
@@ -170,7 +176,8 @@ class _FullComputation:
         return self._result(choice, committed.version, violations, inserted=staged.rows, deleted=rows_before)
 
     def compare(self, choice: Choice) -> Refreshed:
-        """Rewrite the files whose rows differ from those that the query gives now."""
+        """Replace the rows that differ from those that the query gives now: few of them one by one, many by
+        writing their files anew."""
         fork = self.task.fork
         new, violations = self._counted()
         column = ungroupable_column(new.schema)
@@ -180,11 +187,14 @@ class _FullComputation:
         old = self._table.read(self.context.base, fork.version).select(
             *map(quoted, new.columns), FILE_COLUMN, POSITION_COLUMN
         )
-        diff = multiset_diff(old, new)
+        diff = multiset_diff(old, new, few=self._reads_few_rows())
         if diff.inserted == 0 and diff.deleted == 0:
             return self._unchanged(choice, violations)
         metadata = self._metadata(violations)
-        if diff.deleted == 0:
+        if isinstance(diff, DriverDiff):
+            added = [self._table.stage(fork, diff.inserts, local=True)] if diff.inserted else []
+            committed = self._table.apply(fork, added, diff.deletes, metadata)
+        elif diff.deleted == 0:
             staged = self._table.stage(fork, diff.inserts)
             committed = self._table.commit_staged(fork, [staged], metadata)
         else:
@@ -194,6 +204,12 @@ class _FullComputation:
         return self._result(
             choice, committed.version, violations, inserted=diff.inserted, deleted=diff.deleted
         )
+
+    def _reads_few_rows(self) -> bool:
+        counts = [
+            self.context.load_input(name).row_count(version) for name, version in self.task.inputs.items()
+        ]
+        return None not in counts and fits_on_driver(sum(count or 0 for count in counts))
 
     def _counted(self) -> tuple[DataFrame, Mapping[str, int]]:
         """The view's rows as they are written, and the violations of its expectations, counted apart."""

@@ -22,6 +22,7 @@ __all__ = [
     "local_rows_at",
     "local_rows_by_value",
     "materialize",
+    "materialize_few",
     "materialize_if_small",
     "materialize_up_to",
     "unpersist",
@@ -144,6 +145,16 @@ def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] 
         return _on_driver_if_it_fits(cached, rows)
     unpersist(cached)
     return None
+
+
+def materialize_few(frame: DataFrame, max_rows: int) -> DataFrame | None:
+    """The rows computed now, by one job, and kept on the driver; None when there are more than `max_rows`."""
+    catalyst = Catalyst(frame.sparkSession)
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    # Each task stops by itself, so that the driver gets at most so many rows from each.
+    limited = catalyst.logical("LocalLimit")(catalyst.literal(max_rows + 1), plan)
+    relation, rows = local_relation(dataframe_of_plan(frame.sparkSession, limited))
+    return dataframe_of_plan(frame.sparkSession, relation) if rows <= max_rows else None
 
 
 def materialize_if_small(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int]:

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from tautochrone.model import limits
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import session_settings
+from tautochrone.spark.execute.materialize import local_rows_at, materialize_few
 
 __all__ = [
     "FLOAT_TOLERANCE",
+    "DriverDiff",
     "Floats",
     "MultisetDiff",
     "consolidated",
@@ -128,6 +131,25 @@ class MultisetDiff:
     files: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class DriverDiff:
+    """`new` minus `old`, on the driver.
+
+    Attributes:
+        inserts: rows to add, one per copy, a local relation.
+        inserted: number of rows in `inserts`.
+        deletes: data file → positions of the stored rows to remove, one per copy.
+    """
+
+    inserts: DataFrame
+    inserted: int
+    deletes: Mapping[str, Sequence[int]]
+
+    @property
+    def deleted(self) -> int:
+        return sum(map(len, self.deletes.values()))
+
+
 def ungroupable_column(schema: StructType) -> str | None:
     """The first column whose type Spark cannot group by, or None."""
 
@@ -180,14 +202,16 @@ def _key_of_fields(column: Column, kind: StructType) -> Column:
     return sf.struct(*(_key(column[field.name], field.dataType).alias(field.name) for field in kind.fields))
 
 
-def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
-    """The rows to insert and the stored rows to delete to turn `old` into `new`. Runs two Spark jobs.
+def multiset_diff(old: DataFrame, new: DataFrame, *, few: bool = False) -> MultisetDiff | DriverDiff:
+    """The rows to insert and the stored rows to delete to turn `old` into `new`.
 
     NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0, as in `GROUP BY`.
 
     Args:
         old: the stored rows, with the columns of their file and position.
         new: the rows that the table must have.
+        few: probably few rows differ. One Spark job computes them then, and they are kept on the driver; if
+            they are too many, all are computed once more.
     """
     columns = [sf.col(quoted(name)) for name in new.columns]
     position = sf.struct(sf.col(FILE_COLUMN), sf.col(POSITION_COLUMN))
@@ -209,9 +233,13 @@ def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
         # collect_list ignores NULLs: only stored copies have a position.
         sf.collect_list(_POSITIONS).alias(_POSITIONS),
     )
+    changed = counted.where(sf.col(_NEW) != sf.col(_OLD))
     with session_settings(new.sparkSession, _WITHOUT_CONSTRAINTS):
+        on_driver = materialize_few(changed, limits.MAX_DRIVER_ROWS) if few else None
+        if on_driver is not None:
+            return _driver_diff(on_driver, columns)
         # A second evaluation of a nondeterministic query could give other rows.
-        changed = counted.where(sf.col(_NEW) != sf.col(_OLD)).localCheckpoint(eager=True)
+        changed = changed.localCheckpoint(eager=True)
     surplus = sf.col(_NEW) - sf.col(_OLD)
     deleted_position = sf.explode(sf.slice(sf.array_sort(_POSITIONS), sf.lit(1), (-surplus).cast("int")))
     deletes = (
@@ -230,6 +258,18 @@ def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
     if deleted:
         files = frozenset(row[FILE_COLUMN] for row in deletes.select(FILE_COLUMN).distinct().collect())
     return MultisetDiff(inserts, deletes, inserted, deleted, files)
+
+
+def _driver_diff(changed: DataFrame, columns: Sequence[Column]) -> DriverDiff:
+    added: list[int] = []
+    deletes: dict[str, list[int]] = {}
+    surplus = (sf.col(_NEW) - sf.col(_OLD)).alias("surplus")
+    # Over a local relation Spark computes this on the driver, without a job.
+    for number, row in enumerate(changed.select(surplus, _POSITIONS).collect()):
+        added += [number] * max(row["surplus"], 0)
+        for file, position in sorted(row[_POSITIONS])[: max(-row["surplus"], 0)]:
+            deletes.setdefault(file, []).append(position)
+    return DriverDiff(local_rows_at(changed, added).select(*columns), len(added), deletes)
 
 
 def surviving_rows(old: DataFrame, diff: MultisetDiff) -> DataFrame:
