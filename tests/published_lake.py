@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,47 +58,84 @@ class Lake:
         return n
 
 
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
-    """Two checkpoints: orders {1,2} then {1,2,3} with a new column; totals likewise."""
-    settings = CatalogSettings.default(str(tmp_path))
-    spark = spark.newSession()
+def _session(spark: SparkSession, settings: CatalogSettings) -> SparkSession:
+    session = spark.newSession()
     for key, value in {"": "org.apache.iceberg.spark.SparkCatalog", ".cache-enabled": "false"}.items():
-        spark.conf.set(f"spark.sql.catalog.lake{key}", value)
+        session.conf.set(f"spark.sql.catalog.lake{key}", value)
     for key, value in settings.options.items():
-        spark.conf.set(f"spark.sql.catalog.lake.{key}", value)
+        session.conf.set(f"spark.sql.catalog.lake.{key}", value)
+    return session
+
+
+def _build(lake: Lake) -> None:
+    sql = lake.spark.sql
     props = "TBLPROPERTIES ('format-version'='3', 'write.delete.mode'='merge-on-read')"
-    spark.sql("CREATE NAMESPACE lake.db")
-    spark.sql("CREATE NAMESPACE lake.empty")
-    spark.sql("CREATE NAMESPACE lake.a")
-    spark.sql("CREATE NAMESPACE lake.a.b")
-    spark.sql(f"CREATE TABLE lake.db.orders (id INT, price INT) USING iceberg {props}")
-    spark.sql(f"CREATE TABLE lake.db.totals (n BIGINT) USING iceberg {props}")
-    spark.sql("CREATE TABLE lake.a.b.outside (id INT, label STRING) USING iceberg")
-    spark.sql("INSERT INTO lake.a.b.outside VALUES (1, 'one'), (3, 'three')")
-    store = MetaStore.open(f"sqlite:///{tmp_path}/meta.db")
-    store.jobs.start_run(
-        "shop",
-        "job",
-        [
-            DatasetEntry(name("orders"), "streaming table", "a"),
-            DatasetEntry(name("totals"), "materialized view", "b", frozenset({name("orders")})),
-        ],
-    )
-    source, read_points = metadata_source(settings), ReadPoints(store)
-    published_lake = Lake(spark, settings, store, store.jobs.take_over("job"), source, read_points)
-    spark.sql("INSERT INTO lake.db.orders VALUES (1, 10), (2, 20)")
-    spark.sql("INSERT INTO lake.db.totals VALUES (2)")
-    published_lake.cut()
-    spark.sql("ALTER TABLE lake.db.orders ADD COLUMN note STRING")
-    spark.sql("ALTER TABLE lake.db.orders ADD PARTITION FIELD note")
-    spark.sql("ALTER TABLE lake.db.orders WRITE ORDERED BY note")
-    spark.sql("INSERT INTO lake.db.orders VALUES (3, 30, 'new')")
-    spark.sql("INSERT OVERWRITE lake.db.totals VALUES (3)")
-    published_lake.cut()
-    spark.sql("DELETE FROM lake.db.orders WHERE id = 1")
-    spark.sql("INSERT INTO lake.db.orders VALUES (4, 40, 'later')")
-    with EmbeddedServer(read_points, source) as server:
-        published_lake.uri = server.uri
-        yield published_lake
-    store.close()
+    sql("CREATE NAMESPACE lake.db")
+    sql("CREATE NAMESPACE lake.empty")
+    sql("CREATE NAMESPACE lake.a")
+    sql("CREATE NAMESPACE lake.a.b")
+    sql(f"CREATE TABLE lake.db.orders (id INT, price INT) USING iceberg {props}")
+    sql(f"CREATE TABLE lake.db.totals (n BIGINT) USING iceberg {props}")
+    sql("CREATE TABLE lake.a.b.outside (id INT, label STRING) USING iceberg")
+    sql("INSERT INTO lake.a.b.outside VALUES (1, 'one'), (3, 'three')")
+    sql("INSERT INTO lake.db.orders VALUES (1, 10), (2, 20)")
+    sql("INSERT INTO lake.db.totals VALUES (2)")
+    lake.cut()
+    sql("ALTER TABLE lake.db.orders ADD COLUMN note STRING")
+    sql("ALTER TABLE lake.db.orders ADD PARTITION FIELD note")
+    sql("ALTER TABLE lake.db.orders WRITE ORDERED BY note")
+    sql("INSERT INTO lake.db.orders VALUES (3, 30, 'new')")
+    sql("INSERT OVERWRITE lake.db.totals VALUES (3)")
+    lake.cut()
+    sql("DELETE FROM lake.db.orders WHERE id = 1")
+    sql("INSERT INTO lake.db.orders VALUES (4, 40, 'later')")
+
+
+@dataclass(frozen=True)
+class _Built:
+    """The lake as it was built; tests get it back in the same folder, because tables name their files by
+    absolute paths."""
+
+    folder: Path
+    copy: Path
+    fence: Fence
+    numbers: tuple[int, ...]
+
+
+@pytest.fixture(scope="session")
+def built_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> _Built:
+    folder = tmp_path_factory.mktemp("published") / "lake"
+    folder.mkdir()
+    settings = CatalogSettings.default(str(folder))
+    with MetaStore.open(f"sqlite:///{folder}/meta.db") as store:
+        store.jobs.start_run(
+            "shop",
+            "job",
+            [
+                DatasetEntry(name("orders"), "streaming table", "a"),
+                DatasetEntry(name("totals"), "materialized view", "b", frozenset({name("orders")})),
+            ],
+        )
+        fence = store.jobs.take_over("job")
+        source, read_points = metadata_source(settings), ReadPoints(store)
+        lake = Lake(_session(spark, settings), settings, store, fence, source, read_points)
+        _build(lake)
+    copy = folder.with_name("kept")
+    shutil.copytree(folder, copy)
+    return _Built(folder, copy, fence, tuple(lake.numbers))
+
+
+@pytest.fixture
+def lake(spark: SparkSession, built_lake: _Built) -> Iterator[Lake]:
+    """Two checkpoints: orders {1,2} then {1,2,3} with a new column; totals likewise."""
+    shutil.rmtree(built_lake.folder)
+    shutil.copytree(built_lake.copy, built_lake.folder)
+    settings = CatalogSettings.default(str(built_lake.folder))
+    session, source = _session(spark, settings), metadata_source(settings)
+    with MetaStore.open(f"sqlite:///{built_lake.folder}/meta.db") as store:
+        read_points = ReadPoints(store)
+        with EmbeddedServer(read_points, source) as server:
+            yield Lake(
+                session, settings, store, built_lake.fence, source, read_points, server.uri,
+                [*built_lake.numbers],
+            )  # fmt: skip

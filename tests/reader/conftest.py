@@ -1,5 +1,5 @@
 """Tests here read the published lake of `tests.published_lake`."""
 
-from tests.published_lake import lake
+from tests.published_lake import built_lake, lake
 
-__all__ = ["lake"]
+__all__ = ["built_lake", "lake"]
