@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class Raised:
     hint: str
 
 
+@cache
 def raised() -> list[Raised]:
     """Every class with its sentence."""
     return read([path.read_text("utf-8") for path in sorted(SOURCES.rglob("*.py"))])

@@ -40,11 +40,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def taut(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command of an environment with the wheel; its dependencies are those of this environment."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
-    _run(folder / "bin" / "pip", "install", "--quiet", "--no-deps", wheel)
+    venv.create(folder)
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python")
+    _run(*pip, "install", "--quiet", "--no-deps", wheel)
     packages = next((folder / "lib").glob("python*")) / "site-packages"
     # Editable installs are not followed from here, so `tautochrone` is the wheel's.
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    # An archive of Java's classes takes a minute to make. `tests/spark/test_class_archive.py` is about it.
+    (folder / "share").mkdir(exist_ok=True)
+    (folder / "share" / "tautochrone").symlink_to(Path(sys.prefix) / "share" / "tautochrone")
     return folder / "bin" / "taut"
 
 
