@@ -35,11 +35,15 @@ st.register_type_strategy(
     TableName,
     st.builds(TableName, PARTS, st.lists(PARTS, min_size=1, max_size=3).map(tuple), PARTS),
 )
-HINTS = sorted(
-    {(f"{call.wire}({name})", hint) for call in remote_calls().values() for name, hint in call.hints.items()}
-    | {(f"{call.wire} ->", call.answer) for call in remote_calls().values()},
-    key=lambda item: item[0],
-)
+HINTS = {
+    repr(hint): (where, hint)
+    for call in remote_calls().values()
+    for where, hint in [
+        *((f"{call.wire}({name})", hint) for name, hint in call.hints.items()),
+        (f"{call.wire} ->", call.answer),
+    ]
+}.values()
+"""Each type that crosses, with one of the places where it does."""
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
