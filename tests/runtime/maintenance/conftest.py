@@ -51,14 +51,14 @@ from pyspark.sql import SparkSession
 def clean():
     return SparkSession.active().readStream.table("events").where("id % 5 != 0")
 """
-_VIEWS = """\
-CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n FROM events GROUP BY kind;
-CREATE MATERIALIZED VIEW odd AS SELECT id FROM clean WHERE id % 2 = 1;
-"""
+_VIEWS = {
+    "totals": "SELECT kind, count(*) AS n FROM events GROUP BY kind",
+    "odd": "SELECT id FROM clean WHERE id % 2 = 1",
+}
 
 
 class Upkept:
-    """The pipeline and what it must show."""
+    """The pipeline and what it must show: `events`, and the streams and views that a test is about."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -73,6 +73,10 @@ class Upkept:
     def stream(self, name: str) -> None:
         """One more streaming table that reads `events` as a stream."""
         self.pipeline.write(f"definitions/{name}.py", _CLEAN.format(name=name))
+
+    def view(self, name: str) -> None:
+        """One more view; `odd` reads the stream `clean`."""
+        self.pipeline.write(f"definitions/{name}.sql", f"CREATE MATERIALIZED VIEW {name} AS {_VIEWS[name]};")
 
     def keep_last(self, number: int) -> None:
         """Change the setting for the runs to come."""
@@ -122,9 +126,6 @@ class Upkept:
 def upkept(spark: SparkSession, tmp_path: Path) -> Iterator[Upkept]:
     pipeline = Pipeline(tmp_path / "project", spark, settings=SETTINGS)
     pipeline.write("definitions/ingest.py", _INGEST)
-    pipeline.write("definitions/views.sql", _VIEWS)
     (pipeline.folder / "input").mkdir()
-    upkept_pipeline = Upkept(pipeline)
-    upkept_pipeline.stream("clean")
-    yield upkept_pipeline
+    yield Upkept(pipeline)
     pipeline.close()
