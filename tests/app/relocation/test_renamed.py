@@ -25,9 +25,7 @@ def refused(shop: Shop) -> tuple[LakeError, Happened]:
 
 def test_renamed_pipeline_keeps_its_tables_and_history(tmp_path: Path, spark: SparkSession) -> None:
     shop = Shop.new(tmp_path / "shop", spark)
-    shop.add(1, 2, 3)
-    shop.run()
-    shop.add(4)
+    shop.add(1, 2, 3, 4)
     before = shop.run().checkpoints[-1]
     shop.pipeline.write("spark-pipeline.yml", SPEC.replace("name: shop", "name: store"))
     shop.pipeline.reload()
@@ -45,12 +43,11 @@ def test_renamed_pipeline_keeps_its_tables_and_history(tmp_path: Path, spark: Sp
         assert hand_over(job, "shop") > 0
     with shop.pipeline.opened() as (job, _):
         assert hand_over(job, "shop") == 0
+    shop.add(5)
     happened = shop.run()
+    assert happened.checkpoints[-1] > before
     assert not happened.of("heartbeat_missed")
     shop.check()
     assert [row.name for row in shop.pipeline.job.store.jobs.states()] == ["store"]
     assert shop.pipeline.query("SELECT count(*) FROM orders", checkpoint=before) == [(4,)]
-    shop.add(5)
-    assert shop.run().checkpoints[-1] > before
-    shop.check()
     shop.pipeline.close()

@@ -95,16 +95,16 @@ class Shop:
     ids: list[int] = field(default_factory=list)
 
     @classmethod
-    def new(cls, folder: Path, spark: SparkSession, settings: str = "") -> Shop:
-        shop = cls(Pipeline(folder, spark, spec=SPEC, settings=_SETTINGS + settings))
+    def new(cls, folder: Path, spark: SparkSession) -> Shop:
+        shop = cls(Pipeline(folder, spark, spec=SPEC, settings=_SETTINGS))
         shop.pipeline.write("definitions/streams.py", _STREAMS)
         shop.pipeline.write("definitions/views.sql", _VIEWS)
         return shop
 
     @classmethod
-    def at(cls, folder: Path, spark: SparkSession, ids: list[int], settings: str = "") -> Shop:
+    def at(cls, folder: Path, spark: SparkSession, ids: list[int]) -> Shop:
         """A project that was copied or moved to `folder`."""
-        return cls(Pipeline(folder, spark, spec=SPEC, settings=_SETTINGS + settings), list(ids))
+        return cls(Pipeline(folder, spark, spec=SPEC, settings=_SETTINGS), list(ids))
 
     @property
     def folder(self) -> Path:
