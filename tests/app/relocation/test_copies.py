@@ -32,7 +32,8 @@ def original(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> S
     shop = Shop.new(tmp_path_factory.mktemp("original") / "shop", spark)
     shop.add(1, 2, 3, age_s=LONG_AGO_S)
     shop.run()
-    shop.add(4, 5, 6)
+    # Of one kind: the row of the other one stays where it is, in the same file of `sales`.
+    shop.add(4, 6)
     shop.run()
     shop.check()
     assert list((shop.storage / "warehouse").rglob("*.puffin")), "no row was ever taken out of a file"
