@@ -81,7 +81,7 @@ def clocked(tmp_path: Path, spark: SparkSession) -> Iterator[Clocked]:
     pipeline.pipeline.close()
 
 
-def test_views_stand_at_the_checkpoints_time(clocked: Clocked) -> None:
+def test_views_stand_at_their_checkpoints_time(clocked: Clocked) -> None:
     for number, hours in enumerate((0.5, 1.5, 3, 30)):
         clocked.event(number, hours)
     clocked.run()
@@ -100,29 +100,18 @@ def test_views_stand_at_the_checkpoints_time(clocked: Clocked) -> None:
     # What asks for the date only is not touched by an hour.
     assert happened.refresh("by_day")["rows_deleted"] == 1
 
-
-def test_time_alone_opens_no_checkpoint_a_new_date_does(clocked: Clocked) -> None:
-    clocked.event(1, 1)
-    clocked.run()
+    # Time alone opens no checkpoint, a new date does.
     clocked.micros += HOUR
     assert clocked.run().of("no_news")
-
     clocked.micros += 24 * HOUR
     happened = clocked.run()
     assert happened.of("checkpoint")
-    assert clocked.rows("by_day") == [(1, 1, 0)]
+    assert clocked.rows("by_day") == [(1, 4, 0), (2, 1, 0)]
     assert clocked.rows("recent") == []
     assert {verdict.equal for verdict in clocked.pipeline.verify()} == {True}
 
-
-def test_an_older_checkpoint_keeps_its_time(clocked: Clocked) -> None:
-    clocked.event(1, 1)
-    clocked.run()
-    clocked.micros += 48 * HOUR
-    clocked.event(2, 1)
-    clocked.run()
-    verdicts = clocked.pipeline.verify(1)
-    assert {verdict.equal for verdict in verdicts} == {True}
+    # An older checkpoint keeps its time.
+    assert {verdict.equal for verdict in clocked.pipeline.verify(1)} == {True}
 
 
 def test_what_was_cut_before_the_query_asked_for_the_time_has_none(clocked: Clocked) -> None:

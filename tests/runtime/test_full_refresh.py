@@ -40,7 +40,7 @@ def put(pipeline: Pipeline, name: str, *ids: int) -> None:
     pipeline.write(f"in/{name}.json", "\n".join(json.dumps({"id": number}) for number in ids))
 
 
-def test_a_stream_and_the_stream_that_reads_it(pipeline: Pipeline) -> None:
+def test_a_stream_and_the_stream_that_reads_it_and_a_view(pipeline: Pipeline) -> None:
     put(pipeline, "a", 1, 2, 3, 4)
     assert pipeline.run().state == "COMPLETED"
     put(pipeline, "b", 6)
@@ -57,6 +57,12 @@ def test_a_stream_and_the_stream_that_reads_it(pipeline: Pipeline) -> None:
     assert pipeline.run().mode("clean")[0] == "append"
     assert pipeline.query("SELECT id FROM clean") == [(6,), (8,)]
 
+    # A view is replaced.
+    happened = pipeline.run(full=["total"])
+    assert happened.mode("total") == ("full", "a full refresh was asked for")
+    assert (happened.refresh("total")["rows_inserted"], happened.refresh("total")["rows_deleted"]) == (1, 1)
+    pipeline.verify()
+
 
 def test_a_stream_whose_input_was_rebuilt_stops_with_a_class(pipeline: Pipeline) -> None:
     cleanest = "CREATE STREAMING TABLE cleanest AS SELECT id FROM STREAM(clean) WHERE id < 9"
@@ -72,12 +78,3 @@ def test_a_stream_whose_input_was_rebuilt_stops_with_a_class(pipeline: Pipeline)
     assert pipeline.query("SELECT id FROM clean") == [(2,)]
     assert pipeline.run(full=["default.clean", "default.cleanest"]).state == "COMPLETED"
     assert pipeline.query("SELECT c.id FROM clean c JOIN cleanest USING (id)") == [(2,)]
-
-
-def test_a_view_is_replaced(pipeline: Pipeline) -> None:
-    put(pipeline, "a", 2)
-    pipeline.run()
-    happened = pipeline.run(full=["total"])
-    assert happened.mode("total") == ("full", "a full refresh was asked for")
-    assert (happened.refresh("total")["rows_inserted"], happened.refresh("total")["rows_deleted"]) == (1, 1)
-    pipeline.verify()
