@@ -47,7 +47,7 @@ def test_dry_run_writes_nothing(sample: Path) -> None:
 
 
 @pytest.mark.quick
-def test_the_sample_runs_twice(sample: Path) -> None:
+def test_the_sample_runs(sample: Path) -> None:
     first = lines(taut(sample, "run", "--json"))
     assert first[0]["event"] == "starting"
     assert first[-1] == {"event": "run", "state": "COMPLETED", "problems": []}
@@ -56,27 +56,37 @@ def test_the_sample_runs_twice(sample: Path) -> None:
     assert refreshes[0].keys() >= {
         "dataset", "checkpoint", "mode", "nodes", "reason", "rows_inserted", "rows_deleted", "duration_ms",
     }  # fmt: skip
-    second = lines(taut(sample, "run", "--json"))
-    names = [event["event"] for event in second]
+
+
+@pytest.mark.slow
+def test_a_second_run_finds_no_news(sample: Path) -> None:
+    names = [event["event"] for event in lines(taut(sample, "run", "--json"))]
     assert "no_news" in names
     assert "refresh" not in names
     assert "checkpoint" not in names
 
 
-def test_query_reads_and_refuses(sample: Path) -> None:
-    query = "SELECT max(product) AS top, sum(sold) AS n FROM sales"
-    assert lines(taut(sample, "query", query, "--format", "json")) == [{"top": "tea", "n": 3}]
-    assert taut(sample, "query", query, "--format", "csv", "--checkpoint", "1").stdout == "top,n\ntea,3\n"
-    refused = taut(sample, "query", "DROP TABLE sales", expect=1)
-    assert refused.stderr.splitlines()[-2].startswith("[QUERY_NOT_READ_ONLY]")
-    assert refused.stdout == ""
+QUERY = "SELECT max(product) AS top, sum(sold) AS n FROM sales"
+
+
+def test_query_reads_and_fails(sample: Path) -> None:
+    assert taut(sample, "query", QUERY, "--format", "csv", "--checkpoint", "1").stdout == "top,n\ntea,3\n"
     running = taut(sample, "query", "SELECT sold,\n  1/(sold - sold) FROM sales", expect=1)
+    assert running.stdout == ""
     assert running.stderr.startswith("[DIVIDE_BY_ZERO]")
     assert running.stderr.splitlines()[1:3] == [
         "    2 |   1/(sold - sold) FROM sales",
         "      |   ^^^^^^^^^^^^^^^",
     ]
-    missing = taut(sample, "query", query, "--checkpoint", "99", expect=1)
+
+
+@pytest.mark.slow
+def test_query_writes_json_and_refuses(sample: Path) -> None:
+    assert lines(taut(sample, "query", QUERY, "--format", "json")) == [{"top": "tea", "n": 3}]
+    refused = taut(sample, "query", "DROP TABLE sales", expect=1)
+    assert refused.stderr.splitlines()[-2].startswith("[QUERY_NOT_READ_ONLY]")
+    assert refused.stdout == ""
+    missing = taut(sample, "query", QUERY, "--checkpoint", "99", expect=1)
     assert "[CHECKPOINT_NOT_FOUND]" in missing.stderr
 
 
@@ -89,6 +99,7 @@ def test_status_and_checkpoints(sample: Path) -> None:
     assert "[DATASET_NOT_FOUND]" in taut(sample, "status", "nowhere", expect=1).stderr
 
 
+@pytest.mark.slow
 def test_verify(sample: Path) -> None:
     verdicts = lines(taut(sample, "verify", "--json"))
     assert [verdict["equal"] for verdict in verdicts] == [True]
