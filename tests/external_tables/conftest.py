@@ -11,8 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from tautochrone.testing.harness import Pipeline
 
-VIEWS = """
-CREATE MATERIALIZED VIEW big AS SELECT id, amount FROM lake.raw.orders WHERE amount >= 10;
+BIG = "CREATE MATERIALIZED VIEW big AS SELECT id, amount FROM lake.raw.orders WHERE amount >= 10;"
+KINDS = """
 CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n, sum(amount) AS amount
   FROM raw.orders GROUP BY kind;
 CREATE MATERIALIZED VIEW top AS SELECT kind FROM totals WHERE n > 1;
@@ -55,7 +55,8 @@ class ExternalWriter:
 
 @pytest.fixture
 def pipeline(pipeline: Pipeline) -> Pipeline:
-    pipeline.write("definitions/views.sql", VIEWS)
+    """With the view `big`; a test that is about more views adds `KINDS`."""
+    pipeline.write("definitions/views.sql", BIG)
     return pipeline
 
 

@@ -7,7 +7,7 @@ import pytest
 from tautochrone.model.effects import Step
 from tautochrone.testing.harness import Happened, Pipeline
 
-from .conftest import ExternalWriter
+from .conftest import KINDS, ExternalWriter
 
 pytestmark = pytest.mark.spark
 
@@ -22,19 +22,26 @@ def right(pipeline: Pipeline, writer: ExternalWriter, happened: Happened) -> Non
     orders = writer.table().scan().to_arrow().to_pylist()
     big = sorted((row["id"], row["amount"]) for row in orders if row["amount"] >= 10)
     assert pipeline.query("SELECT * FROM big") == big
-    kinds = [row["kind"] for row in orders]
+
+
+def right_top(pipeline: Pipeline, writer: ExternalWriter) -> None:
+    """The view of a view, by hand."""
+    kinds = [row["kind"] for row in writer.table().scan().to_arrow().to_pylist()]
     top = sorted({(kind,) for kind in kinds if kinds.count(kind) > 1})
     assert pipeline.query("SELECT * FROM top") == top
 
 
 def test_appends_then_no_news(pipeline: Pipeline, writer: ExternalWriter) -> None:
+    pipeline.write("definitions/kinds.sql", KINDS)
     first = pipeline.run()
     right(pipeline, writer, first)
+    right_top(pipeline, writer)
     assert first.mode("big") == ("full", "first build")
 
     writer.append((4, "b", 30))
     second = pipeline.run()
     right(pipeline, writer, second)
+    right_top(pipeline, writer)
     assert second.mode("big") == ("append", LINEAR)
     assert second.refresh("big")["rows_inserted"] == 1
     assert second.mode("totals") == ("diff", TINY)
@@ -65,6 +72,7 @@ def test_appends_then_no_news(pipeline: Pipeline, writer: ExternalWriter) -> Non
 
 
 def test_overwrite_delete_and_roll_back(pipeline: Pipeline, writer: ExternalWriter) -> None:
+    pipeline.write("definitions/kinds.sql", KINDS)
     right(pipeline, writer, pipeline.run())
     start = writer.table().current_snapshot().snapshot_id
 
@@ -83,6 +91,7 @@ def test_overwrite_delete_and_roll_back(pipeline: Pipeline, writer: ExternalWrit
     writer.table().manage_snapshots().rollback_to_snapshot(start).commit()
     happened = pipeline.run()
     right(pipeline, writer, happened)
+    right_top(pipeline, writer)
     mode, reason = happened.mode("big")
     assert mode == "diff"
     assert "is not in the history of lake.raw.orders" in reason
@@ -90,6 +99,7 @@ def test_overwrite_delete_and_roll_back(pipeline: Pipeline, writer: ExternalWrit
     writer.append((4, "b", 30))
     happened = pipeline.run()
     right(pipeline, writer, happened)
+    right_top(pipeline, writer)
     assert happened.mode("big") == ("append", LINEAR)
 
 
@@ -151,6 +161,7 @@ def test_expired(pipeline: Pipeline, writer: ExternalWriter, tagged: bool) -> No
 
 def test_dropped(pipeline: Pipeline, writer: ExternalWriter) -> None:
     """Siblings go on, the old checkpoint stays readable, and it catches up when the table is back."""
+    pipeline.write("definitions/kinds.sql", KINDS)
     right(pipeline, writer, pipeline.run())
     with pipeline.opened() as (job, happened):
         writer.catalog.drop_table("raw.orders")
@@ -167,3 +178,4 @@ def test_dropped(pipeline: Pipeline, writer: ExternalWriter) -> None:
         writer.create("orders", (9, "q", 90))
         pipeline.execute(job)
     right(pipeline, writer, happened)
+    right_top(pipeline, writer)

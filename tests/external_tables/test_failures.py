@@ -88,7 +88,7 @@ def test_definition_repaired(failing: Pipeline, writer: ExternalWriter) -> None:
 
 def test_commit_metadata_belongs_to_its_own_table(pipeline: Pipeline, writer: ExternalWriter) -> None:
     """Views that are refreshed at the same time: each commit says what belongs to its own table."""
-    count = 6
+    count = 4
     pipeline.write(
         "definitions/views.sql",
         "".join(
@@ -98,10 +98,9 @@ def test_commit_metadata_belongs_to_its_own_table(pipeline: Pipeline, writer: Ex
         ),
     )
     pipeline.run()
-    for number in (10, 20):
-        writer.append((number, "p", 1))
-        writer.table("others").append(writer.rows((number, "p", 1)))
-        assert pipeline.run().state == "COMPLETED"
+    writer.append((10, "p", 1))
+    writer.table("others").append(writer.rows((10, "p", 1)))
+    assert pipeline.run().state == "COMPLETED"
     pipeline.verify()
     job = pipeline.job
     for n in range(count):
@@ -114,7 +113,7 @@ def test_commit_metadata_belongs_to_its_own_table(pipeline: Pipeline, writer: Ex
             for commit_metadata in metadata
             if commit_metadata is not None and commit_metadata.checkpoint is not None
         ]
-        assert [commit_metadata.checkpoint for commit_metadata in commits] == [1, 2, 3]
+        assert [commit_metadata.checkpoint for commit_metadata in commits] == [1, 2]
         for commit_metadata in commits:
             assert commit_metadata.definition == job.topology.fingerprint(table)
             assert set(commit_metadata.inputs) == {source}
