@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tautochrone.cli.main import main
 from tautochrone.model.effects import Step
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
 from tautochrone.testing.crash import fault
 
-from .test_read_again import GOOD, LATER, RIGHT, wronged
-from .world import World
+from .world import GOOD, LATER, RIGHT, World
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1800)]
 
@@ -35,8 +35,8 @@ def told(done: subprocess.CompletedProcess[str], event: str) -> list[dict[str, A
     return [fields for fields in events if fields["event"] == event]
 
 
-def test_listed_accepted_killed_finished_confirmed(world: World) -> None:
-    wronged(world)
+def test_listed_accepted_killed_finished_confirmed(wronged: World) -> None:
+    world = wronged
     pointers = world.pipeline.pointers()
     listed = taut(world, "revise", "events", "--to", "1", "--read-again")
     assert listed.returncode == 0, listed.stderr
@@ -48,8 +48,7 @@ def test_listed_accepted_killed_finished_confirmed(world: World) -> None:
     command = ("revise", "events", "--to", "1", "--read-again", "--accept")
     killed = taut(world, *command, fault=fault(Step.LAKE_REVERT, "after", "kill", nth=2))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    rows = taut(world, "query", "SELECT id FROM clean ORDER BY id", "--format", "csv")
-    assert rows.stdout.split() == ["id", *(str(row[0]) for row in GOOD)], rows.stderr
+    assert world.rows("clean") == GOOD
 
     finished = taut(world, "revise", "--json")
     (revision,) = told(finished, "revision")
@@ -70,7 +69,13 @@ def test_listed_accepted_killed_finished_confirmed(world: World) -> None:
         (["events", "--to", "1", "--dry-run", "--accept"], "CONFLICTING_OPTIONS"),
     ],
 )
-def test_wrong_use_is_said_before_spark_starts(world: World, arguments: list[str], error_class: str) -> None:
-    done = taut(world, "revise", *arguments)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"[{error_class}]")
+def test_wrong_use_is_said_before_spark_starts(
+    world: World,
+    arguments: list[str],
+    error_class: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(world.folder)
+    assert main(["revise", *arguments]) == 1
+    assert capsys.readouterr().err.startswith(f"[{error_class}]")

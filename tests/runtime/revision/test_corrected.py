@@ -18,8 +18,7 @@ from tautochrone.model.revision import RevisionState
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.revision.revise import confirm, revise, survey, tables_named
 
-from .test_read_again import GOOD, LATER, RIGHT, WRONG, wronged
-from .world import World, actions, name, request, tagged
+from .world import GOOD, LATER, RIGHT, WRONG, World, actions, name, request, tagged
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +26,9 @@ OUTSIDE = "lake.shared.prices"
 
 
 def outside(world: World) -> None:
-    """Views two levels deep over a table that somebody else writes."""
+    """Views two levels deep over a table that somebody else writes, beside one that does not read it."""
+    for view in ("labelled", "sizes"):
+        world.forget(view)
     sql = world.pipeline.session.sql
     sql("CREATE NAMESPACE IF NOT EXISTS lake.shared")
     sql(f"CREATE TABLE {OUTSIDE} (kind INT, price INT) USING iceberg TBLPROPERTIES ('format-version'='3')")
@@ -66,8 +67,8 @@ def test_an_external_table(world: World) -> None:
     assert {"worth", "richest"} <= views
 
 
-def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(world: World) -> None:
-    wronged(world)
+def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(wronged: World) -> None:
+    world = wronged
     table = world.table("events")
     zombie, last = table.fork(), table.fork().commit_metadata
     assert last is not None
@@ -77,7 +78,6 @@ def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(world: W
     for fork in (zombie, table.fork()):
         with pytest.raises((FencedError, ConflictError)):
             table.prepare(fork, [staged], last)
-    world.run()
     world.put("d", (8, 1))
     world.run()
     with world.pipeline.opened() as (job, _):
@@ -100,8 +100,8 @@ def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(world: W
     world.check(*GOOD, *RIGHT, *LATER, (8, 1))
 
 
-def test_full_clears_and_builds_anew_in_one_revision(world: World) -> None:
-    wronged(world)
+def test_full_clears_and_builds_anew_in_one_revision(wronged: World) -> None:
+    world = wronged
     plan = world.plan("events", again=True, full=True)
     assert actions(plan) == [
         ("events", "clear"), ("clean", "clear"),
@@ -120,8 +120,8 @@ def test_full_clears_and_builds_anew_in_one_revision(world: World) -> None:
     world.check(*GOOD, *RIGHT, *LATER, (8, 1))
 
 
-def test_refusals_change_nothing(world: World) -> None:
-    wronged(world)
+def test_refusals_change_nothing(wronged: World) -> None:
+    world = wronged
     world.pipeline.session.sql("UPDATE lake.default.events SET kind = 1 WHERE kind = 9")
     pointers = world.pipeline.pointers()
     with pytest.raises(MetaError, match="events as a stream") as refused:
@@ -154,8 +154,8 @@ def test_refusals_change_nothing(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_root_that_was_updated_by_hand_is_taken_as_it_is(world: World) -> None:
-    wronged(world)
+def test_a_root_that_was_updated_by_hand_is_taken_as_it_is(wronged: World) -> None:
+    world = wronged
     world.pipeline.session.sql("UPDATE lake.default.events SET kind = 1 WHERE kind = 9")
     plan = world.plan("events", full=True)
     assert actions(plan)[:2] == [("events", "stay"), ("clean", "clear")]

@@ -15,8 +15,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey
 
-from .test_read_again import GOOD, LATER, RIGHT, wronged
-from .world import World, request
+from .world import GOOD, LATER, RIGHT, World, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1800)]
 
@@ -79,7 +78,6 @@ def test_killed_at_every_step(
     one_at_a_time: World, deciding: Strike, resume: Callable[[Job], object]
 ) -> None:
     world = one_at_a_time
-    wronged(world)
     pointers = world.pipeline.pointers()
     for strike in BEFORE:
         attempt(world, strike, do)

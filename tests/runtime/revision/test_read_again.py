@@ -9,30 +9,13 @@ import pytest
 
 from tautochrone.runtime.maintenance.maintain import Maintenance
 
-from .world import World, actions, name
+from .world import GOOD, LATER, RIGHT, World, actions, name
 
 pytestmark = pytest.mark.spark
 
-GOOD = [(1, 0), (2, 1), (3, 2), (4, 0)]
-WRONG = [(5, 9), (6, 9)]
-RIGHT = [(5, 1), (6, 2)]
-LATER = [(7, 0)]
 
-
-def wronged(world: World) -> None:
-    """Checkpoint 1 is right, 2 and 3 show wrong rows; the file is corrected by now."""
-    world.put("a", *GOOD)
-    world.run()
-    world.put("b", *WRONG)
-    world.run()
-    world.put("c", *LATER)
-    world.run()
-    world.check(*GOOD, *WRONG, *LATER)
-    world.put("b", *RIGHT)
-
-
-def test_rows_state_and_positions_go_back_and_are_replayed(world: World) -> None:
-    wronged(world)
+def test_rows_state_and_positions_go_back_and_are_replayed(wronged: World) -> None:
+    world = wronged
     with world.pipeline.opened() as (job, happened):
         # Hours later: of the versions between, and of the states, only what checkpoints need is left.
         Maintenance(job, now_ms=lambda: time.time_ns() // 1_000_000 + 36_000_000).run(orphans=False)

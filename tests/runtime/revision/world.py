@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import revise, survey
 from tautochrone.testing.harness import Happened, Pipeline
 
-__all__ = ["SETTINGS", "World", "name"]
+__all__ = ["GOOD", "LATER", "RIGHT", "SETTINGS", "WRONG", "World", "Wronged", "name"]
+
+GOOD = [(1, 0), (2, 1), (3, 2), (4, 0)]
+WRONG = [(5, 9), (6, 9)]
+RIGHT = [(5, 1), (6, 2)]
+LATER = [(7, 0)]
 
 SETTINGS = """
 [refresh]
@@ -52,7 +58,7 @@ class World:
 
     def __init__(self, folder: Path, spark: SparkSession, *, settings: str = SETTINGS) -> None:
         self.folder = folder
-        (folder / "in").mkdir(parents=True)
+        (folder / "in").mkdir(parents=True, exist_ok=True)
         self.pipeline = Pipeline(folder, spark, settings=settings)
         self.pipeline.write("definitions/p.py", _PROJECT.format(folder=str(folder / "in")))
         for view, query in _VIEWS.items():
@@ -60,6 +66,9 @@ class World:
 
     def define(self, view: str, query: str) -> None:
         self.pipeline.write(f"definitions/{view}.sql", f"CREATE MATERIALIZED VIEW {view} AS {query};")
+
+    def forget(self, view: str) -> None:
+        (self.folder / f"definitions/{view}.sql").unlink()
 
     def put(self, file: str, *rows: tuple[int, int]) -> None:
         """Write a file of the source, or write it anew: a correction."""
@@ -100,6 +109,29 @@ class World:
 
     def close(self) -> None:
         self.pipeline.close()
+
+
+class Wronged:
+    """Checkpoint 1 is right, 2 and 3 show wrong rows; the file is corrected by now.
+
+    It runs once; tests get it back in the same folder, because tables name their files by absolute paths.
+    """
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self._folder, self._copy, self._spark = folder, folder.with_name("kept"), spark
+        world = World(folder, spark)
+        for file, rows in (("a", GOOD), ("b", WRONG), ("c", LATER)):
+            world.put(file, *rows)
+            world.run()
+        world.check(*GOOD, *WRONG, *LATER)
+        world.put("b", *RIGHT)
+        world.close()
+        shutil.copytree(folder, self._copy)
+
+    def again(self, *, settings: str = SETTINGS) -> World:
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._copy, self._folder)
+        return World(self._folder, self._spark, settings=settings)
 
 
 def request(*names: str, to: int | None = None, again: bool = False, full: bool = False) -> RevisionRequest:
