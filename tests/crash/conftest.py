@@ -25,17 +25,8 @@ def quiet(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def world(quiet: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> World:
-    """Of the tables that read others it has those of the test module's `TABLES`, or all without it."""
-    return _with_tables(World.make(quiet, tmp_path / "project"), request)
-
-
-@pytest.fixture
-def world_of_views(quiet: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> World:
-    """Without a streaming table that reads another one."""
-    return _with_tables(World.make(quiet, tmp_path / "project", stream=False), request)
-
-
-def _with_tables(world: World, request: pytest.FixtureRequest) -> World:
+    """Beside `events` it has the tables of the test module's `TABLES`, or all without it."""
+    world = World.make(quiet, tmp_path / "project")
     tables = getattr(request.module, "TABLES", None)
     if tables is not None:
         world.sources.define_only(*tables)

@@ -51,7 +51,7 @@ min_files = 2
 orphans_every = "1ms"
 """
 
-_PYTHON = """
+_IMPORTS = """
 from pathlib import Path
 
 from pyspark import pipelines as dp
@@ -61,32 +61,30 @@ spark = SparkSession.active()
 INPUT = Path(__file__).resolve().parents[1] / "input"
 EVENT = "id BIGINT, kind INT, amount BIGINT"
 
+"""
+_ROOTS = {
+    "events": """\
 dp.create_streaming_table("events", schema=EVENT)
 
 
 @dp.append_flow(target="events", name="left")
 def left():
     return spark.readStream.schema(EVENT).json(f"{INPUT}/left")
-
-
+""",
+    "right": """\
 @dp.append_flow(target="events", name="right")
 def right():
     return spark.readStream.schema(EVENT).json(f"{INPUT}/right")
-
-
+""",
+    "names": """\
 @dp.table
 def names():
     rows = spark.readStream.schema("kind INT, name STRING").option("header", "true").csv(f"{INPUT}/names")
     return rows.where("kind >= 0")
-"""
+""",
+}
 
-_STREAM = """
-from pyspark import pipelines as dp
-from pyspark.sql import SparkSession
-
-spark = SparkSession.active()
-
-
+_STREAM = """\
 @dp.table
 def clean():
     return spark.readStream.table("events").where("amount % 5 != 0")
@@ -106,7 +104,6 @@ def copy():
     rows = spark.readStream.schema("kind INT, name STRING").option("header", "true").csv(f"{{INPUT}}/names")
     return rows.where("kind >= 0")
 """
-_NO_STREAM = "CREATE MATERIALIZED VIEW clean AS SELECT * FROM events WHERE amount % 5 != 0;"
 
 _VIEWS = {
     "totals": "SELECT kind, count(*) AS n, sum(amount) AS amount FROM events GROUP BY kind",
@@ -114,8 +111,7 @@ _VIEWS = {
     "balance": "SELECT (SELECT coalesce(sum(n), 0) FROM totals) AS counted, "
     "(SELECT count(*) FROM events) AS present",
 }
-_BIG = "SELECT id, amount{more} FROM events WHERE amount > 50"
-_FRAGILE = "SELECT count(*) AS n, sum(CAST({value} AS BIGINT)) AS total FROM events"
+_BIG = "SELECT id, amount{more} FROM events WHERE {amount} > 50"
 _MANY = (
     "SELECT amount % 7 AS rest, count(*) AS n FROM events GROUP BY amount % 7 HAVING count(*) BETWEEN 2 AND 4"
 )
@@ -151,22 +147,18 @@ def amount(identity: int) -> int:
     return identity * 37 % 101
 
 
-def write_project(folder: Path, *, stream: bool = True) -> Sources:
-    """Write the project with empty inputs; returns its sources. Without `stream` no streaming table
-    reads another one, so that tables may be rolled back."""
+def write_project(folder: Path) -> Sources:
+    """Write the project with empty inputs; returns its sources."""
     (folder / "transformations").mkdir(parents=True)
     (folder / "spark-pipeline.yml").write_text(_SPEC)
     (folder / "tautochrone.toml").write_text(_SETTINGS)
-    (folder / "transformations" / "ingest.py").write_text(_PYTHON)
-    (folder / "transformations" / ("clean.py" if stream else "clean.sql")).write_text(
-        _STREAM if stream else _NO_STREAM
-    )
     for source in ("left", "right", "names"):
         (folder / "input" / source).mkdir(parents=True)
     sources = Sources(folder)
+    for name, text in (*_ROOTS.items(), ("clean", _STREAM)):
+        sources.define_stream(name, text)
     for name, query in _VIEWS.items():
         sources.define(name, query)
-    sources.define("big", _BIG.format(more=""))
     sources.break_view(False)
     return sources
 
@@ -189,8 +181,8 @@ class Sources:
         return self.folder / "storage"
 
     def add(self) -> None:
-        """New rows in every source."""
-        for source in ("left", "right"):
+        """New rows in every source that is read."""
+        for source in ("left", "right") if self.defines("right") else ("left",):
             ids = list(range(self._next, self._next + 3))
             self._next += 3
             self.events.update(ids)
@@ -211,10 +203,14 @@ class Sources:
         text = f"CREATE MATERIALIZED VIEW {name} AS {query};\n"
         (self.folder / "transformations" / f"{name}.sql").write_text(text)
 
+    def define_stream(self, name: str, text: str) -> None:
+        (self.folder / "transformations" / f"{name}.py").write_text(_IMPORTS + text)
+
     def define_only(self, *names: str) -> None:
-        """Of the tables that read others only these are defined: the rest would slow a test down."""
+        """Beside `events` only these are defined, of which `right` is its second flow: the rest would slow
+        a test down."""
         for file in (self.folder / "transformations").iterdir():
-            if file.stem not in {*names, "ingest"}:
+            if file.stem not in {*names, "events"}:
                 file.unlink()
 
     def defines(self, name: str) -> bool:
@@ -223,14 +219,18 @@ class Sources:
     def widen(self) -> None:
         """Another schema of the append-only view: one more column."""
         self.columns += 1
+        self.break_view(False)
+
+    def break_view(self, broken: bool) -> None:
+        """Whether the append-only view fails on every row."""
         more = "".join(f", amount * {n} AS times_{n}" for n in range(1, self.columns + 1))
-        self.define("big", _BIG.format(more=more))
+        amount = "CAST(concat('x', amount) AS BIGINT)" if broken else "amount"
+        self.define("big", _BIG.format(more=more, amount=amount))
 
     def add_root(self) -> None:
         """One more streaming table: another copy of the names."""
         self.copies += 1
-        text = _COPY.format(number=self.copies)
-        (self.folder / "transformations" / f"copy_{self.copies}.py").write_text(text)
+        self.define_stream(f"copy_{self.copies}", _COPY.format(number=self.copies))
 
     @property
     def mirror_file(self) -> Path:
@@ -238,18 +238,14 @@ class Sources:
 
     def mirror(self, policy: str | None = None) -> None:
         """A sink that gets the new events and a view of them."""
+        section = "" if policy is None else f'[sinks.mirror]\npolicy = "{policy}"\nattempts = 1\n'
+        (self.folder / "tautochrone.toml").write_text(_SETTINGS + section)
         text = _MIRROR.format(path=self.mirror_file)
         (self.folder / "transformations" / "mirror.py").write_text(text)
-        if policy is not None:
-            section = f'[sinks.mirror]\npolicy = "{policy}"\nattempts = 1\n'
-            (self.folder / "tautochrone.toml").write_text(_SETTINGS + section)
 
     def stop_mirror(self) -> None:
         """No definition names the sink any more."""
         (self.folder / "transformations" / "mirror.py").unlink(missing_ok=True)
-
-    def break_view(self, broken: bool) -> None:
-        self.define("fragile", _FRAGILE.format(value="concat('x', id)" if broken else "id"))
 
     def read_outside(self) -> None:
         """A view that reads a table which somebody else writes."""

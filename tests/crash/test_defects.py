@@ -17,6 +17,8 @@ from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
+TABLES = ("names", "totals")
+
 
 def test_defect_of_a_refresh_and_of_a_flow_leave_traces(
     world: World, monkeypatch: pytest.MonkeyPatch

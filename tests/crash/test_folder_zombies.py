@@ -24,20 +24,11 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 T = TypeVar("T")
-TABLES = ("totals",)
+TABLES = ("names",)
 STATELESS, STATEFUL = "names", "once"
 FOLDER_STEPS = (Step.INGEST_FOLDER, Step.INGEST_CLEAN, Step.INGEST_SOURCE_FILES)
 
-_ONCE = """
-from pathlib import Path
-
-from pyspark import pipelines as dp
-from pyspark.sql import SparkSession
-
-spark = SparkSession.active()
-INPUT = Path(__file__).resolve().parents[1] / "input"
-
-
+_ONCE = """\
 @dp.table
 def once():
     rows = spark.readStream.schema("kind INT, name STRING").option("header", "true").csv(f"{INPUT}/names")
@@ -77,7 +68,7 @@ def _cases() -> Iterator[Any]:
 def test_it_wakes_when_a_newer_one_has_planned_a_batch(
     world: World, tmp_path: Path, step: Step, when: str, on: str
 ) -> None:
-    (world.sources.folder / "transformations" / "once.py").write_text(_ONCE)
+    world.sources.define_stream("once", _ONCE)
     _grow(world)
     _grow(world)
     if step is Step.INGEST_FOLDER and on == STATELESS:

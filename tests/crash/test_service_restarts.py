@@ -22,6 +22,7 @@ def test_a_continuous_run_outlives_its_service(
     tmp_path: Path, unused_port: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     sources = write_project(tmp_path / "project")
+    sources.define_only("totals")
     sources.storage.mkdir()
     store = f"sqlite:///{sources.storage}/meta.db"
     monkeypatch.setenv("TAUTOCHRONE_META_TOKEN", TOKEN)
@@ -61,6 +62,7 @@ def test_a_continuous_run_outlives_its_service(
 def test_a_run_on_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As real processes, the second of which takes the job over and goes on with the first one's numbers."""
     sources = write_project(tmp_path / "project")
+    sources.define_only("totals")
     monkeypatch.setenv("TAUTOCHRONE_META_URL", fresh_postgres())
     numbers = []
     for _ in range(2):

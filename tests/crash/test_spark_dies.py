@@ -31,6 +31,7 @@ DIES_DURING = [
 def test_killed_java_process_is_told_and_blames_no_dataset(tmp_path: Path, step: Step, on: str) -> None:
     """First under a run that ends with it, then under an idle continuous one, which begins anew."""
     sources = write_project(tmp_path / "project")
+    sources.define_only("totals")
     taut = Taut(sources.folder, tmp_path)
     sources.add()
     with taut.start(fault=fault(step, "before", "pause", on=f"lake.default.{on}")) as running:

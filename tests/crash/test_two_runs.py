@@ -18,7 +18,7 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 
-TABLES = ("clean", "totals")
+TABLES = ("totals",)
 
 
 def wait_for(running: Running, event: str) -> None:

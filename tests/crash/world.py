@@ -74,9 +74,9 @@ class World:
     published: list[int] = field(default_factory=list)
 
     @classmethod
-    def make(cls, spark: SparkSession, folder: Path, *, stream: bool = True) -> World:
+    def make(cls, spark: SparkSession, folder: Path) -> World:
         """A new project, and a session of its own whose catalog is the project's lake."""
-        sources = write_project(folder, stream=stream)
+        sources = write_project(folder)
         sources.storage.mkdir()
         session = spark.newSession()
         catalog = {"": _ICEBERG, ".cache-enabled": "false"}
