@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tautochrone.errors import SinkError
 from tautochrone.model.effects import Step
@@ -17,10 +18,6 @@ from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(900)]
 
-
-TABLES = ()
-"""What is delivered does not depend on others."""
-
 EVENTS = TableName("lake", ("default",), "events")
 
 
@@ -28,9 +25,31 @@ def mishap(world: World, *kinds: Mishap) -> None:
     SqliteSink.mishaps[str(world.sources.mirror_file)] = list(kinds)
 
 
+@pytest.fixture(scope="module")
+def shared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return _make(spark, tmp_path_factory.mktemp("shared") / "project")
+
+
+@pytest.fixture
+def world(shared: World, quiet: object) -> World:
+    """The newest checkpoint is delivered. The tests share the project: each ends as the next one begins."""
+    shared.sources.mirror()
+    mishap(shared)
+    if not shared.published:
+        shared.sources.add()
+        shared.run().require_completed()
+    return shared
+
+
+def _make(spark: SparkSession, folder: Path) -> World:
+    # What is delivered does not depend on other tables.
+    made = World.make(spark, folder)
+    made.sources.define_only()
+    return made
+
+
 @pytest.mark.slow
 def test_each_published_checkpoint_is_delivered(world: World) -> None:
-    world.sources.mirror()
     for _ in range(3):
         world.sources.add()
         attempt = world.run()
@@ -44,8 +63,6 @@ def test_each_published_checkpoint_is_delivered(world: World) -> None:
 
 def test_one_delivery_catches_up_after_an_outage(world: World) -> None:
     world.sources.mirror("skip_with_alarm")
-    world.sources.add()
-    world.run().require_completed()
     first = world.published[-1]
     for _ in range(2):
         world.sources.add()
@@ -65,7 +82,6 @@ def test_one_delivery_catches_up_after_an_outage(world: World) -> None:
 
 
 def test_a_failing_sink_fails_the_run_but_no_checkpoint(world: World) -> None:
-    world.sources.mirror()
     world.sources.add()
     mishap(world, *[Mishap.HALF_WRITTEN] * 20)
     attempt = world.run()
@@ -79,8 +95,6 @@ def test_a_failing_sink_fails_the_run_but_no_checkpoint(world: World) -> None:
 
 def test_a_sink_that_holds_back_keeps_the_next_checkpoint_unpublished(world: World) -> None:
     world.sources.mirror("hold_back")
-    world.sources.add()
-    world.run().require_completed()
     mishap(world, *[Mishap.HALF_WRITTEN] * 50)
     world.sources.add()
     assert not world.run().completed
@@ -97,9 +111,6 @@ def test_a_sink_that_holds_back_keeps_the_next_checkpoint_unpublished(world: Wor
 
 
 def test_a_lost_answer_is_recovered_in_the_same_run(world: World) -> None:
-    world.sources.mirror()
-    world.sources.add()
-    world.run().require_completed()
     for step in (Step.SINK_BEGIN, Step.SINK_WRITE, Step.SINK_PREPARE, Step.SINK_COMMIT):
         world.sources.add()
         attempt = world.run(Strike(step, "after", "lose"))
@@ -111,7 +122,6 @@ def test_a_lost_answer_is_recovered_in_the_same_run(world: World) -> None:
 
 
 def test_a_lost_row_is_sent_again(world: World) -> None:
-    world.sources.mirror()
     world.sources.add()
     mishap(world, Mishap.ROW_LOST)
     attempt = world.run()
@@ -122,7 +132,6 @@ def test_a_lost_row_is_sent_again(world: World) -> None:
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_crash_while_a_failure_is_handled(world: World, when: str) -> None:
-    world.sources.mirror()
     for step in (Step.SINK_ABORT, Step.META_DELIVERY_FAILED, Step.META_DELIVERY_ABORT):
         world.sources.add()
         mishap(world, Mishap.ROW_LOST)
@@ -134,9 +143,6 @@ def test_crash_while_a_failure_is_handled(world: World, when: str) -> None:
 
 
 def test_an_old_owner_cannot_commit_to_the_sink(world: World) -> None:
-    world.sources.mirror()
-    world.sources.add()
-    world.run().require_completed()
     path = str(world.sources.mirror_file)
     zombie = SqliteSink("mirror", path)
     world.sources.add()
@@ -153,9 +159,6 @@ def test_an_old_owner_cannot_commit_to_the_sink(world: World) -> None:
 
 
 def test_a_sink_goes_on_with_a_rebuilt_store(world: World) -> None:
-    world.sources.mirror()
-    world.sources.add()
-    world.run().require_completed()
     world.sources.delete_store()
     world.sources.add()
     attempt = world.run()
@@ -167,9 +170,6 @@ def test_a_sink_goes_on_with_a_rebuilt_store(world: World) -> None:
 
 
 def test_a_restored_store_does_not_deliver_twice(world: World, tmp_path: Path) -> None:
-    world.sources.mirror()
-    world.sources.add()
-    world.run().require_completed()
     world.sources.copy_store(tmp_path / "copy")
     world.sources.add()
     world.run().require_completed()
@@ -179,11 +179,8 @@ def test_a_restored_store_does_not_deliver_twice(world: World, tmp_path: Path) -
     check(world)
 
 
-def test_a_sink_of_another_lake_is_refused(world: World, quiet: object, tmp_path: Path) -> None:
-    world.sources.mirror()
-    world.sources.add()
-    world.run().require_completed()
-    other = World.make(world.spark, tmp_path / "other")
+def test_a_sink_of_another_lake_is_refused(world: World, tmp_path: Path) -> None:
+    other = _make(world.spark, tmp_path / "other")
     other.sources.mirror()
     text = (other.sources.folder / "transformations" / "mirror.py").read_text()
     text = text.replace(str(other.sources.mirror_file), str(world.sources.mirror_file))
@@ -197,9 +194,6 @@ def test_a_sink_of_another_lake_is_refused(world: World, quiet: object, tmp_path
 
 
 def test_a_sink_that_was_emptied_is_filled_again(world: World) -> None:
-    world.sources.mirror()
-    world.sources.add()
-    world.run().require_completed()
     for file in world.sources.mirror_file.parent.glob("*"):
         file.unlink()
     world.sources.add()
