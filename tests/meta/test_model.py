@@ -197,8 +197,8 @@ def examples(number: int) -> settings:
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = examples(25)
+TestStore.settings = examples(12)
 TestPostgres = PostgresMachine.TestCase
-TestPostgres.settings = examples(4)
+TestPostgres.settings = examples(2)
 TestRemote = RemoteMachine.TestCase
-TestRemote.settings = examples(4)
+TestRemote.settings = examples(2)

@@ -6,9 +6,8 @@ import pytest
 from tests.meta.simulation import CI, SOAK, run
 
 
-@pytest.mark.parametrize("part", range(3))
-def test_schedules(part: int) -> None:
-    run(range(part * CI // 3, (part + 1) * CI // 3))
+def test_schedules() -> None:
+    run(range(CI))
 
 
 @pytest.mark.slow
