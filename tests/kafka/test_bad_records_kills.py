@@ -16,7 +16,7 @@ from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.crash import Taut, fault
 from tautochrone.testing.harness import Pipeline
 
-from .test_bad_records import Source, good, pipeline, source
+from .test_bad_records import TOGETHER, Source, good, pipeline, source
 
 __all__ = ["pipeline", "source"]
 
@@ -36,8 +36,7 @@ STEPS = [
 
 
 def test_crash_while_quarantining(pipeline: Pipeline, source: Source) -> None:
-    source.good(10)
-    good(pipeline.run())
+    _begin(pipeline, source)
     for step, subject in (STEPS[0], STEPS[4]):
         before = _produce(pipeline, source)
         _crash(pipeline, Strike(step, "after", "crash", on=subject.rpartition(".")[2]))
@@ -50,20 +49,23 @@ def test_crash_while_quarantining(pipeline: Pipeline, source: Source) -> None:
 def test_kill_while_quarantining(
     pipeline: Pipeline, source: Source, tmp_path: Path, step: Step, subject: str
 ) -> None:
-    source.good(10)
-    good(pipeline.run())
+    _begin(pipeline, source)
     before = _produce(pipeline, source)
     Taut(tmp_path, tmp_path).killed(fault(step, "after", "kill", on=subject), "--master", "local[2]")
     _complete(pipeline, source, before)
     pipeline.verify()
 
 
+def _begin(pipeline: Pipeline, source: Source) -> None:
+    pipeline.write("definitions/together.sql", TOGETHER)
+    source.good(4)
+    good(pipeline.run())
+
+
 def _produce(pipeline: Pipeline, source: Source) -> list[tuple[int, int]]:
     """Good and bad records; returns what readers see before them."""
-    source.good(6)
+    source.good(2)
     source.bad("{broken")
-    source.good(3)
-    source.bad('{"id": 1, "amount": "x"}')
     return _counts(pipeline)
 
 
