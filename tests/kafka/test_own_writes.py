@@ -33,8 +33,8 @@ def test_read_your_writes_of_a_producer(
         # A query names tables of the pipeline only when the run registered them.
         while not happened.of("takeover"):
             time.sleep(0.05)
-        for _ in range(3):
-            topic.produce(17)
+        for _ in range(2):
+            topic.produce(11)
             token = pipeline.reader.write_token()
             for query in ("SELECT count(*) FROM events", "SELECT sum(n) FROM totals"):
                 assert pipeline.query(query, after=token, wait_ms=WAIT_MS) == [(len(topic.written),)]

@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
 def test_one_shot_runs(pipeline: Pipeline, topic: Topic) -> None:
-    for count in (100, 0, 37):
+    for count in (100, 0):
         topic.produce(count)
         happened = pipeline.run()
         assert happened.state == "COMPLETED", [event.get("error") for event in happened]
         assert bool(happened.checkpoints) == bool(count)
-        topic.check(pipeline)
+    topic.check(pipeline)
 
     # The checkpoint folder is a cache of the table's positions.
     storage = Path(pipeline.settings.storage)
@@ -35,7 +35,6 @@ def test_one_shot_runs(pipeline: Pipeline, topic: Topic) -> None:
     # No row is read again when the topic has no new records either.
     shutil.rmtree(storage / "_checkpoints")
     assert pipeline.run().checkpoints == []
-    topic.check(pipeline)
 
     topic.partitions = 5
     topic.topics.add_partitions(topic.name, 5)
