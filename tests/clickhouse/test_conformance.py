@@ -31,12 +31,26 @@ class TestEmbeddedClickHouse(SinkConformance):
         bench.close()
 
 
-class TestCountingClickHouse(SinkConformance):
+class _Counting:
     @pytest.fixture
     def bench(self, folder: Path) -> Iterator[EmbeddedBench]:
         bench = CountingBench(folder, database=f"test_{next(_databases)}")
         yield bench
         bench.close()
+
+
+class TestRowsOfCountingClickHouse(_Counting, SinkConformance):
+    """What may go wrong with rows; states, owners and lost answers do not depend on how rows are compared."""
+
+    test_operation_in_state = None  # type: ignore[assignment]
+    test_recovery_decides_every_state = None  # type: ignore[assignment]
+    test_recovery_after_an_operation_broke = None  # type: ignore[assignment]
+    test_a_lost_answer_is_asked_again = None  # type: ignore[assignment]
+    test_an_older_owner_can_do_nothing = None  # type: ignore[assignment]
+
+
+@pytest.mark.slow
+class TestCountingClickHouse(_Counting, SinkConformance): ...
 
 
 @pytest.mark.slow

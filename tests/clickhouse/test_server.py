@@ -150,7 +150,6 @@ SECOND = [(4, 0), (5, 1), (6, 2)]
     ("kind", "text", "compare"),
     [
         ("lose", "_1`", "count"),
-        ("die", "MOVE PARTITION", "hash"),
         ("die", "MOVE PARTITION", "count"),
         *(
             pytest.param(kind, text, compare, marks=pytest.mark.slow)
@@ -162,6 +161,7 @@ SECOND = [(4, 0), (5, 1), (6, 2)]
             )
         ),
         pytest.param("lose", "_1`", "hash", marks=pytest.mark.slow),
+        pytest.param("die", "MOVE PARTITION", "hash", marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_loses_and_doubles_nothing(mirror: Mirror, kind: str, text: str, compare: str) -> None:
@@ -278,7 +278,13 @@ def test_a_server_is_examined_without_a_trace(mirror: Mirror) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("lost", ["staging", "rows", "views", "published", "transactions", "replaced"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        *("staging", "rows", "views", "published"),
+        *(pytest.param(lost, marks=pytest.mark.slow) for lost in ("transactions", "replaced")),
+    ],
+)
 def test_what_is_dropped_of_a_decided_commit_is_said(mirror: Mirror, lost: str) -> None:
     """The commit ends whole, or by a class whose hint ends the trouble."""
     sink: Any = mirror.open(1)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tautochrone.model.effects import Step
 from tautochrone.spark.session.jars import Artifact, resolve
@@ -157,7 +159,26 @@ def test_warehouse_by_the_s3_client_of_iceberg(tmp_path: Path, server: str) -> N
     for _ in range(2):
         project.add()
         project.run(tmp_path)
-    project.check()
+    lake = SqlCatalog(
+        "lake",
+        uri=f"sqlite:///{tmp_path}/databases/catalog.db",
+        **{
+            "s3.endpoint": server,
+            "s3.access-key-id": KEY,
+            "s3.secret-access-key": SECRET,
+            "s3.region": REGION,
+        },
+    )
+    shown = {
+        name: sorted(
+            tuple(row.values()) for row in lake.load_table(f"default.{name}").scan().to_arrow().to_pylist()
+        )
+        for name in ("events", "odd", "totals")
+    }
+    events = [(n, n % 3) for n in range(project.ids)]
+    assert shown["events"] == events
+    assert shown["odd"] == events[1::2]
+    assert shown["totals"] == sorted(Counter(kind for _, kind in events[1::2]).items())
     assert SECRET not in (project.folder / "storage").joinpath("storage.json").read_text()
 
 
