@@ -36,10 +36,15 @@ class DialectProject:
     def json(self, file: str, *rows: dict[str, Any]) -> None:
         self.data(file, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(self, **how: Any) -> Happened:
-        """A run that must succeed, and whose views must be right."""
+    def build(self, **how: Any) -> Happened:
+        """A run that must succeed. Rows that a first one gets wrong are still there when `run` looks."""
         happened = self.pipeline.run(**how)
         assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
+        return happened
+
+    def run(self, **how: Any) -> Happened:
+        """A run that must succeed, and whose views must be right."""
+        happened = self.build(**how)
         self.verdicts = {verdict.dataset.table: verdict.equal for verdict in self.pipeline.verify()}
         return happened
 

@@ -63,7 +63,7 @@ def test_events_are_checked_before_they_are_merged(project: DialectProject) -> N
         event(2, None, "UPSERT", 1),
         event(3, "Clara", "UPSERT", 1),
     )
-    happened = project.run()
+    happened = project.build()
     assert project.rows("SELECT * FROM newest") == [(1, "Ana"), (3, "Clara")]
     assert refresh_counts(happened.refresh("newest")) == {"short": (2, 2), "named": (1, 1)}
     assert counts(project, "history") == {"named": (1, 1), "known": (0, 0)}

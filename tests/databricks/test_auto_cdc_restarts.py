@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.auto_cdc import POSITION_RESTARTS, position_restarts
 from tautochrone.testing.harness import Happened
 
 from .conftest import DialectProject
@@ -169,12 +170,15 @@ def test_a_new_topic_ends_the_trouble(project: DialectProject) -> None:
 def test_restarts_need_offsets_of_partitions(project: DialectProject) -> None:
     Topic(project, "orders").send((1, "new", "bin.7", 100))
     for value in ("soon", "[1]", '{"orders": 1}', '{"orders": {"0": "1"}}', '{"orders": {"a": 1}}'):
-        define(project, "orders", {"tautochrone.position-restarts": value})
         with pytest.raises(DefinitionError) as refused:
-            project.pipeline.run()
+            position_restarts({POSITION_RESTARTS: value}, "a.py:1")
         assert refused.value.error_class == "INVALID_POSITION_RESTARTS"
+    define(project, "orders", {POSITION_RESTARTS: "soon"})
+    with pytest.raises(DefinitionError) as refused:
+        project.pipeline.run()
+    assert refused.value.error_class == "INVALID_POSITION_RESTARTS"
     text = '{"orders": {"0": 1}}'
-    define(project, "orders", {"tautochrone.position-restarts": text})
+    define(project, "orders", {POSITION_RESTARTS: text})
     definitions = project.pipeline.folder / "definitions" / "orders.py"
     wrong = definitions.read_text().replace("**debezium.AUTO_CDC", 'sequence_by="id"')
     project.define("orders.py", wrong)

@@ -64,14 +64,14 @@ def test_late_events_of_forgotten_deletions_are_refused(
     monkeypatch.setattr(limits, "MAX_STATE_RUNS", 0)
     project.define("users.py", USERS)
     project.json("events/1.json", event(1, 1, "Ana"), event(2, 1, "Bo"), event(1, 2), event(2, 5))
-    project.run()
+    project.build()
     # The horizon is 3 March: the deletion of 1 is forgotten, that of 2 is not.
     project.json("events/2.json", event(3, 10, "Cy"))
     project.run()
     for table in ("newest", "values"):
         assert remembered(project, table) == [2, 3]
     # Nothing was refused, so all events at once give the same rows, and a difference would be one.
-    assert verdict_of(project, "newest").equal
+    assert project.verdicts["newest"]
     with monkeypatch.context() as patch:
         patch.setattr(verify, "recompute", lambda *_: (1, 0))
         with pytest.raises(AssertionError, match="equal=False, missing=1"):

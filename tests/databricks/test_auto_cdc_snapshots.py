@@ -60,7 +60,7 @@ def test_what_changes_between_snapshots_is_merged(project: DialectProject) -> No
     project.json(
         "customers/1.json", customer(1, "Ana", "Lima"), customer(2, "Bo", "Oslo"), customer(3, "Cy", None)
     )
-    project.run()
+    project.build()
     assert project.rows("SELECT * FROM newest ORDER BY id") == [(1, "Ana", "Lima"), (2, "Bo", "Oslo")]
     changed = [customer(1, "Ana", "Lima", 5), customer(3, "Cy", "Bern"), customer(4, "Di", "Rome")]
     project.json("customers/1.json", *changed)

@@ -42,14 +42,14 @@ def test_auto_loader_reads_new_files_as_strings(project: DialectProject) -> None
         """,
     )
     project.data("orders/a/1.csv", "id,amount\n1,2.50\n")
-    project.run()
+    project.build()
     assert project.rows("SELECT * FROM upper") == [("1", "2.50")]
     assert project.rows("SELECT id, amount, _rescued_data, file FROM orders") == [
         ("1", "2.50", None, "1.csv")
     ]
     assert warnings(project) == ["cloudFiles.useNotifications of orders has no effect here"]
     project.data("orders/a/2.csv", "id,amount\nx,3\n")
-    assert {event["rows"] for event in project.run().of("batch")} == {1}
+    assert {event["rows"] for event in project.build().of("batch")} == {1}
     assert project.rows("SELECT id FROM orders") == [("1",), ("x",)]
 
 
@@ -73,46 +73,27 @@ def test_csv_files_with_another_header_are_refused(project: DialectProject) -> N
     )
     project.data("orders/1.csv", "id,amount\n1,2\n")
     project.data("unnamed/1.csv", ",amount\n1,2\n")
-    project.run()
+    project.build()
     many = "".join(f"{number},0\n" for number in range(2, 9))
     # The columns are those of the largest file.
     project.data("orders/2.csv", f"id,amount\n{many}")
-    project.data("unnamed/2.csv", ",amount\n2,3\n")
-    for header, shown in (("amount,id", "amount, id, not id, amount"), ("op,id,amount", "3 columns, not 2")):
-        project.data("orders/3.csv", f"{header}\n9,1\n")
-        failure = project.pipeline.run().failure("orders")
-        assert "[CSV_HEADER_DIFFERS]" in failure
-        assert f"/orders/3.csv has {shown}" in failure
+    project.data("unnamed/2.csv", f",amount\n{many}")
+    project.data("orders/3.csv", "amount,id\n9,1\n")
+    project.data("unnamed/3.csv", "op,id,amount\n9,1,1\n")
+    happened = project.pipeline.run()
+    for table, shown in (("orders", "amount, id, not id, amount"), ("unnamed", "3 columns, not 2")):
+        assert "[CSV_HEADER_DIFFERS]" in happened.failure(table)
+        assert f"/{table}/3.csv has {shown}" in happened.failure(table)
+        (project.inputs / table / "3.csv").unlink()
     assert project.rows("SELECT id, amount FROM orders") == [("1", "2")]
-    assert project.rows("SELECT _c0, amount FROM unnamed") == [("1", "2"), ("2", "3")]
-    (project.inputs / "orders/3.csv").unlink()
     project.data("orders/4.csv", "ID,amount\n9,1\n")
-    project.run()
+    project.build()
     assert project.rows("SELECT count(*), max(id) FROM orders") == [(9, "9")]
+    rows = [("1", "2"), *((str(number), "0") for number in range(2, 9))]
+    assert project.rows("SELECT _c0, amount FROM unnamed") == rows
 
 
-def test_values_that_do_not_fit_are_rescued(project: DialectProject) -> None:
-    project.define(
-        "bronze.py",
-        """
-        from pyspark import pipelines as dp
-
-        @dp.table
-        @dp.expect_or_drop("rescued", "_rescued_data IS NULL")
-        def orders():
-            reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "json")
-            reader = reader.option("cloudFiles.inferColumnTypes", "true")
-            return reader.option("cloudFiles.schemaHints", "amount INT").load("@IN@/orders")
-        """,
-    )
-    project.json("orders/1.json", {"id": 1, "amount": 5})
-    project.json("orders/2.json", {"id": 2, "amount": "many"})
-    events = project.run()
-    assert project.rows("SELECT id, amount FROM orders") == [(1, 5)]
-    assert [count["violations"] for count in events.of("batch")[-1]["expectations"]] == [1]
-
-
-def test_read_files_in_sql(project: DialectProject) -> None:
+def test_read_files_in_sql_and_values_that_do_not_fit(project: DialectProject) -> None:
     project.pipeline.write(
         "spark-pipeline.yml",
         f"""\
@@ -138,9 +119,27 @@ def test_read_files_in_sql(project: DialectProject) -> None:
         SELECT name, amount FROM orders JOIN names USING (id);
         """,
     )
+    project.define(
+        "rescued.py",
+        """
+        from pyspark import pipelines as dp
+
+        @dp.table
+        @dp.expect_or_drop("rescued", "_rescued_data IS NULL")
+        def payments():
+            reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "json")
+            reader = reader.option("cloudFiles.inferColumnTypes", "true")
+            return reader.option("cloudFiles.schemaHints", "amount INT").load("@IN@/payments")
+        """,
+    )
     project.json("orders/1.json", {"id": 1, "amount": 5})
     project.data("countries/1.csv", "id,name\n1,NO\n")
-    project.run()
+    project.json("payments/1.json", {"id": 1, "amount": 5})
+    project.json("payments/2.json", {"id": 2, "amount": "many"})
+    events = project.run()
+    assert project.rows("SELECT id, amount FROM payments") == [(1, 5)]
+    (batch,) = (batch for batch in events.of("batch") if batch["flow"] == "payments")
+    assert [count["violations"] for count in batch["expectations"]] == [1]
     assert project.rows("SELECT * FROM orders") == [(1, 5, "1.json")]
     assert project.rows("SELECT id, name FROM countries") == [(1, "NO")]
     assert project.rows("SELECT * FROM both") == [("NO", 5)]

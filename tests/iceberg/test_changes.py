@@ -74,8 +74,12 @@ class TestSparkStatements(ExternalWriters):
         [
             (3, {}),
             (2, {}),
-            (2, {"write.delete.granularity": "file"}),
-            (2, {"write.delete.mode": "copy-on-write", "write.update.mode": "copy-on-write"}),
+            pytest.param(2, {"write.delete.granularity": "file"}, marks=pytest.mark.slow),
+            pytest.param(
+                2,
+                {"write.delete.mode": "copy-on-write", "write.update.mode": "copy-on-write"},
+                marks=pytest.mark.slow,
+            ),
             (3, REWRITES),
         ],
     )

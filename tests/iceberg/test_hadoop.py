@@ -23,7 +23,7 @@ from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.lake_conformance import LakeConformance
+from tautochrone.testing.lake_conformance import LakeBench, LakeConformance
 from tautochrone.testing.maintenance_conformance import MaintenanceConformance
 
 TABLE = TableName("lake", ("db",), "t")
@@ -40,30 +40,44 @@ def hadoop_session(spark: SparkSession, folder: Path) -> SparkSession:
     return session
 
 
+class Hadoop:
+    """The lake of these tests."""
+
+    @pytest.fixture
+    def spark(self, spark: SparkSession, tmp_path: Path) -> SparkSession:
+        return hadoop_session(spark, tmp_path)
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
 @pytest.mark.spark
-class TestHadoop(LakeConformance):
+class TestHadoop(Hadoop, LakeBench):
+    """Behaviours of the port for which its files have other names, and its commits are links."""
+
+    is_there = staticmethod(MaintenanceConformance.is_there)
+    test_creating_again_returns_the_same_table = LakeConformance.test_creating_again_returns_the_same_table
+    test_tables_of_a_new_namespace_at_once = LakeConformance.test_tables_of_a_new_namespace_at_once
+    test_prepare_then_commit = LakeConformance.test_prepare_then_commit
+    test_main_moved_is_a_conflict = LakeConformance.test_main_moved_is_a_conflict
+    test_an_older_owner_is_refused_everywhere = LakeConformance.test_an_older_owner_is_refused_everywhere
+    test_redefining_keeps_older_versions = LakeConformance.test_redefining_keeps_older_versions
+    test_rolling_back = LakeConformance.test_rolling_back
+    test_orphans_and_nothing_else = MaintenanceConformance.test_orphans_and_nothing_else
+    test_expired_versions_leave_no_orphans = MaintenanceConformance.test_expired_versions_leave_no_orphans
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+class TestAllOfHadoop(Hadoop, LakeConformance):
     """All behaviours of the port."""
 
-    @pytest.fixture
-    def spark(self, spark: SparkSession, tmp_path: Path) -> SparkSession:
-        return hadoop_session(spark, tmp_path)
 
-    @pytest.fixture
-    def lake(self, spark: SparkSession) -> IcebergLake:
-        return IcebergLake(spark, "lake", DirectEffects())
-
-
+@pytest.mark.slow
 @pytest.mark.spark
-class TestHadoopMaintenance(MaintenanceConformance):
+class TestHadoopMaintenance(Hadoop, MaintenanceConformance):
     """Expiry, compaction and orphans."""
-
-    @pytest.fixture
-    def spark(self, spark: SparkSession, tmp_path: Path) -> SparkSession:
-        return hadoop_session(spark, tmp_path)
-
-    @pytest.fixture
-    def lake(self, spark: SparkSession) -> IcebergLake:
-        return IcebergLake(spark, "lake", DirectEffects())
 
 
 # -- without Spark --------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def found_by_query(
 
 def test_rows_of_keys_are_those_that_a_query_finds(spark: SparkSession, table: LakeTable) -> None:
     for names in (*((name,) for name in NAMES), ("id", "a word"), ("amount", "day", "flag")):
-        for share in (0.0, 0.3):
+        for share in (0.3, 0.0) if names == ("id",) else (0.3,):
             keys = keys_of(spark, table, names, share)
             positions = table.positions_of_keys(table.fork(), keys)
             assert positions == found_by_query(spark, table, keys, names), names

@@ -196,5 +196,4 @@ def test_corrected_file_is_read_by_the_running_flow(pipeline: Pipeline) -> None:
 @pytest.fixture
 def pipeline(pipeline: Pipeline) -> Pipeline:
     drop(pipeline, "a", '{"id":1,"amount":10}')
-    pipeline.write("input-others/a.json", '{"id":1}')
     return pipeline

@@ -119,7 +119,7 @@ def check(hostile: Names, tmp_path_factory: pytest.TempPathFactory, spark: Spark
 
 
 @settings(
-    max_examples=4,
+    max_examples=1,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),

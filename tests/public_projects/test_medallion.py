@@ -109,7 +109,7 @@ def test_medallion(survey: Survey) -> None:
         "customer_id,name,city,updated\n"
         "1, ann ,Oslo,2026-01-01\n2,bob,Rome,2026-01-01\n3,cy,Oslo,2026-01-02\n",
     )
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT * FROM gold_city") == [("OSLO", 1, 3.0), ("ROME", 1, 150.0)]
     assert survey.rows("SELECT * FROM gold_idle") == [(3,)]
     assert survey.rows("SELECT raw FROM silver_rejected") == [('{"order_id": broken',)]
@@ -150,4 +150,4 @@ def test_verify_takes_tied_rows_in_the_order_of_the_view(survey: Survey) -> None
     places = [(1, 1), (2, 6), (3, 2), (4, 7), (5, 3), (6, 8), (7, 4), (8, 9), (9, 5)]
     assert survey.rows("SELECT x, place FROM ranked") == places
     assert survey.rows("SELECT x FROM best ORDER BY x") == [(2,), (4,)]
-    assert {verdict.equal for verdict in survey.pipeline.verify()} == {True}
+    assert set(survey.verdicts.values()) == {True}

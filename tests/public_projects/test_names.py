@@ -61,7 +61,7 @@ def test_names(survey: Survey) -> None:
     survey.define("a/names.sql", NAMES)
     survey.define("z/deeper/items.py", ITEMS)
     survey.data("items/1.csv", "id,kind,price\n1,pen,1.5\n2,ink,4\n")
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT * FROM mart.summary") == [("ink", 1), ("pen", 1)]
     assert survey.rows("SELECT * FROM both") == [("ink", 1, None), ("pen", 1, 1)]
     assert survey.rows("SELECT * FROM lake.mart.pricey_names") == [("item-2 Asia/Tokyo",)]
@@ -136,7 +136,7 @@ def test_types(survey: Survey) -> None:
     survey.json(
         "raw/1.json", {"id": 1, "day": "2026-01-01", "price": 1.25, "tags": ["a", "b"], "place": location}
     )
-    survey.run()
+    survey.build()
     survey.json(
         "raw/2.json", {"id": 2, "day": "2026-01-01", "price": 2, "tags": []}, {"id": 3, "place": location}
     )
@@ -195,7 +195,7 @@ def test_variant(survey: Survey) -> None:
     survey.define("customers.sql", VARIANT_SQL)
     ann, bob = '{"id": 1, "name": "ann"}', '{"id": 2, "name": "bob"}'
     survey.data("debezium/1.txt", change("c", 1, "null", ann) + change("c", 2, "null", bob))
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT id, name FROM customers") == [(1, "ann"), (2, "bob")]
     anna = '{"id": 1, "name": "anna"}'
     survey.data("debezium/2.txt", change("u", 3, ann, anna) + change("d", 4, bob, "null"))

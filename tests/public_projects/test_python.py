@@ -119,16 +119,16 @@ def test_python(survey: Survey) -> None:
     session = survey.pipeline.session
     session.createDataFrame([(1, "x")], "id INT, kind STRING").write.parquet(str(survey.inputs / "lookup"))
     survey.data("sales/1.csv", "tenant,kind,amount\na-corp,x,10\nb_corp,y,\nb_corp,x,2\n")
-    happened = survey.run()
+    survey.build()
     assert survey.rows("SELECT * FROM `a-corp_sales`") == [("a-corp", "x", 15.0)]
     assert survey.rows("SELECT n, last FROM generated_stats") == [(30000, "name 9999")]
     assert survey.rows("SELECT * FROM looked_up") == [("a-corp", 1), ("b_corp", 1)]
-    assert survey.verdicts["stamped"] is None
     survey.data("sales/2.csv", "tenant,kind,amount\nb_corp,y,4\n")
     session.createDataFrame([(2, "y")], "id INT, kind STRING").write.mode("append").parquet(
         str(survey.inputs / "lookup")
     )
     happened = survey.run()
+    assert survey.verdicts["stamped"] is None
     assert happened.refresh("generated")["rows_inserted"] == 0
     assert survey.rows("SELECT * FROM b_corp_sales") == [("b_corp", "x", 3.0), ("b_corp", "y", 6.0)]
     assert survey.rows("SELECT * FROM pivoted") == [("a-corp", 10, None), ("b_corp", 2, 4)]
@@ -173,7 +173,7 @@ def test_partition_folders(survey: Survey) -> None:
     survey.define("readings.py", PARTITIONED)
     for region in ("eu", "us"):
         survey.json(f"readings/year=2025/region={region}/a.json", {"sensor": f"{region}1", "value": 1.0})
-    survey.run()
+    survey.build()
     survey.json(
         "readings/year=2026/region=eu/a.json", {"sensor": "eu2", "value": 4.0}, {"sensor": "eu1", "value": 2}
     )

@@ -40,7 +40,7 @@ def test_catalogs_without_settings_are_databases_of_the_lake(survey: Survey) -> 
     survey.define("bronze.py", BRONZE)
     survey.define("gold.sql", GOLD)
     survey.json("orders/1.json", {"id": 1, "amount": 3}, {"id": 2, "amount": 7}, {"id": 3, "amount": -1})
-    mapped = {event["catalog"]: event for event in survey.run().of("catalog_mapped")}
+    mapped = {event["catalog"]: event for event in survey.build().of("catalog_mapped")}
     assert set(mapped) == {"bronze", "silver", "gold"}
     assert mapped["gold"]["location"] == "definitions/gold.sql:2"
     assert {event["reason_code"] for event in mapped.values()} == {"CATALOG_MAPPED"}

@@ -66,9 +66,9 @@ def test_spec(tmp_path: Path, spark: SparkSession) -> None:
     for _ in range(2):
         happened = pipeline.run()
         assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
-        pipeline.verify()
         assert pipeline.query("SELECT id, label FROM lake.shop.expensive") == [(2, "a b")]
         assert pipeline.query("SELECT * FROM audit.copies") == [(2,)]
+    pipeline.verify()
     assert (project / "target" / "state" / "meta.db").exists()
     pipeline.close()
 
@@ -119,7 +119,7 @@ def test_streams_are_joined_and_united(survey: Survey) -> None:
         {"ad": 2, "shown_at": "2026-01-01T10:00:00Z"},
     )
     survey.json("clicked/1.json", {"clicked_ad": 1, "clicked_at": "2026-01-01T10:05:00Z"})
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT ad FROM matches") == [(1,)]
     # The second row of a pair arrives later: the first one is in the state of the first run.
     survey.json("clicked/2.json", {"clicked_ad": 2, "clicked_at": "2026-01-01T10:09:00Z"})

@@ -71,7 +71,7 @@ def test_windows(survey: Survey) -> None:
     survey.define("pipeline.py", WINDOWS)
     survey.json("events/1.json", event(1, "ann", "10:01"), event(2, "bob", "10:02"), event(1, "ann", "10:01"))
     survey.json("events/2.json", event(3, "ann", "10:31", 2.5))
-    happened = survey.run()
+    happened = survey.build()
     assert (
         len([event_fields for event_fields in happened.of("batch") if event_fields["flow"] == "events"]) == 2
     )
@@ -115,7 +115,6 @@ def test_windows(survey: Survey) -> None:
         ("e5",),
         ("e9",),
     ]
-    assert survey.run().of("no_news")
 
 
 FLOWS_SQL = """
@@ -181,7 +180,7 @@ def test_flows_into_one_table(survey: Survey) -> None:
     survey.json("eu/1.json", {"id": 1, "amount": 10.5}, {"id": 2, "amount": 200})
     survey.json("us/1.json", {"id": 3, "amount": 1})
     survey.json("archive/1.json", {"id": 4, "amount": 4}, {"amount": 9})
-    happened = survey.run()
+    happened = survey.build()
     batches = [(batch["sink"], batch["rows"]) for batch in happened.of("sink_batch")]
     assert batches == [("alerts", 1)]
     named = "SELECT id, region, name FROM with_names"

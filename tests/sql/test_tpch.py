@@ -1,7 +1,11 @@
-"""The 22 queries of TPC-H as views of one project, refreshed through changes of all eight tables."""
+"""The queries of TPC-H as views of one project, refreshed through changes of all eight tables.
+
+CI has nine of the 22.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,11 +13,14 @@ import pytest
 from tautochrone.testing import tpch
 from tautochrone.testing.tpch_changes import TpchChanges
 
-from .testbed import STRICT, ViewTestbed
+from .testbed import ViewTestbed
 
 pytestmark = pytest.mark.spark
 
 SCALE = 0.01
+SAMPLE = ("q1", "q2", "q9", "q11", "q13", "q15", "q16", "q20", "q22")
+"""Queries that read all eight tables, with every kind of join and of subquery; the first change has rows of
+each."""
 
 CUSTOMERS_WITHOUT_ORDERS = """
 INSERT INTO lake.tpch.customer
@@ -27,17 +34,24 @@ FROM lake.tpch.customer WHERE c_custkey < 20
 def testbed(testbed: ViewTestbed, tmp_path: Path) -> ViewTestbed:
     data = tpch.generate(tmp_path / "data", SCALE)
     tpch.load(testbed.external_session, data)
-    policy = "incremental_strict" if STRICT else None
-    testbed.pipeline.write("definitions/tpch.sql", tpch.project(SCALE, policy))
     return testbed
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("steps", [1, pytest.param(5, marks=pytest.mark.slow)])
-def test_all_queries_through_all_changes(testbed: ViewTestbed, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [(SAMPLE, 1), pytest.param(tuple(tpch.queries(SCALE)), 5, marks=pytest.mark.slow)],
+    ids=["sample", "all"],
+)
+def test_queries_through_changes_of_all_tables(
+    testbed: ViewTestbed, names: Sequence[str], steps: int
+) -> None:
+    queries = tpch.queries(SCALE)
+    for name in names:
+        testbed.view(name, queries[name])
     first = testbed.checkpoint()
     assert {refresh["mode"] for refresh in first.of("refresh")} == {"full"}
-    assert len(first.of("refresh")) == 22
+    assert len(first.of("refresh")) == len(names)
     changes = TpchChanges(testbed.external_session, seed=7, share=0.01)
     changed_views: set[str] = set()
     for step in range(1, steps + 1):
@@ -45,10 +59,10 @@ def test_all_queries_through_all_changes(testbed: ViewTestbed, steps: int) -> No
         if step == 1:
             testbed.sql(CUSTOMERS_WITHOUT_ORDERS)
         happened = testbed.checkpoint(restart=step == 3)
-        assert len(happened.of("refresh")) == 22
+        assert len(happened.of("refresh")) == len(names)
         for refresh in happened.of("refresh"):
             if refresh["rows_inserted"] + refresh["rows_deleted"]:
                 changed_views.add(refresh["dataset"].rsplit(".", 1)[-1])
     # A view that never changed proves nothing.
-    unchanged = set(tpch.queries(SCALE)) - changed_views
-    assert len(unchanged) <= 3 if steps == 1 else not unchanged, unchanged
+    unchanged = set(names) - changed_views
+    assert not unchanged, unchanged

@@ -18,7 +18,7 @@ from tests.sources.postgresql.test_visibility import require_states_of_the_log
 from tautochrone.sources.mysql import bulk
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 
-from .conftest import Schema
+from .conftest import Schema, on
 
 _DIGITS = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
 _NUMBERS = f"""
@@ -116,13 +116,14 @@ def _run_schedule(schema: Schema, seed: int) -> Schedule:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_random_schedules(spark: SparkSession, schema: Schema, count: int) -> None:
     """At the end of every transaction at which a table may be published, and at the end."""
     schema.run("CREATE TABLE v (id INT PRIMARY KEY, n BIGINT)")
     require_states_of_the_log(spark, [_run_schedule(schema, seed) for seed in range(count)])
 
 
+@on("mysql")
 @pytest.mark.parametrize(
     ("data_type", "key"),
     [

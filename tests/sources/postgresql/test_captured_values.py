@@ -59,8 +59,10 @@ def test_key_columns_may_have_any_names(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.spark
-def test_captured_tables_have_properties_of_their_own(captured: Captured) -> None:
-    """Such as the sinks that mirror them with all changes."""
+def test_first_copy_waits_and_captured_tables_have_properties_of_their_own(
+    captured: Captured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits for the transactions before it. The properties are such as the sinks that mirror tables."""
     database, folder = captured.database, captured.pipeline.folder
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, x text); CREATE TABLE u (id int PRIMARY KEY);"
@@ -73,7 +75,7 @@ def test_captured_tables_have_properties_of_their_own(captured: Captured) -> Non
         f"dp.create_sink('mirror', {FORMAT!r}, {{'path': {str(path)!r}}})\n",
     )
     captured.define(', table_properties={"*.t": {"tautochrone.sinks": "mirror"}}')
-    captured.run()
+    require_waits_of_first_copy(captured, capsys)
     mirror, table = SqliteSink("mirror", str(path)), TableName("lake", ("default",), "db_t")
     assert sorted(mirror.rows(table)) == [(1, "x"), (2, "x"), (3, "x")]
     database.execute("DELETE FROM t WHERE id = 1; UPDATE t SET x = 'y' WHERE id = 2")
@@ -145,15 +147,11 @@ def require_source_status(captured: Captured) -> None:
     database.execute(drops[orphan])
 
 
-@pytest.mark.spark
-def test_sources_say_what_the_first_copy_waits_for(
-    captured: Captured, capsys: pytest.CaptureFixture[str]
-) -> None:
-    captured.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    captured.define()
+def require_waits_of_first_copy(captured: Captured, capsys: pytest.CaptureFixture[str]) -> None:
+    """Make the first run. `taut sources` says what it waits for, and of later ones nothing."""
     info = captured.database.info
     with psycopg.connect(host=info.host, dbname=info.dbname, user="postgres") as other:
-        other.execute("INSERT INTO t VALUES (1)")
+        other.execute("UPDATE t SET x = 'x' WHERE id = 1")
         line = status_of(captured)
         other.commit()
         session = f"process {other.info.backend_pid}"
@@ -163,6 +161,6 @@ def test_sources_say_what_the_first_copy_waits_for(
         show_sources([line])
         assert waited["reason"] in capsys.readouterr().out
         captured.run()
-        other.execute("INSERT INTO t VALUES (2)")
+        other.execute("UPDATE t SET x = 'x' WHERE id = 1")
         line = status_of(captured)
         assert (line["phase"], line["waits_for"]) == ("following", []), "only the first copy's are listed"

@@ -151,22 +151,25 @@ def captured(database: psycopg.Connection, tmp_path: Path, spark: SparkSession) 
     captured.pipeline.close()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
-def test_random_changes(captured: Captured, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(11, 4), *(pytest.param(seed, 8, marks=pytest.mark.slow) for seed in range(12))]
+)
+def test_random_changes(captured: Captured, seed: int, rounds: int) -> None:
+    """Two of the four rounds of seed 11 begin with a crash."""
     pick = random.Random(seed)
     steps = [Step.LAKE_STAGE, Step.LAKE_COMMIT, Step.LAKE_COMMIT_STAGED, Step.SOURCE_ACKNOWLEDGE]
     named: set[str] = set()
-    for _ in range(8):
+    for _ in range(rounds):
         captured.write(pick, also_large=pick.random() < 0.5)
         if pick.random() < 0.3:
             captured.run_with_crash(pick.choice(steps))
             captured.write(pick, also_large=False)
         captured.run()
         named |= captured.files()
-    assert len(named) > 8
+    assert len(named) > rounds
 
 
-def test_files_become_the_tables(captured: Captured) -> None:
+def test_files_become_the_tables(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several batches at once; also where the table cannot be built of its log any more."""
     database = captured.database
     for number in range(4):
@@ -185,7 +188,14 @@ def test_files_become_the_tables(captured: Captured) -> None:
     with database.transaction():
         database.execute("INSERT INTO plain VALUES (9, 'short')")
         database.execute("DELETE FROM plain WHERE a = 9")
-    assert captured.run().refresh("db_plain")["reason_code"] == "NO_EVENTS_OF_KEYS"
+    # Spark finds the rows of keys where files are too many for the driver.
+    database.execute("UPDATE times SET n = n + 10")
+    with monkeypatch.context() as patch:
+        no_files = SimpleNamespace(**{**vars(limits), "MAX_DRIVER_LOOKUP_FILES": 0})
+        patch.setattr(key_positions, "limits", no_files)
+        happened = captured.run()
+    assert "KEYS_IN_MANY_FILES" in {node["reason_code"] for node in happened.refresh("db_times")["nodes"]}
+    assert happened.refresh("db_plain")["reason_code"] == "NO_EVENTS_OF_KEYS"
     assert "LOG_SHORTENED" in captured.pipeline.run(full=["db_plain"]).failure("db_plain")
     database.execute("DELETE FROM plain WHERE a = 3")
     assert [event["relations"] for event in captured.run().of("bulk_again")] == [["public.plain"]]
@@ -193,27 +203,11 @@ def test_files_become_the_tables(captured: Captured) -> None:
     captured.run()
 
 
-def test_files_are_merged_after_the_table_and_the_capture_changed(captured: Captured) -> None:
-    """The table got partitions, and the capture is no longer a light one, before the files were merged."""
-    captured.database.execute("UPDATE plain SET price = 7 WHERE a < 3")
-    captured.run_with_crash(Step.META_OPEN)
-    captured.pipeline.session.sql("ALTER TABLE lake.default.db_plain ADD PARTITION FIELD a")
-    definition = captured.pipeline.folder / "definitions" / "db.py"
-    definition.write_text(definition.read_text().replace(', mode="light"', ""))
-    in_a_month_ms = time.time_ns() // 1_000_000 + 30 * 86_400_000
-    with captured.pipeline.opened() as (job, _happened):
-        Maintenance(job, now_ms=lambda: in_a_month_ms).run()
-    happened = captured.run()
-    assert "EVENTS_MERGED" in {r["reason_code"] for r in happened.of("refresh")}
-    assert captured.files()
-    of_partition = captured.pipeline.query("SELECT count(*) FROM db_plain WHERE a = 2")
-    assert of_partition == captured.database.execute("SELECT count(*) FROM plain WHERE a = 2").fetchall()
-
-
 def test_files_wait_for_their_table(captured: Captured) -> None:
-    """Maintenance removes none of them, and a capture that is not light any more takes them."""
+    """Maintenance removes none of them. Before they are merged, the table gets partitions, and the capture is
+    no longer a light one."""
     database = captured.database
-    database.execute("UPDATE plain SET price = 1 WHERE a = 1")
+    database.execute("UPDATE plain SET price = 7 WHERE a < 3")
     job = captured.run_with_crash(Step.META_OPEN, "before")
     (named,) = captured.unmerged_files()
     now_ms = time.time_ns() // 1_000_000
@@ -221,10 +215,16 @@ def test_files_wait_for_their_table(captured: Captured) -> None:
     end_ms = orphans_end(job, table, now_ms)
     assert isinstance(end_ms, int)
     assert end_ms < named.stat().st_mtime * 1000
+    captured.pipeline.session.sql("ALTER TABLE lake.default.db_plain ADD PARTITION FIELD a")
     captured.define("full")
+    with captured.pipeline.opened() as (next_job, _happened):
+        Maintenance(next_job, now_ms=lambda: now_ms + 30 * 86_400_000).run()
     database.execute("UPDATE plain SET price = 2 WHERE a = 2")
     refresh = captured.run().refresh("db_plain")
     assert "EVENTS_BESIDE_FILES" in {node["reason_code"] for node in refresh["nodes"]}
+    assert captured.files()
+    of_partition = captured.pipeline.query("SELECT count(*) FROM db_plain WHERE a = 2")
+    assert of_partition == database.execute("SELECT count(*) FROM plain WHERE a = 2").fetchall()
     assert orphans_end(job, table, now_ms) == now_ms
 
 
@@ -268,11 +268,3 @@ def test_rows_of_an_attached_partition_are_newer_than_files(captured: Captured) 
     assert captured.operations("parts")["copy"] == 2, happened.of("bulk_again")
     expected = [(1, 1), (2, 3), (150, 1), (151, 1)]
     assert sorted(captured.pipeline.query("SELECT id, n FROM db_parts")) == expected
-
-
-def test_spark_finds_the_rows_of_keys(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_files = SimpleNamespace(**{**vars(limits), "MAX_DRIVER_LOOKUP_FILES": 0})
-    captured.database.execute("UPDATE times SET n = n + 10")
-    monkeypatch.setattr(key_positions, "limits", no_files)
-    nodes = captured.run().refresh("db_times")["nodes"]
-    assert "KEYS_IN_MANY_FILES" in {node["reason_code"] for node in nodes}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,11 @@ libraries:
   - glob: {include: "transformations/**"}
 """
 _DEFINITION = """
-from tautochrone.sources import postgresql
-
-postgresql.capture("shop", url={url!r}, tables="public.*", exclude="public.hidden_*")
-"""
-_DEFINITION_WITH_SECRET = """
 from pyspark.sql import SparkSession
 from tautochrone.sources import postgresql
 
 url = SparkSession.active().conf.get("shop.url")
-postgresql.capture("shop", url=url, tables="public.*")
+postgresql.capture("shop", url=url, tables="public.*", exclude="public.hidden_*")
 """
 _DDL = """
 CREATE TABLE orders (id int PRIMARY KEY, product text);
@@ -52,43 +48,69 @@ def shop_project(database: psycopg.Connection, tmp_path: Path) -> tuple[Path, Pa
     info = database.info
     url = f"host={info.host} dbname={info.dbname} user=postgres"
     (folder / "spark-pipeline.yml").write_text(_SPEC)
-    (folder / "transformations" / "shop.py").write_text(_DEFINITION.format(url=url))
+    (folder / "transformations" / "shop.py").write_text(_DEFINITION)
+    (folder / "tautochrone.toml").write_text('[spark.conf]\n"shop.url" = { file = "url" }\n')
+    (folder / "url").write_text(url)
     database.execute(_DDL)
     return folder, logs
 
 
-def test_the_run_loads_definitions_anew(
+def test_the_run_loads_definitions_anew_and_takes_the_new_password_of_its_file(
     database: psycopg.Connection, shop_project: tuple[Path, Path]
 ) -> None:
     folder, logs = shop_project
-    with Taut(folder, logs).start("--continuous", "--interval", "200ms") as running:
-        wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
-        # Two tables that would get one name in the lake: definitions that name both do not load.
-        database.execute('CREATE TABLE "a.b" (x int PRIMARY KEY); CREATE TABLE a_b (x int PRIMARY KEY)')
-        database.execute("ALTER TABLE orders ADD COLUMN amount int")
-        running.wait_for("definitions_not_reloaded")
-        assert running.count("definitions_reloading") == 0
-        database.execute("DROP TABLE a_b")
-        database.execute("CREATE TABLE hidden_notes (note text)")
-        database.execute("UPDATE orders SET amount = 7, product = 'r' WHERE id = 2")
-        running.wait_for("definitions_reloading")
-        wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
-        database.execute("CREATE TABLE cards (number int PRIMARY KEY)")
-        database.execute("INSERT INTO cards VALUES (5), (6)")
-        wait_until(running, lambda: lake_rows(folder, "shop_cards") == rows_of(database, "cards"))
-        assert running.count("definitions_reloading") == 2
-        running.terminate()
-        ended = running.wait()
+    with _login_with_password(database, folder) as (password_at_server, password_in_file):
+        password_at_server("first-1")
+        password_in_file("first-1")
+        with Taut(folder, logs).start("--continuous", "--interval", "200ms") as running:
+            wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+            _change_tables(database, running, folder)
+            failed, refused = running.count("flow_failed"), running.count("definitions_not_reloaded")
+            password_at_server("second-2")
+            database.execute("UPDATE orders SET product = 'q' WHERE id = 1")
+            running.wait_for("flow_failed", failed + 2)
+            assert running.count("definitions_not_reloaded") == refused, "the file is as it was"
+            password_in_file("wrong-3")
+            running.wait_for("definitions_not_reloaded", refused + 1)
+            assert running.count("definitions_reloading") == 2
+            password_in_file("second-2")
+            running.wait_for("definitions_reloading", 3)
+            wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+            running.terminate()
+            ended = running.wait()
     ended.require_ok()
     # The flow that lacked definitions was no problem of the runs that ended for it.
-    runs = [event for event in ended.events if event["event"] == "run"]
-    assert [(run["state"], run["problems"]) for run in runs] == [("COMPLETED", [])] * 3
+    runs = [(event["state"], event["problems"]) for event in ended.events if event["event"] == "run"]
+    assert [runs[0], runs[1], runs[-1]] == [("COMPLETED", [])] * 3
+    assert len(runs) == 4
+    failures = [event["error"] for event in ended.events if event["event"] == "flow_failed"]
+    assert "CAPTURE_LOGIN_REFUSED" in failures[-1]
+    assert not any(word in str(ended.events) for word in ("first-1", "second-2", "wrong-3"))
 
 
-def test_the_run_goes_on_with_the_new_password_of_its_file(
-    database: psycopg.Connection, shop_project: tuple[Path, Path]
-) -> None:
-    folder, logs = shop_project
+def _change_tables(database: psycopg.Connection, running: Running, folder: Path) -> None:
+    """The run loads its definitions anew twice: for a column, and for a table."""
+    # Two tables that would get one name in the lake: definitions that name both do not load.
+    database.execute('CREATE TABLE "a.b" (x int PRIMARY KEY); CREATE TABLE a_b (x int PRIMARY KEY)')
+    database.execute("ALTER TABLE orders ADD COLUMN amount int")
+    running.wait_for("definitions_not_reloaded")
+    assert running.count("definitions_reloading") == 0
+    database.execute("DROP TABLE a_b")
+    database.execute("CREATE TABLE hidden_notes (note text)")
+    database.execute("UPDATE orders SET amount = 7, product = 'r' WHERE id = 2")
+    running.wait_for("definitions_reloading")
+    wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
+    database.execute("CREATE TABLE cards (number int PRIMARY KEY)")
+    database.execute("INSERT INTO cards VALUES (5), (6)")
+    wait_until(running, lambda: lake_rows(folder, "shop_cards") == rows_of(database, "cards"))
+    assert running.count("definitions_reloading") == 2
+
+
+@contextmanager
+def _login_with_password(
+    database: psycopg.Connection, folder: Path
+) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """How to set the password of the capture's role at the server, and in the project's file."""
     [(hba_file,)] = database.execute("SHOW hba_file").fetchall()
     rules = Path(str(hba_file)).read_text()
 
@@ -108,28 +130,7 @@ def test_the_run_goes_on_with_the_new_password_of_its_file(
     try:
         Path(str(hba_file)).write_text("local all taut_rotated scram-sha-256\n" + rules)
         database.execute("SELECT pg_reload_conf()")
-        (folder / "tautochrone.toml").write_text('[spark.conf]\n"shop.url" = { file = "url" }\n')
-        (folder / "transformations" / "shop.py").write_text(_DEFINITION_WITH_SECRET)
-        password_at_server("first-1")
-        password_in_file("first-1")
-        with Taut(folder, logs).start("--continuous", "--interval", "200ms") as running:
-            wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
-            password_at_server("second-2")
-            database.execute("UPDATE orders SET product = 'q' WHERE id = 1")
-            running.wait_for("flow_failed", 2)
-            assert running.count("definitions_not_reloaded") == 0, "the file is as it was"
-            password_in_file("wrong-3")
-            running.wait_for("definitions_not_reloaded")
-            assert running.count("definitions_reloading") == 0
-            password_in_file("second-2")
-            running.wait_for("definitions_reloading")
-            wait_until(running, lambda: lake_rows(folder, "shop_orders") == rows_of(database, "orders"))
-            running.terminate()
-            ended = running.wait()
-        ended.require_ok()
-        failures = [event["error"] for event in ended.events if event["event"] == "flow_failed"]
-        assert "CAPTURE_LOGIN_REFUSED" in failures[-1]
-        assert not any(word in str(ended.events) for word in ("first-1", "second-2", "wrong-3"))
+        yield password_at_server, password_in_file
     finally:
         Path(str(hba_file)).write_text(rules)
         database.execute("SELECT pg_reload_conf()")
