@@ -169,5 +169,5 @@ def test_reconnecting_client_misses_nothing(shop: Shop) -> None:
             "lake.db.top",
             *("lake.db.totals", "lake.db.top", 2, 3),
         ]
-        refused = httpx.get(f"{uri}/api/v1/events", headers={"Last-Event-ID": "x"})
+        refused = httpx.get(f"{uri}/api/v1/events", headers={"Last-Event-ID": "x"}, timeout=60)
         assert refused.json()["error_class"] == "EVENT_ID_INVALID"

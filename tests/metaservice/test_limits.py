@@ -142,7 +142,10 @@ def test_arguments_of_calls_have_bounds(client: TestClient, method: str, argumen
 
 
 def test_large_body_is_refused_with_and_without_length(shop: Shop) -> None:
-    with serving(create_app(access=TOKENS, store=shop.store)) as url, httpx.Client(base_url=url) as http:
+    with (
+        serving(create_app(access=TOKENS, store=shop.store)) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
 
         def chunks() -> Iterator[bytes]:
             for _ in range(40):
@@ -160,7 +163,7 @@ def test_a_large_body_takes_no_memory(shop: Shop, tmp_path: Path) -> None:
     variables = {"TAUTOCHRONE_SERVE_READ_TOKEN": READ}
     with started(tmp_path, *arguments, **variables) as (url, _):
         (process,) = [p for p in psutil.Process().children() if "serve" in p.cmdline()]
-        assert httpx.get(f"{url}/api/v1/jobs", headers=bearer(READ)).status_code == 200
+        assert httpx.get(f"{url}/api/v1/jobs", headers=bearer(READ), timeout=60).status_code == 200
         before, most = process.memory_info().rss, 0
         text = b'{"number": "' + b"x" * (200 * MIB) + b'"}'
         host, port = url.removeprefix("http://").split(":")

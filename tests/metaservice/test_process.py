@@ -48,7 +48,7 @@ def test_on_a_store_alone(shop: Shop, tmp_path: Path) -> None:
     with started(tmp_path, "--meta", f"sqlite:///{tmp_path}/meta.db", "--log-format", "json") as (uri, log):
         with Client(uri) as client:
             assert client.versions(["lake.db.totals"]).versions[0].version == "10"
-        assert httpx.get(f"{uri}/v1/config").json()["error"]["type"] == "NoSuchWarehouseException"
+        assert httpx.get(f"{uri}/v1/config", timeout=60).json()["error"]["type"] == "NoSuchWarehouseException"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert any("no token is configured" in line["message"] for line in lines)
     assert any(line.get("path") == "/version/strong" and line["status"] == 200 for line in lines)
@@ -60,13 +60,13 @@ def test_on_a_project_with_tokens(tmp_path: Path) -> None:
     settings = '[meta.tokens.operate]\njobs = { env = "JOBS_TOKEN" }\n'
     (tmp_path / "tautochrone.toml").write_text(settings)
     with started(tmp_path, JOBS_TOKEN=TOKEN) as (uri, log):
-        assert httpx.get(f"{uri}/api/v1/jobs").status_code == 401
+        assert httpx.get(f"{uri}/api/v1/jobs", timeout=60).status_code == 401
         with Client(uri, TOKEN) as client:
             client.register("etl", sinks=["lake.db.x"])
             assert client.jobs()[0].announced == ["lake.db.x"]
         # The lake is known: the catalog answers, though there is no checkpoint yet.
         bearer = {"Authorization": f"Bearer {TOKEN}"}
-        weak = httpx.get(f"{uri}/v1/config?warehouse=weak", headers=bearer)
+        weak = httpx.get(f"{uri}/v1/config?warehouse=weak", headers=bearer, timeout=60)
         assert weak.json()["overrides"] == {"prefix": "weak"}
     assert TOKEN not in log.read_text()
 

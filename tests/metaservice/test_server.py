@@ -47,9 +47,11 @@ def test_a_job_makes_pages_and_api_once_when_they_are_asked_for(
         EmbeddedServer(ReadPoints(store), no_tables, store=store) as server,
         ThreadPoolExecutor() as threads,
     ):
-        assert httpx.get(f"{server.uri}/v1/config?warehouse=weak").status_code == 200
+        assert httpx.get(f"{server.uri}/v1/config?warehouse=weak", timeout=60).status_code == 200
         assert stores == [None]
-        answers = threads.map(lambda _: httpx.get(f"{server.uri}/openapi.json").status_code, range(8))
+        answers = threads.map(
+            lambda _: httpx.get(f"{server.uri}/openapi.json", timeout=60).status_code, range(8)
+        )
         assert set(answers) == {200}
         assert stores == [None, store]
-        assert httpx.get(f"{server.uri}/v1/config?warehouse=weak").status_code == 200
+        assert httpx.get(f"{server.uri}/v1/config?warehouse=weak", timeout=60).status_code == 200

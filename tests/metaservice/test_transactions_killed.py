@@ -39,7 +39,7 @@ class Supervisor:
     def wait_until_it_answers(self) -> None:
         while True:
             with suppress(httpx.TransportError):
-                httpx.get(f"{self.url}/healthz")
+                httpx.get(f"{self.url}/healthz", timeout=60)
                 return
             time.sleep(0.05)
 

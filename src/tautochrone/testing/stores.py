@@ -103,7 +103,7 @@ class ServiceProcess(Closeable):
         deadline = time.monotonic() + 60
         while True:
             try:
-                httpx.get(self.url)
+                httpx.get(self.url, timeout=60)
                 return
             except httpx.TransportError:
                 assert self._process.poll() is None, "the service ended"
