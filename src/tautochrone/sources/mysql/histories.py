@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 import uuid
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -59,9 +59,12 @@ class History:
         """
         sources = (
             f"{source}:{':'.join(f'{first}-{last}' for first, last in ranges)}"
-            for source, ranges in self.ranges.items()
+            for source, ranges in self._in_order()
         )
         return f"{'' if self.time_s is None else self.time_s}|{','.join(sources)}"
+
+    def _in_order(self) -> Iterable[tuple[str, Sequence[Range]]]:
+        return self.ranges.items()
 
     def missing_in(self, other: History) -> str:
         """Transactions that `other` lacks, as people write them.
@@ -158,6 +161,8 @@ class MariaDBHistory(History):
         '|0-1:1-100,0-2:1-50'
         >>> MariaDBHistory.read("7|0-1:1-100").text
         '7|0-1:1-100'
+        >>> MariaDBHistory.read("10-1-9,0-2-4,0-1-5").text
+        '|0-2:1-4,0-1:1-5,10-1:1-9'
         """
         time_s, lists = _parts(text)
         history = cls(time_s=time_s)
@@ -175,6 +180,10 @@ class MariaDBHistory(History):
     def add(self, source: str, number: int | str) -> None:
         self.ranges.pop(source, None)
         self.ranges[source] = [(1, int(number))]
+
+    def _in_order(self) -> Iterable[tuple[str, Sequence[Range]]]:
+        # The server lists its domains in an order of its own, another one after each start.
+        return sorted(self.ranges.items(), key=lambda source: int(source[0].partition("-")[0]))
 
     @classmethod
     def at_start(cls, event: Event) -> MariaDBHistory | None:
