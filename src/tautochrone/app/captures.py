@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
@@ -22,7 +21,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.source import ChangeLog
 from tautochrone.model.source_position import LogPosition
-from tautochrone.runtime.streams.change_logs import change_log_of
+from tautochrone.runtime.streams.change_logs import change_log_of, refused_tables
 
 __all__ = ["CaptureStatus", "CommitRates", "capture_statuses", "commit_rates"]
 
@@ -97,7 +96,9 @@ def capture_statuses(project: Project) -> Iterator[CaptureStatus]:
             retention = graph.definitions.datasets[table].properties.get(LOG_RETENTION)
             try:
                 status = _status(log, table, position, rates)
-                yield replace(status, log_rows=rows, log_retention=retention)
+                refused = {} if position is None else refused_tables(graph, project.lake, table)
+                set_aside = {**status.set_aside, **refused}
+                yield replace(status, log_rows=rows, log_retention=retention, set_aside=set_aside)
             finally:
                 log.close()
 
@@ -181,9 +182,7 @@ def _status(
 
 
 def _position(project: Project, table: TableName, flow: str) -> LogPosition | None:
-    file = project.settings.catalog.sqlite_file
-    # Asking a catalog that is not there would make it.
-    if (file is not None and not Path(file).exists()) or not project.lake.exists(table):
+    if not project.has_lake or not project.lake.exists(table):
         return None
     metadata = project.lake.load(table).fork().commit_metadata
     position = None if metadata is None else metadata.positions.get(flow)

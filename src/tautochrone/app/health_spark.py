@@ -29,7 +29,7 @@ from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings, confs_without_project
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.runtime.streams.change_logs import change_log_of
+from tautochrone.runtime.streams.change_logs import change_log_of, refused_tables
 from tautochrone.sinks import examine_sink, has_adapter
 from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
@@ -82,7 +82,7 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
                 yield skipped(name, "needs definitions")
             return
         yield from _kafkas(sessions[0], *analysed[0])
-        yield from _captures(analysed[0][1])
+        yield from _captures(project, analysed[0][1])
         yield from _sinks(*analysed[0], project.settings)
 
 
@@ -121,14 +121,17 @@ def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> It
         yield check("kafka", lambda cluster=cluster: _kafka(session, cluster))  # type: ignore[misc]
 
 
-def _captures(graph: Graph) -> Iterator[Finding]:
-    """One finding for each database whose change log is read."""
-    logs = [log for flow in graph.flows.values() if (log := change_log_of(graph, flow)) is not None]
+def _captures(project: Project, graph: Graph) -> Iterator[Finding]:
+    """One finding for each database whose change log is read, and for each table that is set aside."""
+    logs = [(flow, log) for flow in graph.flows.values() if (log := change_log_of(graph, flow)) is not None]
     if not logs:
         yield skipped("captures", "no flow reads the change log of a database")
-    for log in logs:
+    for flow, log in logs:
         yield check("captures", lambda log=log: f"{log.name}: {log.examine()}")  # type: ignore[misc]
-        for reason in log.set_aside().values() if isinstance(log, SetsTablesAside) else ():
+        aside = dict(log.set_aside()) if isinstance(log, SetsTablesAside) else {}
+        if project.has_lake:
+            aside.update(refused_tables(graph, project.lake, flow.flow.target))
+        for reason in aside.values():
             yield _aside(log.name, reason)
         log.close()
 

@@ -297,11 +297,16 @@ class Project(Closeable):
     def close(self) -> None:
         self._exit_stack.close()
 
+    @property
+    def has_lake(self) -> bool:
+        """Whether the catalog may be asked: reading one in a file would create the file, and a dry run writes
+        nothing."""
+        file = self.settings.catalog.sqlite_file
+        return file is None or Path(file).exists()
+
     def _session_for_snapshots(self, import_session: SparkSession) -> SparkSession:
         """A session on the lake's tables, or, while there is no lake, the one in which files are imported."""
-        file = self.settings.catalog.sqlite_file
-        if file is not None and not Path(file).exists():
-            # Reading the catalog would create its file, and a dry run writes nothing.
+        if not self.has_lake:
             return import_session
         try:
             return self._session_of_lake()()
@@ -323,8 +328,6 @@ class Project(Closeable):
         return position if isinstance(position, SnapshotPosition) else None
 
     def _external_schema(self, name: TableName) -> StructType | None:
-        file = self.settings.catalog.sqlite_file
-        if file is not None and not Path(file).exists():
-            # Reading the catalog would create its file, and a dry run writes nothing.
+        if not self.has_lake:
             return None
         return self.lake.schema(name) if self.lake.exists(name) else None

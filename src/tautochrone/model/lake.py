@@ -426,6 +426,9 @@ class LakeTable(ReadableTable, Protocol):
         """Give the table a new schema and these rows in one catalog commit; older versions stay
         readable with their own schema."""
 
+    def require_widenable(self, fork: Fork, schema: Any) -> None:
+        """Raises `DefinitionError` where `widen` would."""
+
     def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
         """Add the columns of `schema` that the table lacks, as nullable ones; the next version has them.
         Columns that only the table has stay. Answers the names of those added. Repeatable.

@@ -11,6 +11,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.app.captures import capture_statuses
+from tautochrone.app.locate import Options
+from tautochrone.app.open import Project
 from tautochrone.sources.postgresql import server
 from tautochrone.testing.harness import Pipeline
 
@@ -249,6 +252,10 @@ def test_a_type_that_the_lake_cannot_take_stops_its_table_only(captured: Capture
     assert "INCOMPATIBLE_SCHEMA_CHANGE" in aside["reason"]
     captured.require_equal("accounts", "id, owner, balance")
     assert captured.pipeline.query("SELECT id FROM bank_notes") == [(1,), (2,)]
+    options = Options(spec=str(captured.pipeline.folder / "spark-pipeline.yml"))
+    with Project(options, lambda _event, **_fields: None, base=captured.pipeline.session) as project:
+        (status,) = capture_statuses(project)
+    assert status.set_aside["public.notes"].params["error"] == "INCOMPATIBLE_SCHEMA_CHANGE"
     # What its hint says ends it.
     assert "--full-refresh bank_notes" in aside["reason"]
     happened = captured.pipeline.run(full=["bank_notes"])
@@ -267,7 +274,8 @@ from pyspark.sql import SparkSession, functions as sf
 
 @dp.materialized_view
 def ids():
-    return SparkSession.active().table("bank_notes").groupBy().agg(sf.max("id").alias("highest"))
+    notes, accounts = (SparkSession.active().table(f"bank_{name}") for name in ("notes", "accounts"))
+    return notes.crossJoin(accounts).groupBy().agg(sf.max(notes["id"]).alias("highest"))
 
 
 @dp.materialized_view

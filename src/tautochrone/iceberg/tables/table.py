@@ -309,6 +309,9 @@ class IcebergTable(IcebergMaintenance):
         self._set(Step.LAKE_REDEFINE, build, done)
         return self._committed(attempted_versions[-1], fork.version, staged.rows)
 
+    def require_widenable(self, fork: Fork, schema: Any) -> None:
+        widened(self._iceberg, self._name, fork.handle, schema)
+
     def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
         old_columns = {str(column.name()) for column in fork.handle.table.schema().columns()}
         new_schema = widened(self._iceberg, self._name, fork.handle, schema)

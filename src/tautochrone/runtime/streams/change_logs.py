@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import KeyedApply, keyed_apply_of
 from tautochrone.model.capture_files import KeyedTable, is_light
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.definitions import Dataset
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName, Version
@@ -15,6 +16,7 @@ from tautochrone.model.source import ChangeLog
 from tautochrone.model.source_position import LogPosition
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.runtime.job.job import Job
+from tautochrone.sources.capture.set_aside import aside_reason
 from tautochrone.sources.registry import any_change_logs, change_log
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.jvm.catalyst import kind, walk
@@ -25,6 +27,7 @@ __all__ = [
     "check_light_logs",
     "kept_columns",
     "orphans_end",
+    "refused_tables",
     "relations_to_copy",
     "tables_of_change_files",
     "tables_of_copied_files",
@@ -98,7 +101,7 @@ def relations_to_copy(job: Job, log: TableName) -> frozenset[str]:
         return frozenset()
     in_files = _in_files(metadata)
     relations = set()
-    for reader, apply in _captured_tables(job, log):
+    for reader, apply in _captured_tables(job.graph, log):
         relation = str(apply.relation)
         if reader not in job.tables or not (relation in metadata.shortened or relation in in_files):
             continue
@@ -167,7 +170,7 @@ def _light_tables(job: Job, log: TableName) -> Mapping[str, KeyedTable]:
         return {}
     return {
         str(apply.relation): KeyedTable(job.tables[reader], apply.keys)
-        for reader, apply in _captured_tables(job, log)
+        for reader, apply in _captured_tables(job.graph, log)
         if apply.weight is None and reader in job.tables
     }
 
@@ -192,15 +195,30 @@ def kept_columns(job: Job, log: TableName) -> Mapping[str, Collection[str]]:
     """The columns of captured tables that get no new ones, by relation."""
     return {
         str(apply.relation): job.graph.schemas[reader].fieldNames()
-        for reader, apply in _captured_tables(job, log)
+        for reader, apply in _captured_tables(job.graph, log)
         if apply.keeps_columns
     }
 
 
-def _captured_tables(job: Job, log: TableName) -> Iterator[tuple[TableName, KeyedApply]]:
+def refused_tables(graph: Graph, lake: LakeCatalog, log: TableName) -> Mapping[str, Reason]:
+    """Captured tables whose tables in the lake cannot take their new columns: relation → why. A run sets them
+    aside."""
+    refused: dict[str, Reason] = {}
+    for reader, apply in _captured_tables(graph, log):
+        table = lake.load(reader) if lake.exists(reader) else None
+        try:
+            if table is not None:
+                table.require_widenable(table.fork(), graph.schemas[reader])
+        except DefinitionError as error:
+            relation = str(apply.relation)
+            refused[relation] = aside_reason(relation, error)
+    return refused
+
+
+def _captured_tables(graph: Graph, log: TableName) -> Iterator[tuple[TableName, KeyedApply]]:
     """Those whose rows are in a log table."""
-    for reader in job.graph.readers(log):
-        dataset = job.definitions.datasets.get(reader)
+    for reader in graph.readers(log):
+        dataset = graph.definitions.datasets.get(reader)
         apply = None if dataset is None else _captures(dataset)
         if apply is not None:
             yield reader, apply
