@@ -43,9 +43,9 @@ def world(shared: World, quiet: object) -> World:
 
 def _make(spark: SparkSession, folder: Path) -> World:
     # What is delivered does not depend on other tables.
-    made = World.make(spark, folder)
-    made.sources.define_only()
-    return made
+    world = World.make(spark, folder)
+    world.sources.define_only()
+    return world
 
 
 @pytest.mark.slow

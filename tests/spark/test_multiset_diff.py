@@ -43,13 +43,13 @@ def test_few_rows_are_compared_on_the_driver(
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", limit)
     pick = random.Random(limit)
     stored = [row for row in ROWS for _ in range(pick.randint(0, 3))]
-    wanted = [row for row in ROWS for _ in range(pick.randint(0, 3))]
+    target = [row for row in ROWS for _ in range(pick.randint(0, 3))]
     positions = [(f"file-{number % 2}", number) for number in range(len(stored))]
     old = spark.createDataFrame(
         [(*row, *position) for row, position in zip(stored, positions, strict=True)],
         f"{ROW}, {FILE_COLUMN} STRING, {POSITION_COLUMN} BIGINT",
     )
-    new = spark.createDataFrame(wanted, ROW)
+    new = spark.createDataFrame(target, ROW)
     few, many = multiset_diff(old, new, few=True), multiset_diff(old, new)
     assert isinstance(few, DriverDiff) == (limit > 0)
     assert isinstance(many, MultisetDiff)
@@ -65,4 +65,4 @@ def test_few_rows_are_compared_on_the_driver(
         assert not {*added} & {repr(stored[positions.index(position)]) for position in removed}
         return Counter([*left, *added])
 
-    assert after(few) == after(many) == Counter(map(repr, wanted))
+    assert after(few) == after(many) == Counter(map(repr, target))

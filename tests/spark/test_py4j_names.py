@@ -35,7 +35,7 @@ def test_names_are_resolved_once(spark: SparkSession, messages: list[str]) -> No
         assert jvm.scala.collection.immutable.Nil.isEmpty()
         return len(messages)
 
-    assert use() > 12
+    assert use() > 8, "other tests know some of the packages, and none of the classes"
     # The calls themselves: valueOf, toHours, the constructor, getKey, isEmpty.
     assert use() == 5
 

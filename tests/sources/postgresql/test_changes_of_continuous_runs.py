@@ -55,7 +55,7 @@ def shop_project(database: psycopg.Connection, tmp_path: Path) -> tuple[Path, Pa
     return folder, logs
 
 
-def test_the_run_loads_definitions_anew_and_takes_the_new_password_of_its_file(
+def test_the_run_loads_definitions_and_passwords_anew(
     database: psycopg.Connection, shop_project: tuple[Path, Path]
 ) -> None:
     folder, logs = shop_project

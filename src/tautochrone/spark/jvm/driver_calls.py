@@ -61,7 +61,7 @@ def settings_of(session: SparkSession) -> dict[str, str]:
 
 
 def new_session(
-    beside: SparkSession, *, without: Iterable[str] = (), settings: Mapping[str, str] | None = None
+    base: SparkSession, *, without: Iterable[str] = (), settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A new session on the same context.
 
@@ -70,5 +70,5 @@ def new_session(
         settings: that it has.
     """
     pairs = joined(text for pair in (settings or {}).items() for text in pair)
-    session = driver_calls(beside).newSession(beside._jsparkSession, joined(without), pairs)  # noqa: SLF001
-    return SparkSession(beside.sparkContext, session)
+    session = driver_calls(base).newSession(base._jsparkSession, joined(without), pairs)  # noqa: SLF001
+    return SparkSession(base.sparkContext, session)
