@@ -265,39 +265,3 @@ def test_a_type_that_the_lake_cannot_take_stops_its_table_only(captured: Capture
     captured.run()
     captured.require_equal("notes", "id, note")
     captured.require_equal("accounts", "id, owner, balance")
-
-
-VIEWS = """
-from pyspark import pipelines as dp
-from pyspark.sql import SparkSession, functions as sf
-
-
-@dp.materialized_view
-def ids():
-    notes, accounts = (SparkSession.active().table(f"bank_{name}") for name in ("notes", "accounts"))
-    return notes.crossJoin(accounts).groupBy().agg(sf.max(notes["id"]).alias("highest"))
-
-
-@dp.materialized_view
-def owners():
-    return SparkSession.active().table("bank_accounts").groupBy("owner").count()
-"""
-
-
-def test_a_view_says_that_its_input_is_set_aside(captured: Captured) -> None:
-    database, pipeline = captured.database, captured.pipeline
-    pipeline.write("definitions/views.py", VIEWS)
-    captured.run()
-    database.execute("ALTER TABLE notes ALTER COLUMN id TYPE text USING 'n' || id")
-    database.execute("INSERT INTO accounts VALUES (90, 'o90', 7)")
-    pipeline.run()
-    happened = pipeline.run()
-    (failed,) = happened.of("refresh_failed")
-    assert failed["dataset"].endswith(".ids")
-    assert "INPUT_SET_ASIDE" in failed["error"]
-    assert "--full-refresh bank_notes" in failed["error"]
-    assert pipeline.query("SELECT highest FROM ids") == [(2,)]
-    assert pipeline.query("SELECT count(*) FROM owners WHERE owner = 'o90'") == [(1,)]
-    happened = pipeline.run(full=["bank_notes"])
-    assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
-    assert pipeline.query("SELECT highest FROM ids") == [("n2",)]

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 
-from tautochrone.errors import DefinitionsOutdatedError, FencedError, RefreshError, TautochroneError
+from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
 from tautochrone.meta import Store
 from tautochrone.model import limits
 from tautochrone.model.catalog import job_read_point
@@ -381,7 +381,7 @@ class CheckpointRefresher:
     def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:
         if self._topology.is_view(task.name):
             if not has_rows_of(task):
-                self._require_same_query(task)
+                require_same_query(self._job.graph, task.flow)
             return self._views.refresh(task)
         auto_cdc = auto_cdc_of(task.flows)
         if auto_cdc is not None:
@@ -392,21 +392,6 @@ class CheckpointRefresher:
             return unchanged(task, self._job.set_aside[task.name])
         apply = self._keyed.keyed_apply(task.name)
         return self._streams.refresh(task) if apply is None else self._keyed.refresh(task, apply)
-
-    def _require_same_query(self, task: RefreshTask) -> None:
-        try:
-            require_same_query(self._job.graph, task.flow)
-        except DefinitionsOutdatedError as error:
-            aside = [name for name in task.inputs if name in self._job.set_aside]
-            if not aside:
-                raise
-            # The definitions have the columns of the source, which the lake's table could not take.
-            params = self._job.set_aside[aside[0]].params
-            raise RefreshError(
-                "INPUT_SET_ASIDE",
-                f"{task.name} reads {aside[0]}, which is set aside: {params['text']}",
-                hint=f"the view stays as it is until its input is captured again: {params['hint']}",
-            ) from error
 
     def _record(self, checkpoint: Checkpoint, table: TableName, result: Refreshed) -> None:
         job, refresh = self._job, result.refresh
