@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -103,6 +103,9 @@ class Form:
     encode: Callable[[Change], dict[str, Any]]
     events: Callable[[DataFrame], DataFrame]
     has_position: bool = True
+    by_transaction: bool = False
+    """The position is a transaction's: of a deletion and a row with the same one the deletion comes first,
+    since TiCDC splits updates into them."""
 
 
 def _debezium(connector: str, *, has_position: bool = True) -> Form:
@@ -119,19 +122,23 @@ FORMS: Mapping[str, Form] = {
     "mariadb": _debezium("mariadb"),
     "sqlserver": _debezium("sqlserver"),
     "oracle": _debezium("oracle"),
-    "tidb": _debezium("tidb"),
+    "tidb": replace(_debezium("tidb"), by_transaction=True),
     "maxwell": Form(
         maxwell_of, lambda records: maxwell.events(records, COLUMNS, keys=["id"], ordered_by="position")
     ),
     "canal": Form(
-        canal_of, lambda records: canal.events(records, COLUMNS, keys=["id"], ordered_by="commit_ts")
+        canal_of,
+        lambda records: canal.events(records, COLUMNS, keys=["id"], ordered_by="commit_ts"),
+        by_transaction=True,
     ),
     "offsets": _debezium("kafka", has_position=False),
 }
 
 
-def world(randoms: random.Random, key: int, *, repeats: bool, fails_over: bool) -> Iterator[Change]:
-    """What the connector sends of one key, in its order."""
+def world(
+    randoms: random.Random, key: int, *, repeats: bool, fails_over: bool, by_transaction: bool = False
+) -> Iterator[Change]:
+    """What the connector sends of one key, in its order. `by_transaction`: positions are not shared."""
     position, server, sent = randoms.randrange(200), 0, list[Change]()
     is_there = False
     first_of_server = 0
@@ -140,6 +147,8 @@ def world(randoms: random.Random, key: int, *, repeats: bool, fails_over: bool) 
             server, position = server + 1, randoms.randrange(300)
             first_of_server = len(sent)
         position += randoms.choice([1, 1, 2, 50])
+        while by_transaction and any(change.position == position for change in sent):
+            position += 1
         kind = randoms.choice("uud") if is_there else "c"
         is_there = kind != "d"
         # Few values, so that changes may be equal but for their positions.
@@ -277,7 +286,15 @@ def went_back(changes: list[Change], form: Form) -> bool:
 def check(spark: SparkSession, name: str, scd_type: int, seed: int, keys: int, batches: int) -> None:
     randoms, form = random.Random(seed), FORMS[name]
     worlds = [
-        list(world(randoms, key, repeats=form.has_position and key % 4 != 0, fails_over=key % 2 == 1))
+        list(
+            world(
+                randoms,
+                key,
+                repeats=form.has_position and key % 4 != 0,
+                fails_over=key % 2 == 1,
+                by_transaction=form.by_transaction,
+            )
+        )
         for key in range(keys)
     ]
     arrived = arrivals(randoms, worlds)
