@@ -25,7 +25,7 @@ from tautochrone.model.log_retention import SetsTablesAside
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.definitions import Definitions
-from tautochrone.project.graph import Graph
+from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import Settings, confs_without_project
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
@@ -129,8 +129,16 @@ def _captures(project: Project, graph: Graph) -> Iterator[Finding]:
     for flow, log in logs:
         yield check("captures", lambda log=log: f"{log.name}: {log.examine()}")  # type: ignore[misc]
         aside = dict(log.set_aside()) if isinstance(log, SetsTablesAside) else {}
-        if project.has_lake:
-            aside.update(refused_tables(graph, project.lake, flow.flow.target))
+
+        def compared(flow: ResolvedFlow = flow, aside: dict[str, Reason] = aside) -> str:
+            if project.has_lake:
+                aside.update(refused_tables(graph, project.lake, flow.flow.target))
+            return f"{len(aside)} tables are set aside"
+
+        finding = check("captures", compared)
+        if finding.state is State.FAILED:
+            # A catalog that does not answer must not end the other checks.
+            yield finding
         for reason in aside.values():
             yield _aside(log.name, reason)
         log.close()
