@@ -43,6 +43,7 @@ __all__ = [
     "decide",
     "estimate",
     "has_rows_of",
+    "input_rows",
     "is_committed",
     "keeps_state",
     "node_needs_mode",
@@ -428,13 +429,13 @@ def keeps_state(task: RefreshTask, load_input: Callable[[TableName], ReadableTab
     """Whether a view keeps what it needs to follow changes. No Spark job."""
     if task.policy is not RefreshPolicy.AUTO:
         return task.policy is not RefreshPolicy.FULL
-    rows = 0
-    for name, version in task.inputs.items():
-        count = load_input(name).row_count(version)
-        if count is None:
-            return True
-        rows += count
-    return rows > limits.TINY_INPUT_ROWS
+    rows = input_rows(task, load_input)
+    return rows is None or rows > limits.TINY_INPUT_ROWS
+
+
+def input_rows(task: RefreshTask, load_input: Callable[[TableName], ReadableTable]) -> int | None:
+    """How many rows a view's inputs hold together; None when one does not tell. No Spark job."""
+    return _total(load_input(name).row_count(version) for name, version in task.inputs.items())
 
 
 def sizes_of(

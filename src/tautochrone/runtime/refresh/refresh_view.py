@@ -26,6 +26,7 @@ from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.checkpoint_views import SessionPool
 from tautochrone.runtime.refresh.choose_mode import (
     choose,
+    input_rows,
     is_committed,
     keeps_state,
     sizes_of,
@@ -206,10 +207,8 @@ class _FullComputation:
         )
 
     def _reads_few_rows(self) -> bool:
-        counts = [
-            self.context.load_input(name).row_count(version) for name, version in self.task.inputs.items()
-        ]
-        return None not in counts and fits_on_driver(sum(count or 0 for count in counts))
+        rows = input_rows(self.task, self.context.load_input)
+        return rows is not None and fits_on_driver(rows)
 
     def _counted(self) -> tuple[DataFrame, Mapping[str, int]]:
         """The view's rows as they are written, and the violations of its expectations, counted apart."""
