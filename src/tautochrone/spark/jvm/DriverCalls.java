@@ -135,11 +135,12 @@ public final class DriverCalls {
         StringBuilder text = new StringBuilder();
         if (system.exists(path)) {
             String root = system.makeQualified(path).toUri().getPath();
-            int skipped = root.endsWith("/") ? root.length() : root.length() + 1;
+            String prefix = root.endsWith("/") ? root : root + "/";
             RemoteIterator files = system.listFiles(path, true);
             while (files.hasNext()) {
                 LocatedFileStatus file = (LocatedFileStatus) files.next();
-                text.append(file.getPath().toUri().getPath().substring(skipped)).append(SEPARATOR);
+                String name = file.getPath().toUri().getPath();
+                text.append(name.startsWith(prefix) ? name.substring(prefix.length()) : name).append(SEPARATOR);
                 text.append(file.getModificationTime()).append(SEPARATOR);
                 text.append(file.getLen()).append(SEPARATOR);
             }
