@@ -27,6 +27,7 @@ from typing import Any
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded
 from tautochrone.iceberg.java.api import Functions, Iceberg, items
+from tautochrone.iceberg.java.calls import Snapshot, history
 from tautochrone.model import limits
 from tautochrone.model.lake import ChangeKind, TableChange
 from tautochrone.model.names import TableName, Version
@@ -76,30 +77,16 @@ def rows_behind_vectors(functions: Functions, table: Any, version: Version) -> i
     return functions.task_rows(tasks) - functions.deleted_rows(tasks)
 
 
-def _back_from(metadata: Any, version: Version) -> Iterator[Any]:
-    """Snapshots from `version` backwards; lazily, because each step costs calls over Py4J."""
-    snapshot = None if version == NO_VERSION else metadata.snapshot(int(version))
-    while snapshot is not None:
-        yield snapshot
-        parent = snapshot.parentId()
-        snapshot = None if parent is None else metadata.snapshot(parent)
-
-
-def ancestors(metadata: Any, version: Version) -> list[Any]:
+def ancestors(metadata: Any, version: Version) -> list[Snapshot]:
     """Snapshots from `version` back to the oldest that is not expired, newest first."""
-    return list(_back_from(metadata, version))
+    return history(metadata, version)
 
 
 def in_history(metadata: Any, main: Version, version: Version, since: Version) -> bool:
     """Whether `version` is main or one of its ancestors. The search ends at `since`, the version's parent."""
-    current = main
-    while current not in (NO_VERSION, since):
-        if current == version:
-            return True
-        snapshot = metadata.snapshot(int(current))
-        parent = None if snapshot is None else snapshot.parentId()
-        current = NO_VERSION if parent is None else Version(str(parent))
-    return False
+    if main == version:
+        return True
+    return any(snapshot.version == version != since for snapshot in history(metadata, main, since))
 
 
 def stood_at(metadata: Any, main: Version, version: Version) -> bool:
@@ -109,14 +96,13 @@ def stood_at(metadata: Any, main: Version, version: Version) -> bool:
     snapshot_of_version = None if version == NO_VERSION else metadata.snapshot(int(version))
     if snapshot_of_version is None:
         return False
-    oldest = None
-    for snapshot in _back_from(metadata, main):
-        if str(snapshot.snapshotId()) == version:
-            return True
-        oldest = snapshot
-    if oldest is None or oldest.parentId() is None:
+    chain = history(metadata, main, version)
+    if not chain:
         return False
-    return bool(snapshot_of_version.sequenceNumber() < oldest.sequenceNumber())
+    oldest = chain[-1]
+    if oldest.version == version:
+        return True
+    return oldest.parent is not None and int(snapshot_of_version.sequenceNumber()) < oldest.sequence_number
 
 
 def change_between(name: TableName, metadata: Any, old: Version, new: Version) -> TableChange:
@@ -127,18 +113,15 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
 
     if old == new:
         return change(ChangeKind.NONE, ReasonCode.TABLE_UNCHANGED)
-    between = []
-    for snapshot in _back_from(metadata, new):
-        if str(snapshot.snapshotId()) == old:
-            break
-        between.append(snapshot)
-    else:
-        complete = bool(between) and between[-1].parentId() is None
+    chain = history(metadata, new, old)
+    between = [snapshot for snapshot in chain if snapshot.version != old]
+    if len(between) == len(chain):
+        complete = bool(between) and between[-1].parent is None
         if not (old == NO_VERSION and complete):
             return change(ChangeKind.UNKNOWN, _unknown_code(metadata, old), version=str(old))
-    operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
-    before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
-    after = between[0].schemaId() if between else before
+    operations = {str(snapshot.operation) for snapshot in between if moves_rows(snapshot)}
+    before = None if old == NO_VERSION else chain[-1].schema_id
+    after = between[0].schema_id if between else before
     unrecorded = _unrecorded_change(metadata, before, after)
     if unrecorded is not None:
         code, column = unrecorded
@@ -198,23 +181,16 @@ def _column_with_default(metadata: Any, before: int | None, after: int | None) -
     return None
 
 
-def commits_between(metadata: Any, old: Version, new: Version) -> list[Any]:
+def commits_between(metadata: Any, old: Version, new: Version) -> list[Snapshot]:
     """Snapshots after `old` up to `new`, oldest first; `old` must be an ancestor of `new`, or no version."""
-    between = []
-    for snapshot in _back_from(metadata, new):
-        if str(snapshot.snapshotId()) == old:
-            break
-        between.append(snapshot)
-    return between[::-1]
+    return [snapshot for snapshot in reversed(history(metadata, new, old)) if snapshot.version != old]
 
 
-def moves_rows(snapshot: Any) -> bool:
+def moves_rows(snapshot: Snapshot) -> bool:
     """Whether this commit changed the rows of the table."""
-    operation = str(snapshot.operation())
-    if operation == "replace":
+    if snapshot.operation == "replace":
         # A compaction writes the same rows into other files.
         return False
-    summary = snapshot.summary()
     counts = (
         "added-data-files",
         "deleted-data-files",
@@ -223,7 +199,7 @@ def moves_rows(snapshot: Any) -> bool:
         "added-records",
         "deleted-records",
     )
-    return any(str(summary.get(key) or "0") != "0" for key in counts)
+    return any((snapshot.summary.get(key) or "0") != "0" for key in counts)
 
 
 def _unknown_code(metadata: Any, old: Version) -> ReasonCode:
@@ -297,13 +273,13 @@ def _runs(iceberg: Iceberg, loaded: Loaded, old: Version, new: Version) -> list[
     io = loaded.table.io()
     runs = [_Run(base=old, end=old)]
     for snapshot in commits_between(loaded.metadata, old, new):
-        version = Version(str(snapshot.snapshotId()))
-        if str(snapshot.operation()) == "replace":
+        version = snapshot.version
+        if snapshot.operation == "replace":
             runs.append(_Run(base=version, end=version))
             continue
         runs[-1].end = version
         if moves_rows(snapshot):
-            runs[-1].take(iceberg, io, snapshot)
+            runs[-1].take(iceberg, io, loaded.metadata.snapshot(int(version)))
     return [run for run in runs if run.base != run.end]
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as sql
 from tautochrone.iceberg.changes.changed_files import ChangedFiles, changed_files, commits_between
 from tautochrone.iceberg.commits.compare_and_set import Loaded
 from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.calls import column_names
 from tautochrone.model import limits
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import TableName, Version, quoted
@@ -42,7 +43,7 @@ class _Frames:
 def rows_appended(loaded: Loaded, old: Version, new: Version) -> int:
     """Rows that the commits between two versions appended."""
     between = commits_between(loaded.metadata, old, new)
-    return sum(int(s.summary().get("added-records") or 0) for s in between if str(s.operation()) == "append")
+    return sum(int(s.summary.get("added-records") or 0) for s in between if s.operation == "append")
 
 
 def rows_changed(
@@ -66,8 +67,7 @@ class _Reader:
         self._name = name
         self._table = table
         self._session = session
-        columns = table.schema().columns()
-        names = [str(columns.get(index).name()) for index in range(columns.size())]
+        names = column_names(table.schema())
         self.added, self.removed = _Frames(names), _Frames(names)
         self.rows = 0
         self._without_carried_rows: list[bool] = []

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.changed_files import moves_rows
 from tautochrone.iceberg.java.api import Iceberg, items, translate
+from tautochrone.iceberg.java.calls import Snapshot, history
 from tautochrone.model.catalog import Beginning, FullSnapshotRead
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import NO_VERSION
@@ -140,22 +141,16 @@ def _skips_row_removals(leaf: Any) -> bool:
 def _can_be_followed(table: Any, snapshot: Any, *, skips: bool) -> bool:
     """Whether the source can read every version since the table was empty: none is expired, and all of them
     only append rows, unless `skips` allows others."""
-    while True:
-        if not skips and moves_rows(snapshot) and str(snapshot.operation()) != "append":
-            return False
-        if snapshot.parentId() is None:
-            return True
-        before = table.snapshot(snapshot.parentId())
-        if before is None:
-            return _added_everything(snapshot)
-        snapshot = before
+    chain = history(table.operations().current(), Version(str(snapshot.snapshotId())))
+    if not skips and any(moves_rows(commit) and commit.operation != "append" for commit in chain):
+        return False
+    return chain[-1].parent is None or _added_everything(chain[-1])
 
 
-def _added_everything(snapshot: Any) -> bool:
+def _added_everything(snapshot: Snapshot) -> bool:
     """Whether the table was empty before this snapshot: then expired older snapshots hold no missed rows."""
-    summary = snapshot.summary()
-    total, added = summary.get("total-data-files"), summary.get("added-data-files") or "0"
-    return total is not None and total == added and (total == "0" or str(snapshot.operation()) == "append")
+    total, added = snapshot.summary.get("total-data-files"), snapshot.summary.get("added-data-files") or "0"
+    return total is not None and total == added and (total == "0" or snapshot.operation == "append")
 
 
 def _require_all_versions(table: Any, offset: str, *, skips: bool) -> None:

@@ -41,6 +41,7 @@ from pyspark.errors import PySparkException
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError, LakeError
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, sync_file_systems, translate
+from tautochrone.iceberg.java.calls import LoadedTable
 from tautochrone.iceberg.sessions.hadoop_files import newest_metadata_file, plain_path, version_of
 from tautochrone.model.effects import Durability, Effects, Step
 from tautochrone.model.lake import NO_VERSION, CommitMetadata
@@ -213,17 +214,8 @@ _ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(LoadedTable):
     """A table as one read of its metadata showed it."""
-
-    table: Any
-    operations: Any
-    metadata: Any
-
-    @property
-    def main(self) -> Version:
-        snapshot = self.metadata.currentSnapshot()
-        return NO_VERSION if snapshot is None else Version(str(snapshot.snapshotId()))
 
     @property
     def commit_metadata(self) -> CommitMetadata | None:
@@ -231,14 +223,16 @@ class Loaded:
 
         None: none of our commits was ever made.
         """
-        return decode(self.metadata.properties().get(COMMIT_METADATA_KEY))
+        return decode(self.property_value)
 
 
 def load(iceberg: Iceberg, name: TableName) -> Loaded:
-    """Read the table fresh from the catalog."""
-    table = iceberg.load(name)
-    operations = table.operations()
-    return Loaded(table, operations, operations.current())
+    """Read the table fresh from the catalog.
+
+    Raises:
+        TableMissingError: it is not there.
+    """
+    return Loaded.of(iceberg.load_with(name, COMMIT_METADATA_KEY))
 
 
 def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:
@@ -304,7 +298,7 @@ def compare_and_set(
         if (attempt or ask_first) and done(loaded):
             return loaded
         try:
-            if is_of_the_future(loaded.metadata):
+            if loaded.last_updated_ms > now_ms() and is_of_the_future(loaded.metadata):
                 earlier = of_now(iceberg, loaded.metadata)
                 effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, earlier))
                 loaded = load(iceberg, name)

@@ -38,10 +38,12 @@ from tautochrone.errors import (
     TableMissingError,
     TautochroneError,
 )
+from tautochrone.iceberg.java.calls import iceberg_calls
 from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import cached_packages
+from tautochrone.spark.jvm.driver_calls import java_object, split
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = [
@@ -168,10 +170,9 @@ _SEPARATOR = "\n"
 
 
 def items(collection: Any) -> list[Any]:
-    """The elements of a Java collection, fetched as an array: Py4J ends a loop in Python by a Java exception,
+    """The elements of a Java collection, in one message. A loop in Python would be ended by a Java exception,
     which PySpark inspects for 20 ms."""
-    elements = collection.toArray()
-    return [elements[index] for index in range(len(elements))]
+    return [java_object(part) for part in split(str(iceberg_calls().elements(collection)))]
 
 
 def _class(java_class: Any) -> Any:
@@ -529,6 +530,19 @@ class Iceberg:
         """
         try:
             return self.catalog().loadTable(self.identifier(name))
+        except Py4JError as error:
+            raise translate(error, name) from error
+
+    def load_with(self, name: TableName, name_of_property: str) -> str:
+        """The table, fresh from the catalog, with a property: the text that `LoadedTable.of` takes.
+
+        Raises:
+            TableMissingError: it is not there.
+        """
+        try:
+            return str(
+                iceberg_calls().load(self.jsession, self._catalog, self.identifier(name), name_of_property)
+            )
         except Py4JError as error:
             raise translate(error, name) from error
 

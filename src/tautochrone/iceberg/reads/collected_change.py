@@ -83,9 +83,8 @@ def _require_few_added(loaded: Loaded, old: Version, new: Version) -> None:
     rows, are_carried = 0, False
     for snapshot in commits_between(loaded.metadata, old, new):
         if moves_rows(snapshot):
-            summary = snapshot.summary()
-            rows += int(summary.get("added-records") or 0)
-            are_carried |= summary.get("deleted-data-files") is not None
+            rows += int(snapshot.summary.get("added-records") or 0)
+            are_carried |= "deleted-data-files" in snapshot.summary
     _require_few(rows, are_carried=are_carried)
 
 

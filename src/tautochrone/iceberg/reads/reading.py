@@ -21,6 +21,7 @@ from tautochrone.iceberg.changes.changes import rows_appended, rows_changed
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, load
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, decode, encode
 from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.calls import history, references
 from tautochrone.iceberg.reads.collected_change import collected_append, collected_change
 from tautochrone.iceberg.reads.data_files import appended_rows
 from tautochrone.model.effects import Effects
@@ -59,22 +60,21 @@ BRANCH_PREFIX = "tautochrone-prepared-"
 def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
     """Prepared batches on branches with our prefix, with their commit metadata."""
     batches = []
-    for branch in metadata.refs().keySet():
-        if not branch.startswith(BRANCH_PREFIX):
+    for branch in references(metadata):
+        if not branch.name.startswith(BRANCH_PREFIX):
             continue
-        snapshot = metadata.snapshot(metadata.ref(branch).snapshotId())
-        commit_metadata = decode(snapshot.summary().get(COMMIT_METADATA_KEY))
+        (snapshot,) = history(metadata, branch.version, branch.version)
+        commit_metadata = decode(snapshot.summary.get(COMMIT_METADATA_KEY))
         if commit_metadata is None:
             continue
-        parent = snapshot.parentId()
         batches.append(
             Prepared(
                 table=name,
-                parent=NO_VERSION if parent is None else Version(str(parent)),
-                version=Version(str(snapshot.snapshotId())),
-                branch=str(branch),
+                parent=NO_VERSION if snapshot.parent is None else snapshot.parent,
+                version=snapshot.version,
+                branch=branch.name,
                 commit_metadata=commit_metadata,
-                rows=int(snapshot.summary().get("added-records") or 0),
+                rows=int(snapshot.summary.get("added-records") or 0),
             )
         )
     return batches
@@ -82,11 +82,10 @@ def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
 
 def tags(metadata: Any) -> Sequence[str]:
     """Names of all tags, those of older snapshots first."""
-    refs = {str(name): metadata.ref(name) for name in metadata.refs().keySet()}
     numbered_tags = [
-        (metadata.snapshot(ref.snapshotId()).sequenceNumber(), name)
-        for name, ref in refs.items()
-        if ref.isTag()
+        (history(metadata, reference.version, reference.version)[0].sequence_number, reference.name)
+        for reference in references(metadata)
+        if reference.is_tag
     ]
     return [name for _, name in sorted(numbered_tags)]
 
@@ -108,11 +107,11 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
     chain = ancestors(loaded.metadata, version)
     merged: CommitMetadata | None = None
     for snapshot in reversed(chain):
-        commit_metadata = decode(snapshot.summary().get(COMMIT_METADATA_KEY))
+        commit_metadata = decode(snapshot.summary.get(COMMIT_METADATA_KEY))
         merged = merged if commit_metadata is None else carry_forward(merged, commit_metadata)
     newest = loaded.commit_metadata
     unknown = set(newest.positions) - set(merged.positions) if newest and merged else set()
-    if unknown and chain[-1].parentId() is not None:
+    if unknown and chain[-1].parent is not None:
         raise HistoryLostError(
             "POSITIONS_LOST",
             f"Where the flow {min(unknown)} of {name} stood at version {version} was told by commits that "
@@ -223,11 +222,11 @@ class IcebergReading:
         chain = ancestors(loaded.metadata, loaded.main)
         return [
             TableVersion(
-                version=Version(str(s.snapshotId())),
-                commit_metadata=decode(s.summary().get(COMMIT_METADATA_KEY)),
-                committed_at_ms=int(s.timestampMillis()),
+                version=snapshot.version,
+                commit_metadata=decode(snapshot.summary.get(COMMIT_METADATA_KEY)),
+                committed_at_ms=snapshot.committed_at_ms,
             )
-            for s in reversed(chain)
+            for snapshot in reversed(chain)
         ]
 
     def goes_back_to(self, version: Version) -> bool:
@@ -248,9 +247,9 @@ class IcebergReading:
 
     def common_ancestor(self, first: Version, second: Version) -> Version | None:
         metadata = self._loaded_with(first, second).metadata
-        first_ancestors = {str(snapshot.snapshotId()) for snapshot in ancestors(metadata, first)}
-        second_ancestors = (str(snapshot.snapshotId()) for snapshot in ancestors(metadata, second))
-        return next((Version(version) for version in second_ancestors if version in first_ancestors), None)
+        first_ancestors = {snapshot.version for snapshot in ancestors(metadata, first)}
+        second_ancestors = (snapshot.version for snapshot in ancestors(metadata, second))
+        return next((version for version in second_ancestors if version in first_ancestors), None)
 
     def read(self, session: Any, version: Version) -> Rows:
         if version == NO_VERSION:
@@ -328,13 +327,10 @@ class IcebergReading:
 
     def _count(self, version: Version) -> int | None:
         loaded = self._loaded_with(version)
-        snapshot = loaded.metadata.snapshot(int(version))
-        if snapshot is None:
+        summary = next((each.summary for each in history(loaded.metadata, version, version)), {})
+        records, delete_files = summary.get("total-records"), summary.get("total-delete-files")
+        if records is None or delete_files is None:
             return None
-        summary = snapshot.summary()
-        records = summary.get("total-records")
-        if records is None or summary.get("total-delete-files") is None:
-            return None
-        if str(summary.get("total-delete-files")) == "0":
+        if delete_files == "0":
             return int(records)
         return rows_behind_vectors(self._iceberg.functions, loaded.table, version)

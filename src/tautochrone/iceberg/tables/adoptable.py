@@ -44,10 +44,9 @@ class IcebergAdoptable:
         loaded = load(self._iceberg, self.name)
         newest_batches: dict[str, int] = {}
         for snapshot in ancestors(loaded.metadata, loaded.main):
-            summary = snapshot.summary()
-            query, batch = summary.get(_QUERY), summary.get(_BATCH)
+            query, batch = snapshot.summary.get(_QUERY), snapshot.summary.get(_BATCH)
             if query is not None and batch is not None:
-                newest_batches[str(query)] = max(int(batch), newest_batches.get(str(query), 0))
+                newest_batches[query] = max(int(batch), newest_batches.get(query, 0))
         return newest_batches
 
     def has_read(self, offset: str, version: Version) -> bool:

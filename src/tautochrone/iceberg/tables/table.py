@@ -37,6 +37,7 @@ from tautochrone.iceberg.commits.task_files import (
     write_rows,
 )
 from tautochrone.iceberg.java.api import translate
+from tautochrone.iceberg.java.calls import column_names
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
 from tautochrone.iceberg.reads.data_files import columns_of_files
@@ -313,7 +314,7 @@ class IcebergTable(IcebergMaintenance):
         widened(self._iceberg, self._name, fork.handle, schema)
 
     def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
-        old_columns = {str(column.name()) for column in fork.handle.table.schema().columns()}
+        old_columns = set(column_names(fork.handle.table.schema()))
         new_schema = widened(self._iceberg, self._name, fork.handle, schema)
         if new_schema is None:
             return ()
@@ -327,9 +328,7 @@ class IcebergTable(IcebergMaintenance):
             return widened(self._iceberg, self._name, loaded, schema) is None
 
         self._set(Step.LAKE_REDEFINE, build, done)
-        return [
-            str(column.name()) for column in new_schema.columns() if str(column.name()) not in old_columns
-        ]
+        return [column for column in column_names(new_schema) if column not in old_columns]
 
     def commit_metadata_only(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
         def build(loaded: Loaded) -> Any:

@@ -1,32 +1,49 @@
-"""What Python asks of the driver's JVM often, in one message instead of one for each setting or name.
+"""What Python asks of the driver's JVM often, in one message instead of one for each object, setting or name.
 
 `DriverCalls.java` is compiled by the compiler that Spark has for its own generated code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaObject
+from py4j.protocol import SUCCESS, get_return_value
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.jvm.catalyst import cached_packages
-
-__all__ = ["compiled_class", "driver_calls", "joined", "new_session", "settings_of", "split"]
+__all__ = [
+    "KIND",
+    "active_in_jvm",
+    "compiled_class",
+    "driver_calls",
+    "java_object",
+    "joined",
+    "new_session",
+    "objects_of",
+    "settings_of",
+    "singleton",
+    "split",
+]
 
 _SEPARATOR = "\0"
+KIND = "_tautochrone_kind"
+"""The attribute in which an object of the JVM keeps the name of its class."""
+
 _compiled: dict[Path, tuple[Any, JavaObject]] = {}
 """By source file: the gateway, and the class that was compiled in its JVM."""
-_calls: list[tuple[Any, JavaObject]] = []
+_singletons: dict[Path, tuple[Any, Any]] = {}
+_DRIVER_CALLS = Path(__file__).with_name("DriverCalls.java")
 
 
-def compiled_class(session: SparkSession, source: Path) -> JavaObject:
+def compiled_class(source: Path) -> Any:
     """The `java.lang.Class` of a source file of Java in the package `tautochrone`, named like its class."""
-    gateway = session.sparkContext._gateway  # noqa: SLF001
+    gateway = _gateway()
     if source not in _compiled or _compiled[source][0] is not gateway:
-        jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
+        jvm = gateway.jvm
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
         compiler.cook(source.read_text())
@@ -34,14 +51,29 @@ def compiled_class(session: SparkSession, source: Path) -> JavaObject:
     return _compiled[source][1]
 
 
-def driver_calls(session: SparkSession) -> Any:
-    """The object `DriverCalls` of the session's JVM."""
-    gateway: Any = session.sparkContext._gateway  # noqa: SLF001
-    if not _calls or _calls[0][0] is not gateway:
-        compiled: Any = compiled_class(session, Path(__file__).with_name("DriverCalls.java"))
-        nothing = gateway.new_array(gateway.jvm.java.lang.Object, 0)
-        _calls[:] = [(gateway, compiled.getDeclaredConstructors()[0].newInstance(nothing))]
-    return _calls[0][1]
+def singleton(source: Path) -> Any:
+    """The one object of a class whose constructor takes Py4J's gateway, such as `DriverCalls`."""
+    gateway = _gateway()
+    if source not in _singletons or _singletons[source][0] is not gateway:
+        constructor = compiled_class(source).getDeclaredConstructors()[0]
+        arguments = gateway.new_array(gateway.jvm.java.lang.Object, 1)
+        arguments[0] = gateway.java_gateway_server.getGateway()
+        _singletons[source] = gateway, constructor.newInstance(arguments)
+    return _singletons[source][1]
+
+
+def driver_calls() -> Any:
+    """The object `DriverCalls` of Spark's JVM."""
+    return singleton(_DRIVER_CALLS)
+
+
+def _gateway() -> Any:
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    assert context is not None, "Spark is not started"
+    return context._gateway  # noqa: SLF001
+
+
+# -- texts ------------------------------------------------------------------------------------------
 
 
 def joined(texts: Iterable[str]) -> str:
@@ -54,9 +86,34 @@ def split(texts: str) -> list[str]:
     return texts.split(_SEPARATOR)[:-1]
 
 
+# -- objects ----------------------------------------------------------------------------------------
+
+
+def objects_of(answer: str) -> Iterator[Any]:
+    """The objects that `DriverCalls.append` wrote, each with the name of its class."""
+    texts = split(answer)
+    # All at once: the JVM keeps an object until Python drops it, so each must come to exist here.
+    return iter([_named(part, name) for part, name in zip(texts[::2], texts[1::2], strict=True)])
+
+
+def _named(part: str, name: str) -> Any:
+    value = java_object(part)
+    if isinstance(value, JavaObject):
+        vars(value)[KIND] = name.removesuffix("$")
+    return value
+
+
+def java_object(part: str) -> Any:
+    """What `Gateway.getReturnObject` answered in the JVM: an object, or a value that Py4J converts."""
+    return get_return_value(f"{SUCCESS}{part}", _gateway()._gateway_client)  # noqa: SLF001
+
+
+# -- sessions ---------------------------------------------------------------------------------------
+
+
 def settings_of(session: SparkSession) -> dict[str, str]:
     """All settings of a session, as `session.conf.getAll` has them."""
-    texts = split(str(driver_calls(session).settings(session._jsparkSession)))  # noqa: SLF001
+    texts = split(str(driver_calls().settings(session._jsparkSession)))  # noqa: SLF001
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
@@ -69,6 +126,29 @@ def new_session(
         without: beginnings of names of settings that it does not get.
         settings: that it has.
     """
-    pairs = joined(text for pair in (settings or {}).items() for text in pair)
-    session = driver_calls(base).newSession(base._jsparkSession, joined(without), pairs)  # noqa: SLF001
+    session = driver_calls().newSession(base._jsparkSession, joined(without), _pairs(settings or {}))  # noqa: SLF001
     return SparkSession(base.sparkContext, session)
+
+
+@contextmanager
+def active_in_jvm(
+    session: SparkSession, settings: Mapping[str, str], database: tuple[str, tuple[str, ...]] | None = None
+) -> Iterator[None]:
+    """Inside the block the session is the active one of this thread's JVM thread, with these settings.
+
+    Args:
+        database: catalog and namespace that are its current database inside the block; None: it stays.
+
+    Raises:
+        pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
+    """
+    catalog, namespace = (None, ()) if database is None else database
+    replaced = driver_calls().enter(session._jsparkSession, _pairs(settings), catalog, joined(namespace))  # noqa: SLF001
+    try:
+        yield
+    finally:
+        driver_calls().leave(replaced)
+
+
+def _pairs(settings: Mapping[str, str]) -> str:
+    return joined(text for pair in settings.items() for text in pair)

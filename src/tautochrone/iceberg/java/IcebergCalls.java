@@ -1,0 +1,131 @@
+package tautochrone;
+
+import java.util.Iterator;
+import java.util.Map;
+
+import org.apache.iceberg.HasTableOperations;
+import org.apache.iceberg.Schema;
+import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotRef;
+import org.apache.iceberg.Table;
+import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.TableOperations;
+import org.apache.iceberg.catalog.Catalog;
+import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.types.Types;
+import org.apache.spark.sql.classic.SparkSession;
+
+import py4j.Gateway;
+
+/**
+ * What Python asks of Iceberg often, one message for each answer. Each text of an answer ends with NUL. A value
+ * that may be missing has a text before it, `+` or `-`.
+ */
+public final class IcebergCalls {
+    private static final String SEPARATOR = "\0";
+
+    private final Gateway gateway;
+
+    public IcebergCalls(Gateway gateway) {
+        this.gateway = gateway;
+    }
+
+    /**
+     * A table, fresh from its catalog: what Py4J would answer for the table, its operations and its metadata;
+     * then the current snapshot's id, when the metadata was made (epoch ms), and the value of a property.
+     *
+     * Iceberg's Spark code uses the active session of a thread, which only the thread that created the session
+     * has, so it is set here.
+     */
+    public String load(SparkSession session, Catalog catalog, TableIdentifier name, String property) {
+        SparkSession.setActiveSession(session);
+        Table table = catalog.loadTable(name);
+        TableOperations operations = ((HasTableOperations) table).operations();
+        TableMetadata metadata = operations.current();
+        StringBuilder text = new StringBuilder();
+        appendObject(text, table);
+        appendObject(text, operations);
+        appendObject(text, metadata);
+        Snapshot current = metadata.currentSnapshot();
+        appendOptional(text, current == null ? null : Long.toString(current.snapshotId()));
+        append(text, Long.toString(metadata.lastUpdatedMillis()));
+        appendOptional(text, (String) metadata.properties().get(property));
+        return text.toString();
+    }
+
+    /**
+     * The snapshot `version` and those before it, newest first, up to `until` if that is one of them: id, parent,
+     * operation, schema, sequence number, time (epoch ms), number of entries of the summary, these.
+     */
+    public String history(TableMetadata metadata, String version, String until) {
+        StringBuilder text = new StringBuilder();
+        Snapshot snapshot = metadata.snapshot(Long.parseLong(version));
+        while (snapshot != null) {
+            String id = Long.toString(snapshot.snapshotId());
+            Long parent = snapshot.parentId();
+            append(text, id);
+            appendOptional(text, parent == null ? null : parent.toString());
+            appendOptional(text, snapshot.operation());
+            appendOptional(text, snapshot.schemaId() == null ? null : snapshot.schemaId().toString());
+            append(text, Long.toString(snapshot.sequenceNumber()));
+            append(text, Long.toString(snapshot.timestampMillis()));
+            Map summary = snapshot.summary();
+            append(text, Integer.toString(summary == null ? 0 : summary.size()));
+            Iterator entries = summary == null ? java.util.Collections.emptyIterator() : summary.entrySet().iterator();
+            while (entries.hasNext()) {
+                Map.Entry entry = (Map.Entry) entries.next();
+                append(text, (String) entry.getKey());
+                append(text, (String) entry.getValue());
+            }
+            snapshot = parent == null || id.equals(until) ? null : metadata.snapshot(parent.longValue());
+        }
+        return text.toString();
+    }
+
+    /** What Py4J would answer for each element of a collection. */
+    public String elements(Iterable collection) {
+        StringBuilder text = new StringBuilder();
+        Iterator elements = collection.iterator();
+        while (elements.hasNext()) {
+            appendObject(text, elements.next());
+        }
+        return text.toString();
+    }
+
+    /** The branches and tags of a table: name, `BRANCH` or `TAG`, id of its snapshot. */
+    public String references(TableMetadata metadata) {
+        StringBuilder text = new StringBuilder();
+        Iterator references = metadata.refs().entrySet().iterator();
+        while (references.hasNext()) {
+            Map.Entry entry = (Map.Entry) references.next();
+            SnapshotRef reference = (SnapshotRef) entry.getValue();
+            append(text, (String) entry.getKey());
+            append(text, reference.isTag() ? "TAG" : "BRANCH");
+            append(text, Long.toString(reference.snapshotId()));
+        }
+        return text.toString();
+    }
+
+    /** The names of the columns of a schema. */
+    public String columns(Schema schema) {
+        StringBuilder text = new StringBuilder();
+        Iterator columns = schema.columns().iterator();
+        while (columns.hasNext()) {
+            append(text, ((Types.NestedField) columns.next()).name());
+        }
+        return text.toString();
+    }
+
+    private void append(StringBuilder text, String value) {
+        text.append(value).append(SEPARATOR);
+    }
+
+    private void appendOptional(StringBuilder text, String value) {
+        append(text, value == null ? "-" : "+");
+        append(text, value == null ? "" : value);
+    }
+
+    private void appendObject(StringBuilder text, Object object) {
+        append(text, gateway.getReturnObject(object).getCommandPart());
+    }
+}
