@@ -51,6 +51,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import BadRecords
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.jvm.catalyst import start_callback_server
+from tautochrone.spark.session.call_sites import call_sites
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 
@@ -368,7 +369,8 @@ class FlowQuery:
 
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
         try:
-            self._batch(rows, batch_id)
+            with call_sites(noted=False):
+                self._batch(rows, batch_id)
         except Exception as error:
             self._error = batch_failure(error, self.flow.name)
             # Spark keeps only a text of it, made of the whole chain of causes. With Java's stacks in

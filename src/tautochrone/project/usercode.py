@@ -34,6 +34,7 @@ from tautochrone.project.databricks.modules import databricks_modules
 from tautochrone.project.deferred_frames import evaluation_session, real_frame
 from tautochrone.project.forbidden_calls import Rule, rules
 from tautochrone.project.libraries import Libraries
+from tautochrone.spark.session.call_sites import call_sites
 
 __all__ = ["Bindings", "evaluation_lock", "forget_imports", "user_code"]
 
@@ -138,6 +139,7 @@ def user_code(
     """
     with evaluation_lock, contextlib.ExitStack() as stack:
         stack.enter_context(_patched(rules(rewrite, data_sources, in_query=in_query)))
+        stack.enter_context(call_sites(noted=True))
         stack.enter_context(_directory(folder))
         stack.enter_context(_import_path(imports))
         stack.enter_context(_imports(Libraries((folder, *imports))))

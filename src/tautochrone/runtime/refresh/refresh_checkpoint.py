@@ -36,6 +36,7 @@ from tautochrone.runtime.refresh.refresh_view import ViewRefresher, failure_of
 from tautochrone.runtime.refresh.stream_refresher import StreamRefresher
 from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged
 from tautochrone.runtime.streams.streams import Streams
+from tautochrone.spark.session.call_sites import call_sites
 from tautochrone.spark.session.cpu_usage import metered_jobs
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
@@ -332,7 +333,7 @@ class CheckpointRefresher:
         """Refresh a dataset and record the outcome; answers the failure, or None."""
         started = time.monotonic()
         try:
-            with metered_jobs(self._job.base) as used:
+            with metered_jobs(self._job.base) as used, call_sites(noted=False):
                 result = self._refreshed(self._task(checkpoint, table, last_versions))
             if isinstance(result, WaitingForBulkLoad):
                 return self._wait(checkpoint, table, result.reason)
