@@ -39,7 +39,7 @@ class Files:
     def __init__(self, session: SparkSession) -> None:
         self._jvm: Any = session._jvm  # noqa: SLF001
         self._conf: Any = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-        self._calls = driver_calls(session)
+        self._calls = driver_calls()
 
     def _open(self, path: str) -> tuple[Any, Any]:
         target = self._jvm.org.apache.hadoop.fs.Path(path)

@@ -135,7 +135,7 @@ class AutoCdcQuery:
                 raise databricks_only("once", "A flow that reads a batch once", self.location) from error
             raise
 
-    def view_text(self, _session: SparkSession) -> str | None:
+    def view_text(self) -> str | None:
         return None
 
     def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:
@@ -461,7 +461,7 @@ class SnapshotFunction:
         stream = session.readStream.format("rate").load()
         return stream.select(*(sf.lit(None).cast(field.dataType).alias(field.name) for field in fields))
 
-    def view_text(self, _session: SparkSession) -> str | None:
+    def view_text(self) -> str | None:
         return None
 
     def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:

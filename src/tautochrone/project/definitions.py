@@ -54,7 +54,7 @@ class Query(Protocol):
     def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         """Evaluate; the session is active and its current database and settings are right."""
 
-    def view_text(self, session: SparkSession, /) -> str | None:
+    def view_text(self) -> str | None:
         """The query's SQL when this is a persisted view, else None."""
 
     def position_of(self, error: BaseException, problem: SparkProblem | None, /) -> CodePosition | None:

@@ -46,7 +46,9 @@ from tautochrone.project.deferred_frames import (
     recorded_call,
     remember_option,
 )
-from tautochrone.spark.analysis.session_context import spark_sql_parser
+from tautochrone.spark.analysis.session_context import parsed_plan
+from tautochrone.spark.jvm.catalyst import kind
+from tautochrone.spark.jvm.driver_calls import driver_calls
 
 __all__ = ["Rule", "float_converter", "rules"]
 
@@ -75,9 +77,9 @@ def float_converter(data_type: DataType) -> Converter | None:
     return None
 
 
-def _or_other(kind: type, convert: Converter) -> Converter:
+def _or_other(python_type: type, convert: Converter) -> Converter:
     """`convert` for values of a type; Spark itself refuses values of another type."""
-    return lambda value: convert(value) if isinstance(value, kind) else value
+    return lambda value: convert(value) if isinstance(value, python_type) else value
 
 
 def _map_converter(data_type: MapType) -> Converter | None:
@@ -205,16 +207,17 @@ def _sql(rewrite: Callable[[str], str]) -> Apply:
         text = args[0] if args else kwargs.pop("sqlQuery")
         # A text with {placeholders} becomes SQL only inside spark.sql, which then accepts only queries.
         if not {key for key in kwargs if key != "args"}:
-            plan = spark_sql_parser(session).parsePlan(text)
-            kind = str(plan.getClass().getSimpleName())
-            command = session._jvm.java.lang.Class.forName(  # noqa: SLF001
-                "org.apache.spark.sql.catalyst.plans.logical.Command"
+            plan = parsed_plan(text)
+            statement = kind(plan)
+            writes = driver_calls().isCommand(plan) or statement in (
+                "InsertIntoStatement",
+                "CreateTableAsSelect",
             )
-            writes = command.isInstance(plan) or kind in ("InsertIntoStatement", "CreateTableAsSelect")
-            if writes and kind not in _READ_ONLY_COMMANDS:
+            if writes and statement not in _READ_ONLY_COMMANDS:
                 raise DefinitionError(
                     "UNSUPPORTED_PIPELINE_SPARK_SQL_COMMAND",
-                    f"'{kind}' is not supported in spark.sql(\"...\") API in Spark Declarative Pipeline.",
+                    f"'{statement}' is not supported in spark.sql(\"...\") API in Spark Declarative "
+                    "Pipeline.",
                     sqlstate="0A000",
                 )
             if writes:

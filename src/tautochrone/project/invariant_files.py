@@ -21,7 +21,7 @@ from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, SqlQuery
 from tautochrone.project.sqltext import split
 from tautochrone.project.statements import syntax_error
-from tautochrone.spark.analysis.session_context import spark_sql_parser
+from tautochrone.spark.analysis.session_context import parsed_plan
 from tautochrone.spark.jvm.catalyst import cached_packages, kind, walk
 
 __all__ = ["FOLDER", "as_invariant", "read_invariants"]
@@ -54,7 +54,7 @@ def _read(
     (chunk,) = statements
     location = SourceLocation(shown, chunk.line)
     try:
-        plan = spark_sql_parser(session).parsePlan(scope.rewrite(chunk.text))
+        plan = parsed_plan(scope.rewrite(chunk.text))
     except PySparkException as error:
         raise syntax_error(error, chunk, shown) from error
     wrong_node = _command_in(session, plan)

@@ -28,7 +28,7 @@ from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, spark_sql_parser
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, parsed_plan
 from tautochrone.spark.jvm.catalyst import items, kind
 from tautochrone.spark.jvm.errors import SparkProblem
 
@@ -107,7 +107,7 @@ class SqlQuery:
         return self.statement.strip()
 
     def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
-        query = query_of(spark_sql_parser(session).parsePlan(self.scope.rewrite(self.statement)))
+        query = query_of(parsed_plan(self.scope.rewrite(self.statement)))
         if listener is not None:
             listener(query)
         frame = dataframe_of_plan(session, self._with_files(session, query))
@@ -130,9 +130,9 @@ class SqlQuery:
 
         return replace_leaves(session, query, leaf)
 
-    def view_text(self, session: SparkSession) -> str | None:
+    def view_text(self) -> str | None:
         """The text after AS of a CREATE VIEW, with rewritten names."""
-        plan: JavaObject = spark_sql_parser(session).parsePlan(self.scope.rewrite(self.statement))
+        plan = parsed_plan(self.scope.rewrite(self.statement))
         if plan.getClass().getSimpleName() != "CreateView":
             return None
         text = plan.originalText()
@@ -181,7 +181,7 @@ class PythonQuery:
             if listener is not None:
                 # Names and conditions are rewritten here too: only whole queries parse as queries.
                 with contextlib.suppress(PySparkException):
-                    query = spark_sql_parser(session).parsePlan(rewritten)
+                    query = parsed_plan(rewritten)
                     listener(query)
             return rewritten
 
@@ -205,7 +205,7 @@ class PythonQuery:
         # It is built on a DataFrame that the file created during its import, in the session of the import.
         return dataframe_of_plan(session, frame._jdf.queryExecution().logical())  # noqa: SLF001
 
-    def view_text(self, _session: SparkSession) -> str | None:
+    def view_text(self) -> str | None:
         return None
 
     def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:

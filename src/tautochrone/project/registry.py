@@ -33,7 +33,7 @@ from tautochrone.project.queries import Project, PythonQuery, SqlQuery
 from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_refused
 from tautochrone.project.usercode import Bindings
 from tautochrone.project.validate import check_format
-from tautochrone.spark.analysis.session_context import spark_sql_parser
+from tautochrone.spark.jvm.driver_calls import driver_calls, split
 
 __all__ = ["Registry"]
 
@@ -230,7 +230,7 @@ class Registry(GraphElementRegistry):
 
     def _parts(self, name: str, location: SourceLocation) -> tuple[str, ...]:
         try:
-            seq = spark_sql_parser(self._session).parseMultipartIdentifier(name)
+            return tuple(split(str(driver_calls().nameParts(name))))
         except Exception as error:
             raise DefinitionError(
                 "INVALID_IDENTIFIER",
@@ -239,7 +239,6 @@ class Registry(GraphElementRegistry):
                 location=str(location),
                 hint="Put names with hyphens and other signs between backticks.",
             ) from error
-        return tuple(str(seq.apply(index)) for index in range(seq.size()))
 
     # SQL --------------------------------------------------------------------------------------
 

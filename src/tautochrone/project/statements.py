@@ -21,7 +21,7 @@ from tautochrone.model.names import quoted
 from tautochrone.project.databricks.auto_cdc_sql import auto_cdc_clause
 from tautochrone.project.databricks.sql import Translated, translate
 from tautochrone.project.sqltext import Chunk, split
-from tautochrone.spark.analysis.session_context import spark_sql_parser, substituted
+from tautochrone.spark.analysis.session_context import parsed_plan, substituted
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -74,10 +74,9 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
         DefinitionError: a syntax error (Spark's class), or a statement that SDP does not allow
             (PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR), with `file:line`.
     """
-    spark_parser = spark_sql_parser(session)
     substitute = partial(substituted, session)
     chunks = split(text)
-    return [statement for chunk in chunks for statement in _statements(chunk, file, spark_parser, substitute)]
+    return [statement for chunk in chunks for statement in _statements(chunk, file, substitute)]
 
 
 def statement_refused(message: str, location: SourceLocation, hint: str | None = None) -> DefinitionError:
@@ -97,23 +96,21 @@ def query_of(plan: JavaObject) -> JavaObject:
     return plan.plan() if kind == StatementKind.TEMPORARY_VIEW else plan.query()
 
 
-def _statements(
-    chunk: Chunk, file: str, spark_parser: JavaObject, substitute: Callable[[str], str]
-) -> list[Statement]:
+def _statements(chunk: Chunk, file: str, substitute: Callable[[str], str]) -> list[Statement]:
     """A statement, or several: `CREATE STREAMING TABLE … FLOW AUTO CDC …` makes a table and its flow, and the
     query of snapshots is a view."""
     location = SourceLocation(file, chunk.line)
     clause = auto_cdc_clause(chunk.text, str(location), substitute)
     if clause is None:
-        return [_statement(chunk, file, spark_parser)]
+        return [_statement(chunk, file)]
     table = replace(chunk, text=clause.table_text)
-    created = [_statement(table, file, spark_parser)] if clause.table_text else []
+    created = [_statement(table, file)] if clause.table_text else []
     target = created[0].name if created else clause.target
     name, query, auto_cdc = clause.flow or target, clause.query, clause.auto_cdc
     if auto_cdc.takes_snapshots:
         view = f"{name[-1]}__query"
         text = f"CREATE TEMPORARY VIEW {quoted(view)} AS {query}"
-        created.append(_statement(replace(chunk, text=text), file, spark_parser))
+        created.append(_statement(replace(chunk, text=text), file))
         query, auto_cdc = f"SELECT * FROM STREAM {quoted(view)}", replace(auto_cdc, snapshots_of=(view,))
     dialect = translate(query, str(location))
     flow = Statement(
@@ -128,11 +125,11 @@ def _statements(
     return [*created, flow]
 
 
-def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:
+def _statement(chunk: Chunk, file: str) -> Statement:
     location = SourceLocation(file, chunk.line)
     dialect = translate(chunk.text, str(location))
     try:
-        plan = spark_parser.parsePlan(dialect.text)
+        plan = parsed_plan(dialect.text)
     except PySparkException as error:
         raise syntax_error(error, replace(chunk, text=dialect.text), file) from error
     statement = replace(_Reader(plan, dialect.text, location).read(), dialect=dialect)

@@ -169,7 +169,7 @@ def _persist_views(job: Job) -> None:
         if dataset.kind is not DatasetKind.VIEW:
             continue
         (resolved,) = job.graph.flows_of(name)
-        query = resolved.flow.query.view_text(job.base)
+        query = resolved.flow.query.view_text()
         if query is None or not job.lake.put_view_if_supported(
             name, query, resolved.schema, resolved.fingerprint
         ):

@@ -18,7 +18,15 @@ from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.current_time import clocks_of, reads_current_time
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.jvm.catalyst import items, kind, plan_and_subqueries, walk, walk_with_subqueries
+from tautochrone.spark.jvm.catalyst import (
+    children_of,
+    items,
+    kind,
+    plan_and_subqueries,
+    walk,
+    walk_with_subqueries,
+)
+from tautochrone.spark.jvm.driver_calls import driver_calls
 
 __all__ = [
     "VERSION_OPTION",
@@ -72,7 +80,8 @@ _NOT_STREAMING = False
 
 def analyzed_plan(frame: DataFrame) -> JavaObject:
     """A DataFrame's analyzed logical plan."""
-    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan: JavaObject = driver_calls().analyzed(frame._jdf)  # noqa: SLF001
+    return plan
 
 
 def _table(relation: JavaObject) -> TableName | None:
@@ -169,7 +178,7 @@ def forwarded_table(plan: JavaObject, catalog: str) -> TableName | None:
     """The lake table whose rows a streaming query returns unchanged, with all columns in order, or None."""
     columns = str(plan.output())
     while kind(plan) in ("SubqueryAlias", "Project", "View"):
-        (plan,) = items(plan.children())
+        (plan,) = children_of(plan)
     is_table = kind(plan) in ("StreamingRelationV2", "StreamingDataSourceV2Relation")
     # Every column has an id of its own, so equal texts mean the same columns.
     return lake_table(plan, catalog) if is_table and str(plan.output()) == columns else None
@@ -196,7 +205,7 @@ def _nondeterministic_part(expression: JavaObject) -> str:
         return _CONSTANT_PER_QUERY[expression_kind]
     if expression_kind in _SUBQUERIES:  # The caller visits their plans.
         return ""
-    for child in items(expression.children()):
+    for child in children_of(expression):
         function = _nondeterministic_part(child)
         if function:
             return function
@@ -290,7 +299,7 @@ def most_rows(plan: JavaObject) -> int | None:
         groups = [_most_values(key) for key in items(plan.groupingExpressions())]
         return prod(number for number in groups if number) if all(groups) else most_rows(plan.child())
     if name == "Union":
-        bounds = [most_rows(child) for child in items(plan.children())]
+        bounds = [most_rows(child) for child in children_of(plan)]
         return None if None in bounds else sum(bound for bound in bounds if bound is not None)
     if name == "Join":
         join = kind(plan.joinType())

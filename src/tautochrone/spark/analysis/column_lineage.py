@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from tautochrone.model.definitions import ColumnLineage, ColumnRef
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, lake_table
-from tautochrone.spark.jvm.catalyst import contains_pattern, items, kind, walk
+from tautochrone.spark.jvm.catalyst import children_of, contains_pattern, items, kind, walk
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["column_lineage"]
@@ -97,7 +97,7 @@ class _Tracer:
         if rule is not None:
             return rule(plan, outer)
         origins: dict[int, Origin] = {}
-        for child in items(plan.children()):
+        for child in children_of(plan):
             origins |= self.node(child, outer)
         if name in _COMPUTED:
             return self._computed(name, plan, origins, outer)
@@ -153,11 +153,11 @@ class _Tracer:
         return [origins.get(_id(column), _NOTHING) for column in items(plan.output())]
 
     def _union(self, plan: JavaObject, outer: Origins) -> dict[int, Origin]:
-        return self._by_position(plan, [self._in_order(child, outer) for child in items(plan.children())])
+        return self._by_position(plan, [self._in_order(child, outer) for child in children_of(plan)])
 
     def _set_operation(self, plan: JavaObject, outer: Origins) -> dict[int, Origin]:
         """The rows are those of the left side; which ones depends on both sides."""
-        left, right = (self._in_order(child, outer) for child in items(plan.children()))
+        left, right = (self._in_order(child, outer) for child in children_of(plan))
         self.rows.update(*left, *right)
         return self._by_position(plan, [left])
 

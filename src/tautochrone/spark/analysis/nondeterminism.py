@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.spark.jvm.catalyst import items, kind
+from tautochrone.spark.jvm.catalyst import children_of, items, kind
 
 __all__ = [
     "is_first_of_partition",
@@ -189,5 +189,5 @@ def _is_collated(expression: JavaObject) -> bool:
 def _is_function_of(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
     if value.foldable() or any(order.semanticEquals(value) for order in orders):
         return True
-    parts = list(items(value.children()))
+    parts = list(children_of(value))
     return bool(parts) and all(_is_function_of(part, orders) for part in parts)

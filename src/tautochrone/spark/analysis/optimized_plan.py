@@ -18,6 +18,7 @@ from tautochrone.spark.analysis.session_context import session_settings
 from tautochrone.spark.jvm.catalyst import (
     Catalyst,
     TransformRule,
+    children_of,
     contains_pattern,
     items,
     kind,
@@ -235,7 +236,7 @@ class _Leaves:
             function = expression.aggregateFunction()
             if kind(function) == "Count":
                 # Spark would replace a count of a non-nullable value by a count of rows.
-                children = [self._nullable(child) for child in items(function.children())]
+                children = [self._nullable(child) for child in children_of(function)]
                 function = function.withNewChildren(catalyst.seq(children))
             return expression.copy(
                 function,

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.jvm.driver_calls import compiled_class
+from tautochrone.spark.jvm.driver_calls import compiled_class, driver_calls
 
 __all__ = ["DERIVED", "PlanText", "PythonCommand", "plan_text"]
 
@@ -55,10 +54,8 @@ def plan_text(session: SparkSession, plan: JavaObject, secret: str) -> PlanText:
         session: any.
         secret: a regular expression for names of options that are left out.
     """
-    compiled: Any = compiled_class(session, Path(__file__).with_name("PlanText.java"))
-    text = compiled.getDeclaredConstructors()[0].newInstance(
-        _objects(session, session._jsparkSession, plan, secret)  # noqa: SLF001
-    )
+    compiled = compiled_class(Path(__file__).with_name("PlanText.java"))
+    text = driver_calls().newInstance(compiled, session._jsparkSession, plan, secret)  # noqa: SLF001
     return PlanText(
         tokens=tuple(str(text.text()).split("\n")[:-1]),
         inputs=tuple(str(text.inputs()).splitlines()),
@@ -71,11 +68,3 @@ def plan_text(session: SparkSession, plan: JavaObject, secret: str) -> PlanText:
 def _command(text: JavaObject, number: int) -> PythonCommand:
     broadcasts = (line.split(" ", 1) for line in str(text.broadcasts(number)).splitlines())
     return PythonCommand(bytes(text.command(number)), tuple((int(key), path) for key, path in broadcasts))
-
-
-def _objects(session: SparkSession, *values: Any) -> JavaObject:
-    gateway: Any = session.sparkContext._gateway  # noqa: SLF001
-    array = gateway.new_array(gateway.jvm.java.lang.Object, len(values))
-    for index, value in enumerate(values):
-        array[index] = value
-    return array

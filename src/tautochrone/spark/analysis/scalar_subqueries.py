@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.spark.jvm.catalyst import Catalyst, TransformRule, contains_pattern, items, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, TransformRule, children_of, contains_pattern, items, kind
 
 __all__ = ["SCALAR", "has_subquery", "join_scalar_subqueries"]
 
@@ -38,7 +38,7 @@ def _joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         rewritten = node.copy(grouping, results, scalars.joined(node.child()), node.hint())
     else:
         rewritten = node.transformExpressions(TransformRule(lambda part: scalars.column(part) or part))
-        first, *rest = items(node.children())
+        first, *rest = children_of(node)
         rewritten = rewritten.withNewChildren(catalyst.seq([scalars.joined(first), *rest]))
     if rewritten.output().size() == node.output().size():
         return rewritten

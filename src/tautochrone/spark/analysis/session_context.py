@@ -15,29 +15,33 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.spark.jvm.catalyst import cached_packages
-from tautochrone.spark.jvm.driver_calls import settings_of
+from tautochrone.spark.jvm.driver_calls import active_in_jvm, driver_calls, settings_of
 from tautochrone.spark.session.factory import DEFAULTS
 
 __all__ = [
     "SqlDefaults",
     "dataframe_of_plan",
+    "parsed_plan",
     "scala_seq",
     "session_settings",
     "set_active_session",
-    "spark_sql_parser",
     "started_with",
     "substituted",
     "use_session",
 ]
 
 
-def spark_sql_parser(session: SparkSession) -> JavaObject:
-    """Spark's own SQL parser, without the session's extensions.
+def parsed_plan(sql: str) -> JavaObject:
+    """A statement by Spark's own SQL parser, without the extensions of sessions.
 
     Iceberg's extension resolves `CREATE VIEW` while parsing, which needs an existing database and hides the
     query. Definitions are parsed before any database exists.
+
+    Raises:
+        pyspark.errors.ParseException: it is no statement.
     """
-    return _packages(session).execution.SparkSqlParser()
+    plan: JavaObject = driver_calls().parsed(sql)
+    return plan
 
 
 def substituted(session: SparkSession, text: str) -> str:
@@ -98,58 +102,18 @@ def use_session(
     Raises:
         pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
     """
-    sessions = _packages(session).classic.SparkSession
-    active = sessions.getActiveSession()
-    python_sessions = SparkSession._instantiatedSession, SparkSession._activeSession  # noqa: SLF001
-    # First: Spark configures a catalog permanently from the session that is active when the catalog is first
-    # used. With another session active, `lake` would be the wrong catalog.
-    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
-    SparkSession._instantiatedSession = SparkSession._activeSession = session  # noqa: SLF001
-    catalogs = session._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
-    previous: tuple[str, list[str]] | None = None
-    try:
-        with session_settings(session, conf):
-            if catalog is not None and namespace is not None:
-                previous = _current_database(catalogs)
-                _set_current_database(session, catalogs, (catalog, list(namespace)))
+    database = None if catalog is None or namespace is None else (catalog, namespace)
+    with active_in_jvm(session, conf, database):
+        python_sessions = SparkSession._instantiatedSession, SparkSession._activeSession  # noqa: SLF001
+        SparkSession._instantiatedSession = SparkSession._activeSession = session  # noqa: SLF001
+        try:
             yield
-    finally:
-        if previous is not None:
-            _set_current_database(session, catalogs, previous)
-        SparkSession._instantiatedSession, SparkSession._activeSession = python_sessions  # noqa: SLF001
-        if active.isDefined():
-            sessions.setActiveSession(active.get())
-        else:
-            sessions.clearActiveSession()
-
-
-def _current_database(catalogs: Any) -> tuple[str, list[str]]:
-    return str(catalogs.currentCatalog().name()), list(catalogs.currentNamespace())
-
-
-def _set_current_database(session: SparkSession, catalogs: Any, database: tuple[str, list[str]]) -> None:
-    if _current_database(catalogs) == database:
-        return
-    catalog, namespace = database
-    if not namespace:
-        # Spark has no method for "no database"; changing the catalog resets it.
-        catalogs.setCurrentCatalog("spark_catalog")
-    catalogs.setCurrentCatalog(catalog)
-    if namespace:
-        catalogs.setCurrentNamespace(_array(session, tuple(namespace)))
+        finally:
+            SparkSession._instantiatedSession, SparkSession._activeSession = python_sessions  # noqa: SLF001
 
 
 def _packages(session: SparkSession) -> Any:
     return cached_packages(session._jvm).org.apache.spark.sql  # noqa: SLF001
-
-
-def _array(session: SparkSession, parts: tuple[str, ...]) -> JavaObject:
-    gateway = session.sparkContext._gateway  # noqa: SLF001
-    assert gateway is not None
-    array = gateway.new_array(gateway.jvm.java.lang.String, len(parts))
-    for index, part in enumerate(parts):
-        array[index] = part
-    return array
 
 
 _TIME_ZONE = "spark.sql.session.timeZone"

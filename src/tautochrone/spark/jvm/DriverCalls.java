@@ -15,8 +15,20 @@ import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.TreePatternBits;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.connector.catalog.CatalogManager;
+import org.apache.spark.sql.execution.SparkSqlParser;
 
+import py4j.Gateway;
+import scala.Option;
+import scala.Product;
 import scala.Tuple2;
+import scala.collection.IterableOnce;
 import scala.collection.Iterator;
 
 /**
@@ -26,15 +38,208 @@ import scala.collection.Iterator;
 public final class DriverCalls {
     private static final String SEPARATOR = "\0";
 
-    /** Settings of a session: name, value, name, value … */
-    public String settings(SparkSession session) {
+    private final Gateway gateway;
+    private final SparkSqlParser parser = new SparkSqlParser();
+
+    public DriverCalls(Gateway gateway) {
+        this.gateway = gateway;
+    }
+
+    /** The elements of a Scala collection, as `append` writes them. */
+    public String elements(IterableOnce collection) {
         StringBuilder text = new StringBuilder();
-        Iterator settings = session.conf().getAll().iterator();
-        while (settings.hasNext()) {
-            Tuple2 setting = (Tuple2) settings.next();
-            text.append(setting._1()).append(SEPARATOR).append(setting._2()).append(SEPARATOR);
+        Iterator elements = collection.iterator();
+        while (elements.hasNext()) {
+            append(text, elements.next());
         }
         return text.toString();
+    }
+
+    /** Keys and values of a Scala map: key, value, key, value … */
+    public String entries(scala.collection.Map map) {
+        StringBuilder text = new StringBuilder();
+        Iterator entries = map.iterator();
+        while (entries.hasNext()) {
+            Tuple2 entry = (Tuple2) entries.next();
+            text.append(entry._1()).append(SEPARATOR).append(entry._2()).append(SEPARATOR);
+        }
+        return text.toString();
+    }
+
+    /** The names of the fields of a case class. */
+    public String fieldNames(Product product) {
+        StringBuilder text = new StringBuilder();
+        Iterator names = product.productElementNames();
+        while (names.hasNext()) {
+            text.append(names.next()).append(SEPARATOR);
+        }
+        return text.toString();
+    }
+
+    /** A new object of a class with one constructor, which takes three arguments. */
+    public Object newInstance(Class compiled, Object first, Object second, Object third) throws Exception {
+        return compiled.getDeclaredConstructors()[0].newInstance(new Object[] {first, second, third});
+    }
+
+    public LogicalPlan analyzed(Dataset rows) {
+        return rows.queryExecution().analyzed();
+    }
+
+    public LogicalPlan parsed(String sql) {
+        return (LogicalPlan) parser.parsePlan(sql);
+    }
+
+    /** The parts of a name such as `a.b.c`. */
+    public String nameParts(String name) {
+        StringBuilder text = new StringBuilder();
+        Iterator parts = parser.parseMultipartIdentifier(name).iterator();
+        while (parts.hasNext()) {
+            text.append(parts.next()).append(SEPARATOR);
+        }
+        return text.toString();
+    }
+
+    public boolean isCommand(LogicalPlan plan) {
+        return plan instanceof Command;
+    }
+
+    /** Whether a plan or an expression contains one of Catalyst's tree patterns, by its number. */
+    public boolean containsPattern(TreePatternBits tree, int pattern) {
+        return tree.treePatternBits().get(pattern);
+    }
+
+    /** The number of a column. */
+    public long columnNumber(NamedExpression column) {
+        return column.exprId().id();
+    }
+
+    /** The children of a plan or an expression, as `append` writes them. */
+    public String children(TreeNode node) {
+        return elements(node.children());
+    }
+
+    /** Every node of a plan or an expression, parents first, as `append` writes them. */
+    public String nodes(TreeNode root) {
+        StringBuilder text = new StringBuilder();
+        appendNodes(text, root);
+        return text.toString();
+    }
+
+    private void appendNodes(StringBuilder text, TreeNode node) {
+        append(text, node);
+        Iterator children = node.children().iterator();
+        while (children.hasNext()) {
+            appendNodes(text, (TreeNode) children.next());
+        }
+    }
+
+    /** What Py4J would answer for an object, and the simple name of its class. */
+    private void append(StringBuilder text, Object object) {
+        text.append(gateway.getReturnObject(object).getCommandPart()).append(SEPARATOR);
+        text.append(object == null ? "" : kind(object)).append(SEPARATOR);
+    }
+
+    /** The simple name of an object's class. */
+    public String kind(Object object) {
+        return object.getClass().getSimpleName();
+    }
+
+    /** What `enter` replaced. */
+    public static final class Replaced {
+        final org.apache.spark.sql.classic.SparkSession session;
+        final Option active;
+        final java.util.Map settings = new java.util.LinkedHashMap();
+        String catalog;
+        String[] namespace;
+
+        Replaced(org.apache.spark.sql.classic.SparkSession session, Option active) {
+            this.session = session;
+            this.active = active;
+        }
+    }
+
+    /**
+     * Make a session the active one of this thread, with `settings`, and with a current database if a catalog
+     * is given. Nothing is replaced if this fails.
+     */
+    public Replaced enter(
+            org.apache.spark.sql.classic.SparkSession session, String settings, String catalog, String namespace) {
+        Replaced replaced =
+                new Replaced(session, org.apache.spark.sql.classic.SparkSession.getActiveSession());
+        // First: Spark configures a catalog permanently from the session that is active when the catalog is
+        // first used. With another session active, `lake` would be the wrong catalog.
+        org.apache.spark.sql.classic.SparkSession.setActiveSession(session);
+        boolean entered = false;
+        try {
+            List own = split(settings);
+            for (int i = 0; i + 1 < own.size(); i += 2) {
+                String name = (String) own.get(i);
+                String before = session.conf().get(name, (String) null);
+                session.conf().set(name, (String) own.get(i + 1));
+                replaced.settings.put(name, before);
+            }
+            if (catalog != null) {
+                CatalogManager catalogs = session.sessionState().catalogManager();
+                String current = catalogs.currentCatalog().name();
+                String[] currentNamespace = catalogs.currentNamespace();
+                replaced.catalog = current;
+                replaced.namespace = currentNamespace;
+                List parts = split(namespace);
+                setDatabase(catalogs, catalog, (String[]) parts.toArray(new String[parts.size()]));
+            }
+            entered = true;
+            return replaced;
+        } finally {
+            if (!entered) {
+                leave(replaced);
+            }
+        }
+    }
+
+    /** Restore what `enter` replaced. */
+    public void leave(Replaced replaced) {
+        try {
+            if (replaced.catalog != null) {
+                CatalogManager catalogs = replaced.session.sessionState().catalogManager();
+                setDatabase(catalogs, replaced.catalog, replaced.namespace);
+            }
+            java.util.Iterator settings = replaced.settings.entrySet().iterator();
+            while (settings.hasNext()) {
+                java.util.Map.Entry setting = (java.util.Map.Entry) settings.next();
+                if (setting.getValue() == null) {
+                    replaced.session.conf().unset((String) setting.getKey());
+                } else {
+                    replaced.session.conf().set((String) setting.getKey(), (String) setting.getValue());
+                }
+            }
+        } finally {
+            if (replaced.active.isDefined()) {
+                org.apache.spark.sql.classic.SparkSession.setActiveSession(
+                        (org.apache.spark.sql.classic.SparkSession) replaced.active.get());
+            } else {
+                org.apache.spark.sql.classic.SparkSession.clearActiveSession();
+            }
+        }
+    }
+
+    private void setDatabase(CatalogManager catalogs, String catalog, String[] namespace) {
+        if (catalogs.currentCatalog().name().equals(catalog)
+                && Arrays.equals(catalogs.currentNamespace(), namespace)) {
+            return;
+        }
+        if (namespace.length == 0) {
+            // Spark has no method for "no database"; changing the catalog resets it.
+            catalogs.setCurrentCatalog("spark_catalog");
+        }
+        catalogs.setCurrentCatalog(catalog);
+        if (namespace.length > 0) {
+            catalogs.setCurrentNamespace(namespace);
+        }
+    }
+
+    /** Settings of a session: name, value, name, value … */
+    public String settings(SparkSession session) {
+        return entries(session.conf().getAll());
     }
 
     /**

@@ -20,12 +20,14 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.nodes import ColumnId
+from tautochrone.spark.jvm.driver_calls import KIND, driver_calls, objects_of
 
 __all__ = [
     "CachedPackage",
     "Catalyst",
     "TransformRule",
     "cached_packages",
+    "children_of",
     "contains_pattern",
     "decimal_digits",
     "items",
@@ -105,15 +107,22 @@ class TransformRule:
         implements = ("scala.PartialFunction",)
 
 
-def items(seq: JavaObject) -> Iterator[JavaObject]:
-    """The elements of a Scala sequence."""
-    for index in range(seq.size()):
-        yield seq.apply(index)
+def items(collection: JavaObject) -> Iterator[Any]:
+    """The elements of a Scala collection."""
+    return objects_of(str(driver_calls().elements(collection)))
+
+
+def children_of(node: JavaObject) -> Iterator[Any]:
+    """The children of a plan or an expression."""
+    return objects_of(str(driver_calls().children(node)))
 
 
 def kind(node: JavaObject) -> str:
     """The simple class name of a plan or expression, such as `Filter`."""
-    return str(node.getClass().getSimpleName()).removesuffix("$")
+    name = vars(node).get(KIND)
+    if name is None:
+        name = vars(node)[KIND] = str(driver_calls().kind(node)).removesuffix("$")
+    return str(name)
 
 
 def decimal_digits(type_name: str) -> tuple[int, int] | None:
@@ -136,11 +145,9 @@ def known_row_count(plan: JavaObject) -> int | None:
     return None
 
 
-def walk(tree: JavaObject) -> Iterator[JavaObject]:
+def walk(tree: JavaObject) -> Iterator[Any]:
     """Every node of a plan or expression, parents first, without the plans of subqueries."""
-    yield tree
-    for child in items(tree.children()):
-        yield from walk(child)
+    return objects_of(str(driver_calls().nodes(tree)))
 
 
 def plan_and_subqueries(plan: JavaObject) -> Iterator[JavaObject]:
@@ -160,7 +167,7 @@ def contains_pattern(tree: JavaObject, pattern: str) -> bool:
 
     Catalyst keeps a bit for each pattern, so the tree is not traversed.
     """
-    return bool(tree.treePatternBits().get(_pattern_id(pattern)))
+    return bool(driver_calls().containsPattern(tree, _pattern_id(pattern)))
 
 
 @cache
@@ -245,7 +252,7 @@ class Catalyst:
     # -- columns ----------------------------------------------------------------------------------
 
     def column_id(self, attribute: JavaObject) -> ColumnId:
-        return ColumnId(f"c{attribute.exprId().id()}")
+        return ColumnId(f"c{driver_calls().columnNumber(attribute)}")
 
     def new_expr_id(self) -> tuple[ColumnId, JavaObject]:
         """A new column id and its `ExprId`."""
@@ -292,7 +299,7 @@ class Catalyst:
         replacement = replace(expression)
         if replacement is not None:
             return replacement
-        children = list(items(expression.children()))
+        children = list(children_of(expression))
         if not children:
             return expression
         copies = [self.transform_down(child, replace) for child in children]

@@ -101,24 +101,39 @@ class _ForgettingThread(threading.Thread):
 
 
 class _Forget:
-    """Makes Java's side of a gateway forget objects, in two messages."""
+    """Makes Java's side of a gateway forget objects, in one message."""
 
     def __init__(self, gateway: Any) -> None:
         java = gateway.jvm.java
-        invoke = java.lang.invoke
-        method_type, nothing = invoke.MethodType, java.lang.Void.TYPE
-        text, anything = java.lang.String._java_lang_class, java.lang.Object._java_lang_class  # noqa: SLF001
-        delete = invoke.MethodHandles.publicLookup().bind(
-            gateway.java_gateway_server.getGateway(), "deleteObject", method_type.methodType(nothing, text)
+        invoke, stream = java.lang.invoke, java.util.stream.Stream
+        handles, consumer = invoke.MethodHandles, java.util.function.Consumer
+        text, anything, texts = (
+            java_class._java_lang_class  # noqa: SLF001
+            for java_class in (java.lang.String, java.lang.Object, java.lang.CharSequence)
         )
-        self._separator = java.util.regex.Pattern.compile(_SEPARATOR)
-        self._delete = invoke.MethodHandleProxies.asInterfaceInstance(
-            java.util.function.Consumer._java_lang_class,  # noqa: SLF001
-            delete.asType(method_type.methodType(nothing, anything)),
+        nothing = java.lang.Void.TYPE
+        type_of, lookup = invoke.MethodType.methodType, handles.publicLookup()
+        delete = lookup.bind(
+            gateway.java_gateway_server.getGateway(), "deleteObject", type_of(nothing, text)
+        ).asType(type_of(nothing, anything))
+        deleting = invoke.MethodHandleProxies.asInterfaceInstance(consumer._java_lang_class, delete)  # noqa: SLF001
+        separator = java.util.regex.Pattern.compile(_SEPARATOR)
+        split = lookup.bind(separator, "splitAsStream", type_of(stream._java_lang_class, texts))  # noqa: SLF001
+        for_each = lookup.findVirtual(
+            stream._java_lang_class,  # noqa: SLF001
+            "forEach",
+            type_of(nothing, consumer._java_lang_class),  # noqa: SLF001
+        )
+        bound = gateway.new_array(java.lang.Object, 1)
+        bound[0] = deleting
+        delete_all = handles.filterReturnValue(split, handles.insertArguments(for_each, 1, bound))
+        self._delete_all = invoke.MethodHandleProxies.asInterfaceInstance(
+            consumer._java_lang_class,  # noqa: SLF001
+            delete_all.asType(type_of(nothing, anything)),
         )
 
     def __call__(self, targets: list[str]) -> None:
-        self._separator.splitAsStream(_SEPARATOR.join(targets)).forEach(self._delete)
+        self._delete_all.accept(_SEPARATOR.join(targets))
 
 
 _SCALA_OBJECT = "MODULE$"

@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tautochrone.model.source import RateLimits, Unsupported
-from tautochrone.spark.jvm.catalyst import cached_packages, kind
+from tautochrone.spark.jvm.catalyst import cached_packages, items, kind
+from tautochrone.spark.jvm.driver_calls import driver_calls, split
 
 __all__ = [
     "STREAM_LEAVES",
@@ -171,8 +172,8 @@ class SparkSource(ABC):
     def options(self) -> dict[str, str]:
         """The reader's options. They may contain secrets and must not be shown."""
         if kind(self.leaf) == "StreamingRelation":
-            options = self.leaf.dataSource().options()
-            return {str(pair.productElement(0)): str(pair.productElement(1)) for pair in _options_of(options)}
+            texts = split(str(driver_calls().entries(self.leaf.dataSource().options())))
+            return dict(zip(texts[::2], texts[1::2], strict=True))
         return {str(key): str(value) for key, value in self.leaf.extraOptions().asCaseSensitiveMap().items()}
 
     def with_options(
@@ -193,15 +194,9 @@ class SparkSource(ABC):
         return self.leaf.copy(*_with_field(self.leaf, "extraOptions", new))
 
 
-def _options_of(scala_map: JavaObject) -> list[JavaObject]:
-    sequence = scala_map.toSeq()
-    return [sequence.apply(index) for index in range(sequence.size())]
-
-
 def _with_field(product: JavaObject, name: str, value: object) -> list[object]:
     """The fields of a case class with one of them replaced. It is found by its name, because another Spark
     version may have more fields before it."""
-    fields = [product.productElement(index) for index in range(product.productArity())]
-    names = [product.productElementName(index) for index in range(product.productArity())]
-    fields[names.index(name)] = value
+    fields = list(items(product.productIterator()))
+    fields[split(str(driver_calls().fieldNames(product))).index(name)] = value
     return fields

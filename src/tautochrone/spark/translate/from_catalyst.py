@@ -37,7 +37,7 @@ from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism
 from tautochrone.spark.analysis.optimized_plan import OptimizedPlan, optimized_plan
 from tautochrone.spark.analysis.scalar_subqueries import SCALAR, has_subquery
-from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, children_of, items, kind
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.translate.column_pruning import prune_columns
 from tautochrone.spark.translate.from_catalyst_aggregates import AggregateTranslation
@@ -230,7 +230,7 @@ class Translator:
         rows, which the algebra does not represent, so the whole query is compared.
         """
         before = list(self.obstacles)
-        children = tuple(self.node(child) for child in items(plan.children()))
+        children = tuple(self.node(child) for child in children_of(plan))
         # Obstacles below this operator are dropped: one reason is enough.
         self.obstacles = [*before, reason if children else f"{kind(plan)} has no versions"]
         return Unsupported(columns=self.register_all(plan.output()), inputs=children, reason=reason)
@@ -358,7 +358,7 @@ class Translator:
     def _union(self, plan: JavaObject) -> Node:
         columns = self.register_all(plan.output())
         inputs = []
-        for child in items(plan.children()):
+        for child in children_of(plan):
             node = self.node(child)
             sources = self.register_all(child.output())
             if sources != columns:

@@ -21,7 +21,7 @@ from tautochrone.algebra.nodes import (
 )
 from tautochrone.spark.analysis.nondeterminism import nondeterministic_function, order_insensitive_arrays
 from tautochrone.spark.analysis.optimized_plan import DISTINCT_MODE, KNOWN_NULLABLE
-from tautochrone.spark.jvm.catalyst import decimal_digits, items, kind
+from tautochrone.spark.jvm.catalyst import children_of, decimal_digits, items, kind
 from tautochrone.spark.translate.exact_variance import call_text, sum_types, variance_argument
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _same_rows(first: JavaObject, second: JavaObject) -> bool:
 
 def distinct_children(call: JavaObject) -> list[JavaObject]:
     """The arguments whose values must be distinct, in order. A constant, such as a separator, is none."""
-    arguments = items(call.aggregateFunction().children())
+    arguments = children_of(call.aggregateFunction())
     wrapped = ("SortOrder", KNOWN_NULLABLE)
     children = [argument.child() if kind(argument) in wrapped else argument for argument in arguments]
     return [argument for argument in children if not argument.foldable()]
@@ -221,11 +221,11 @@ class AggregateTranslation:
 
         def column(argument: JavaObject) -> JavaObject:
             if kind(argument) == "SortOrder":
-                value, *same_order = items(argument.children())
+                value, *same_order = children_of(argument)
                 return argument.withNewChildren(catalyst.seq([column(value), *same_order]))
             return argument if argument.foldable() else next(columns)
 
-        return function.withNewChildren(catalyst.seq([column(child) for child in items(function.children())]))
+        return function.withNewChildren(catalyst.seq([column(child) for child in children_of(function)]))
 
     def _call(self, handle: JavaObject) -> AggregateCall:
         translator = self._translator
@@ -234,7 +234,7 @@ class AggregateTranslation:
             reason := nondeterministic_function(function, self._grouping)
         ):
             translator.add_nondeterminism(reason)
-        arguments = list(items(function.children()))
+        arguments = list(children_of(function))
         if kind(function) == "Count" and len(arguments) > 1:
             arguments = [self._null_unless_all_present(arguments)]
         condition = handle.filter()
