@@ -1,4 +1,4 @@
-"""The smallest form of each benchmark runs, and its report has the numbers."""
+"""The smallest form of each benchmark runs, and its report has the numbers. All but two are long forms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_smallest_bench_of_refreshes(tmp_path: Path, spark: SparkSession) -> None:
@@ -59,6 +60,7 @@ def test_smallest_bench_of_checkpoints(tmp_path: Path, spark: SparkSession) -> N
     assert "4 commits, of one table 2 at most" in text
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
@@ -69,6 +71,7 @@ def test_smallest_bench_of_ingestion(tmp_path: Path, spark: SparkSession) -> Non
     assert "100 rows a commit" in report.table({"ingest": results})
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_three_hops(tmp_path: Path, spark: SparkSession) -> None:
@@ -83,6 +86,7 @@ def test_freshness_counts_the_first_checkpoint_with_all_rows_of_a_file() -> None
     assert hops._freshness([101.0, 102.0, 103.5], shown, 10) == [1.5, 2.0, 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_a_revision(tmp_path: Path, spark: SparkSession) -> None:
@@ -114,6 +118,7 @@ def test_geometric_mean() -> None:
     assert tpch.geometric_mean([1, 4, 16]) == pytest.approx(4)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_capture(tmp_path: Path, spark: SparkSession) -> None:
@@ -125,6 +130,7 @@ def test_smallest_bench_of_capture(tmp_path: Path, spark: SparkSession) -> None:
     assert "Debezium and MERGE are not measured: not in tests" in text
 
 
+@pytest.mark.slow
 def test_smallest_bench_of_transactions(tmp_path: Path) -> None:
     results = sink_costs.measure(tmp_path, sizes=(100, 1000), rounds=1, rates=(1,), intervals_s=(30, 60))
     assert [each["transactions"] for each in results["intervals"]] == [2, 1]
@@ -135,6 +141,7 @@ def test_smallest_bench_of_transactions(tmp_path: Path) -> None:
     assert "1 rows/s, every 60 s:  1 transactions" in text
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_sinks(tmp_path: Path, spark: SparkSession) -> None:
