@@ -126,7 +126,7 @@ def new_session(
         without: beginnings of names of settings that it does not get.
         settings: that it has.
     """
-    session = driver_calls().newSession(base._jsparkSession, joined(without), _pairs(settings or {}))  # noqa: SLF001
+    session = driver_calls().newSession(base._jsparkSession, joined(without), _joined_pairs(settings or {}))  # noqa: SLF001
     return SparkSession(base.sparkContext, session)
 
 
@@ -143,12 +143,14 @@ def active_in_jvm(
         pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
     """
     catalog, namespace = (None, ()) if database is None else database
-    replaced = driver_calls().enter(session._jsparkSession, _pairs(settings), catalog, joined(namespace))  # noqa: SLF001
+    replaced = driver_calls().enter(
+        session._jsparkSession, _joined_pairs(settings), catalog, joined(namespace)
+    )  # noqa: SLF001
     try:
         yield
     finally:
         driver_calls().leave(replaced)
 
 
-def _pairs(settings: Mapping[str, str]) -> str:
+def _joined_pairs(settings: Mapping[str, str]) -> str:
     return joined(text for pair in settings.items() for text in pair)
