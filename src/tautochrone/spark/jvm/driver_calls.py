@@ -145,7 +145,7 @@ def active_in_jvm(
     catalog, namespace = (None, ()) if database is None else database
     replaced = driver_calls().enter(
         session._jsparkSession, _joined_pairs(settings), catalog, joined(namespace)
-    )  # noqa: SLF001
+    )
     try:
         yield
     finally:
