@@ -100,6 +100,9 @@ class Server:
     def published(self) -> Published | None:
         self._engine.renew_settings()
         self._ledger.restore()
+        if not self._is_only:
+            # Somebody may have dropped the layout, without which the next process refuses the database.
+            self._require_position()
         newest = self._ledger.newest()
         return None if newest is None else newest[1]
 
