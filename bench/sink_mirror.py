@@ -23,8 +23,9 @@ from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, TransactionId
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
-from tautochrone.sinks.clickhouse.options import clickhouse_options
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions, clickhouse_options
 from tautochrone.sinks.clickhouse.rows import Batch, batches
+from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.tables import Tables
 
@@ -82,6 +83,7 @@ class Mirror:
 
     folder: Path
     database: str
+    options: ClickHouseOptions
     engine: Engine
     sink: ClickHouseSink
     tables: Tables
@@ -102,13 +104,13 @@ class Mirror:
             },
         )
         engine = open_engine("bench", options)
-        sink = ClickHouseSink("bench", engine, options)
+        sink = ClickHouseSink("bench", [Server("bench", engine, options)])
         sink.fence(_FENCE)
         mirrored = TableName("lake", ("default",), "events")
         sink.ensure(mirrored, _SCHEMA, (), _FENCE)
         tables = Tables("bench", engine, options)
         engine.run(f"CREATE TABLE {database}.plain AS {tables.rows(mirrored)}")
-        return cls(folder, database, engine, sink, tables, mirrored)
+        return cls(folder, database, options, engine, sink, tables, mirrored)
 
     def beside(self, database: str, compare: str = "auto") -> Mirror:
         """Another sink in the same engine."""
@@ -122,7 +124,7 @@ class Mirror:
     def encoded(self, rows: ArrowRows) -> list[Batch]:
         """The rows as they are sent."""
         columns = self.tables.columns(self.mirrored)
-        return list(batches(rows, columns, self.sink.chunk_rows, _COLLECTED_ROWS))
+        return list(batches(rows, columns, self.options.chunk_rows, _COLLECTED_ROWS))
 
     def insert(self, encoded: list[Batch]) -> None:
         """The plain insert."""

@@ -17,7 +17,7 @@ from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
 from tautochrone.sinks.clickhouse.definitions import plain_name
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
 from tautochrone.sinks.clickhouse.options import clickhouse_options
-from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
+from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.sinks.clickhouse.sql import name_sql
 from tautochrone.testing.sqlite_sink import ListRows
@@ -104,7 +104,7 @@ class EmbeddedBench:
     def open(self) -> Sink:
         engine = FaultyEngine(open_engine("mirror", self.options))
         self._engines.append(engine)
-        sink = ClickHouseSink("mirror", engine, self.options)
+        sink = ClickHouseSink("mirror", [Server("mirror", engine, self.options)])
         self._sinks.append(sink)
         return sink
 
@@ -153,7 +153,7 @@ class CountingBench(EmbeddedBench):
     def open(self) -> Sink:
         sink = super().open()
         assert isinstance(sink, ClickHouseSink)
-        sink._comparison = CountingComparison("mirror", self.options)
+        sink._first._comparison = CountingComparison("mirror", self.options)
         return sink
 
 
@@ -169,10 +169,10 @@ class ShardedBench(EmbeddedBench):
         engine = FaultyEngine(open_engine("mirror", self.options))
         self._engines.append(engine)
         servers = [
-            ClickHouseSink("mirror", engine, options, f"{number}/{len(self.servers)}")
+            Server("mirror", engine, options, f"{number}/{len(self.servers)}")
             for number, options in enumerate(self.servers, 1)
         ]
-        sink = ShardedClickHouseSink("mirror", servers)
+        sink = ClickHouseSink("mirror", servers)
         self._sinks.append(sink)
         return sink
 

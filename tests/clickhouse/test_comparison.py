@@ -52,7 +52,7 @@ def opened(bench: EmbeddedBench, fence: int = 1) -> ClickHouseSink:
 
 
 def engine_of(sink: ClickHouseSink) -> FaultyEngine:
-    engine = sink._engine
+    engine = sink._first._engine
     assert isinstance(engine, FaultyEngine)
     return engine
 
@@ -119,8 +119,8 @@ def test_rows_that_are_staged_again_are_hashed(bench: EmbeddedBench) -> None:
         ORDERS: ReasonCode.SINK_ROWS_HASHED_AGAIN,
         LINES: ReasonCode.SINK_ROWS_COUNTED,
     }
-    staging = sink._tables.staging(intent.transaction, ORDERS, Fence(1))
-    name = sink._tables.qualified_staging(staging)
+    staging = sink._first._tables.staging(intent.transaction, ORDERS, Fence(1))
+    name = sink._first._tables.qualified_staging(staging)
     columns = "id, word, _ck, _sign, _nulls, _chunk"
     bench.reader.run(f"TRUNCATE TABLE {name}")
     bench.reader.run(f"INSERT INTO {name} ({columns}) VALUES (8, 'other', 3, 1, '', 0)")
@@ -147,7 +147,9 @@ def test_rows_that_are_too_many_or_too_few_are_found(bench: EmbeddedBench, state
     begin(sink, intent)
     chunks = SUITE.send(bench, sink, intent, (3, "three"))
     assert hashed(chunks) == [False, False]
-    name = sink._tables.qualified_staging(sink._tables.staging(intent.transaction, LINES, Fence(1)))
+    name = sink._first._tables.qualified_staging(
+        sink._first._tables.staging(intent.transaction, LINES, Fence(1))
+    )
     if statement == "DELETE":
         bench.reader.run(f"TRUNCATE TABLE {name}")
     else:
@@ -191,7 +193,7 @@ def test_a_moved_partition_with_other_rows_is_found_by_their_number(folder: Path
     intent = new_intent(1)
     begin(sink, intent)
     sink.prepare(intent.transaction, SUITE.send(bench, sink, intent, (1, "one")))
-    name = sink._tables.rows(ORDERS)
+    name = sink._first._tables.rows(ORDERS)
     bench.reader.run(f"INSERT INTO {name} (id, word, _ck, _sign) VALUES (2, 'two', 1, 1)")
     with pytest.raises(SinkContentError):
         sink.commit(intent.transaction, Fence(1))

@@ -47,7 +47,7 @@ class Mirror:
 
     @property
     def engine(self) -> FaultyEngine:
-        engine = self.sink._engine
+        engine = self.sink._first._engine
         assert isinstance(engine, FaultyEngine)
         return engine
 
@@ -153,7 +153,7 @@ def test_a_kill_while_history_is_folded_changes_nothing(
             broken += 1
         setattr(mirror.engine, moment, None)
         mirror.take_over()
-        mirror.check(mirror.sink._ledger.floor())
+        mirror.check(mirror.sink._first._ledger.floor())
         mirror.sink.maintain(Fence(mirror.fence))
     mirror.check(len(mirror.history) - 2)
     assert broken >= len(statements) - 1

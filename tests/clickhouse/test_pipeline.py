@@ -113,7 +113,7 @@ class Shop:
                 for name in TABLES:
                     rows = job.lake_table(name).read(job.base, versions[name])
                     assert sink.audit(name, number) == sink.digest(name, rows), (number, name)
-            seen = sink._engine.rows("SELECT customer, amount, latest FROM shop.totals")
+            seen = sink._first._engine.rows("SELECT customer, amount, latest FROM shop.totals")
         latest = "date_format(to_utc_timestamp(latest, current_timezone()), 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
         query = f"SELECT customer, CAST(amount AS DOUBLE), {latest} FROM totals"
         assert Counter(map(tuple, seen)) == Counter(self.pipeline.query(query))
@@ -150,7 +150,9 @@ def test_each_pointer_shows_the_lake_at_its_checkpoint(shop: Shop) -> None:
     shop.check(*checkpoints)
     assert [verdict.equal for verdict in shop.verdicts()] == [True, True, True]
     with contextlib.closing(shop.sink()) as sink:
-        sink._engine.run("ALTER TABLE shop.taut_rows_orders DELETE WHERE id = 21 SETTINGS mutations_sync = 2")
+        sink._first._engine.run(
+            "ALTER TABLE shop.taut_rows_orders DELETE WHERE id = 21 SETTINGS mutations_sync = 2"
+        )
     wrong = shop.verdicts()[1]
     assert (wrong.equal, wrong.lake_rows, wrong.sink_rows) == (False, 6, 5)
     ((row, in_sink, in_lake),) = [

@@ -290,7 +290,7 @@ def test_what_is_dropped_of_a_decided_commit_is_said(mirror: Mirror, lost: str) 
     sink: Any = mirror.open(1)
     mirror.deliver(sink, 1, 1, FIRST)
     transaction = mirror.stage(sink, 2, 1, SECOND).transaction
-    sink.decide(transaction, Fence(1))
+    sink._first.decide(transaction, Fence(1))
     client = Client(mirror.server.port)
     names = [str(name) for (name,) in client.rows(f"SHOW TABLES FROM {mirror.database}")]
     prefixes = {"staging": str(transaction), "rows": "taut_rows_", "views": "taut_read_"}

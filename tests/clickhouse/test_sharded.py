@@ -19,7 +19,7 @@ from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse import sink as sink_module
 from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import server_options
-from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
+from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.testing.sink_conformance import LINES, ORDERS, Row, SinkConformance, new_intent
 
 ROWS: list[Row] = [(number, "even" if number % 2 == 0 else "odd") for number in range(40)]
@@ -43,9 +43,9 @@ def bench(tmp_path: Path) -> Iterator[ShardedBench]:
     bench.close()
 
 
-def opened(bench: ShardedBench, fence: int = 1) -> ShardedClickHouseSink:
+def opened(bench: ShardedBench, fence: int = 1) -> ClickHouseSink:
     sink = bench.open()
-    assert isinstance(sink, ShardedClickHouseSink)
+    assert isinstance(sink, ClickHouseSink)
     sink.fence(Fence(fence))
     sink.recover([], Fence(fence))
     for table in (ORDERS, LINES):

@@ -42,7 +42,7 @@ class Owner:
 
     @property
     def engine(self) -> FaultyEngine:
-        engine = self.sink._engine
+        engine = self.sink._first._engine
         assert isinstance(engine, FaultyEngine)
         return engine
 

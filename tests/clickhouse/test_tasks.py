@@ -133,7 +133,7 @@ class Attempts:
 
     def __init__(self, sink: Sink, transaction: TransactionId, monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(sink, ClickHouseSink)
-        self.staging = sink.open_task_staging(transaction, TABLE)
+        self.staging = sink._first.open_task_staging(transaction, TABLE)
         self._insert = task_function(
             [self.staging.target],
             self.staging.columns,
@@ -327,7 +327,7 @@ def test_executors_that_do_not_reach_the_server(
     assert isinstance(sink, ClickHouseSink)
     monkeypatch.setattr(task_insert, "_TRIES", 1)
     monkeypatch.setattr(
-        sink, "options", type(sink.options)(host="127.0.0.1", port=9, database=database, task_rows=1)
+        sink._first, "options", ClickHouseOptions(host="127.0.0.1", port=9, database=database, task_rows=1)
     )
     begin(sink, intent(1))
     change = RowChange(added=frame(spark, 0, 10), rows=10)
@@ -383,7 +383,7 @@ def test_executors_need_nothing_of_this_package(servers: list[Server], database:
     sink = opened(servers[:1], database)
     assert isinstance(sink, ClickHouseSink)
     begin(sink, intent(1))
-    staging = sink.open_task_staging(intent(1).transaction, TABLE)
+    staging = sink._first.open_task_staging(intent(1).transaction, TABLE)
     insert = task_function(
         [staging.target],
         staging.columns,

@@ -11,17 +11,15 @@ batch b: 5. the table already has b with the same offsets: skip it
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError, TautochroneError
@@ -36,15 +34,14 @@ from tautochrone.ingest.folder_decision import (
     FolderDecision,
     compare_folder,
     same_offsets,
-    source_offsets,
     take_over_folder,
 )
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations, position_of
+from tautochrone.ingest.spark_query import SparkQuery
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model.definitions import Expectation, ExpectationCount
-from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
+from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -55,27 +52,7 @@ from tautochrone.spark.session.call_sites import call_sites
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 
-__all__ = ["FlowQuery", "StreamingFlow", "spark_position"]
-
-T = TypeVar("T")
-_STOP_TIMEOUT_S = 60.0
-"""A batch that runs longer than this is interrupted at the end of a run."""
-
-
-Begin = Callable[[SparkSession, Mapping[int, str], Mapping[int, str]], tuple[DataFrame, Mapping[int, str]]]
-"""From a session and where the sources began and stand to the flow's rows and initial offsets for them."""
-
-
-class StreamingFlow(Protocol):
-    """A flow that can be run as a stream."""
-
-    @property
-    def name(self) -> str: ...
-
-    def evaluate(self, session: SparkSession) -> DataFrame: ...
-
-    def with_flags(self, rows: DataFrame) -> DataFrame:
-        """Rows of `evaluate` with a column for each expectation: true if the row violates it."""
+__all__ = ["FlowQuery", "spark_position"]
 
 
 def spark_position(
@@ -85,23 +62,18 @@ def spark_position(
     return position_of(commit_metadata, flow, SparkPosition, "a stream of Spark", str(table))
 
 
-@dataclass(slots=True)
-class FlowQuery:
+@dataclass(slots=True, kw_only=True)
+class FlowQuery(SparkQuery):
     """A flow bound to its table's committer and its folder.
 
     `position` is what the table knows of this flow; it is kept up to date while the query runs.
     """
 
-    flow: StreamingFlow
     stateful: bool
     schema: StructType
     committer: TableCommitter
     folder: CheckpointFolder
-    effects: Effects
-    emit: Emit
     position: SparkPosition | None
-    begin: Begin | None = None
-    """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
     expectations: tuple[Expectation, ...] = ()
     """Of the table. The flow's query gives the rows that they drop too: they are counted."""
@@ -110,18 +82,13 @@ class FlowQuery:
     checks: SourceChecks = field(default_factory=SourceChecks)
     folders: FlowCheckpointFolders | None = None
     """`folder` and those of older owners; None: there are none."""
-    require_fence: Callable[[], object] = lambda: None
-    """Raises FencedError when a newer owner of the job exists. Asked before each step at the folder: a
-    paused process may still take it later, which its folder's name makes harmless."""
     rows: int = 0
     observations: SourceObservations = field(default_factory=SourceObservations)
     _began_ms: int = 0
     _sources: Sequence[SparkSource] = ()
     _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
-    _stopped: bool = False
     _endless: bool = False
-    _query: StreamingQuery | None = field(default=None)
 
     def start(self, session: SparkSession, **trigger: Any) -> None:
         """Make the folder agree with the table, then start.
@@ -149,40 +116,15 @@ class FlowQuery:
             self._sources = sources_of(rows)
             self._began_ms = time.time_ns() // 1_000_000
             start_callback_server(session)
-            self._query = (
-                rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
-                .option("checkpointLocation", self.folder.path)
-                .trigger(**trigger)
-                .foreachBatch(self._on_batch)
-                .start()
-            )
-            self.checks.started(session, rows, self._query, self.folder)
+            named = rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
+            query = self._launch(named.foreachBatch(self._on_batch), self.folder, trigger)
+            self.checks.started(session, rows, query, self.folder)
         except PySparkException as error:
             raise explain(error, self.flow.name) from error
 
     @property
-    def name(self) -> str:
-        return self.flow.name
-
-    @property
     def table(self) -> TableName:
         return self.committer.table.name
-
-    @property
-    def active(self) -> bool:
-        return self._query is not None and self._query.isActive
-
-    def ends_within(self, timeout_s: float) -> bool:
-        # The JVM waits: asking it again and again would be a message each time.
-        if self._query is not None:
-            with contextlib.suppress(PySparkException):  # `failure` says why it failed
-                return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # fractions are taken
-        return True
-
-    @property
-    def progressed(self) -> bool:
-        """Whether a batch, or a trigger without new rows, succeeded since the last start."""
-        return self._query is not None and self._query.lastProgress is not None
 
     @property
     def committed_up_to_ms(self) -> int | None:
@@ -227,22 +169,14 @@ class FlowQuery:
         self.checks.close()
 
     def failure(self) -> TautochroneError | None:
-        """Why the query is dead, if it died by itself."""
-        if self._stopped:
+        known = None if self._stopped else self._error or self.checks.problem
+        return known or SparkQuery.failure(self)
+
+    def _died_silently(self) -> TautochroneError | None:
+        if not self._endless:
             return None
-        if self._error is not None or self.checks.problem is not None:
-            return self._error or self.checks.problem
-        if self._query is None or self._query.isActive:
-            return None
-        problem = self._query.exception()
-        if problem is not None:
-            return explain(problem, self.flow.name)
-        if self._endless:
-            # A thread that dies of a Java Error may not even leave an exception behind.
-            return IngestError(
-                "FLOW_FAILED", f"Flow {self.flow.name} ended by itself; Spark does not say why"
-            )
-        return None
+        # A thread that dies of a Java Error may not even leave an exception behind.
+        return IngestError("FLOW_FAILED", f"Flow {self.flow.name} ended by itself; Spark does not say why")
 
     def check(self) -> None:
         """Raise what killed the query, if something did."""
@@ -251,26 +185,12 @@ class FlowQuery:
             raise problem
 
     def stop(self) -> None:
-        """End the query after the batch that runs.
-
-        Spark's own `stop` interrupts a running batch. That loses nothing, but it looks like a failure and
-        the next start has work to repeat: so wait for the batch, up to `_STOP_TIMEOUT_S`.
-        """
+        """End the query after the batch that runs."""
         self._end()
         if self._query is not None and not self._stopped:
             # The last trigger of a query that ended by itself is checked while the connection is open.
             self.checks.same_sources(self._query.lastProgress)
         self.checks.close()
-
-    def _end(self) -> None:
-        query = self._query
-        if query is None or not query.isActive:
-            return
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self._stopped = query.isActive
-        query.stop()
 
     @property
     def _target(self) -> str:
@@ -331,12 +251,10 @@ class FlowQuery:
         self._reconcile()
 
     def _evaluate(self, session: SparkSession) -> DataFrame:
-        if self.begin is None:
-            return self.flow.evaluate(session)
-        reached = {} if self.position is None else dict(enumerate(source_offsets(self.position.offsets)))
-        rows, offsets = self.begin(session, self.folder.iceberg_initial_offsets(), reached)
-        if offsets:
-            self._set_initial_offsets(offsets)
+        offsets = None if self.position is None else self.position.offsets
+        rows, initial_offsets = self._rows(session, self.folder, offsets)
+        if initial_offsets:
+            self._set_initial_offsets(initial_offsets)
         return rows
 
     def _set_initial_offsets(self, offsets: Mapping[int, str]) -> None:
@@ -352,20 +270,6 @@ class FlowQuery:
             # A batch that was planned from the older beginning cannot be read any more.
             self.step(Step.INGEST_FOLDER, self.folder.wipe)
         self.step(Step.INGEST_FOLDER, lambda: self.folder.set_iceberg_initial_offsets(offsets))
-
-    def step(self, step: Step, action: Callable[[], T]) -> T:
-        """One durable step at the flow's folder, only while this run holds the fence."""
-        self.require_fence()
-        try:
-            return self.effects.perform(step, self._target, action)
-        except FileNotFoundError as error:
-            # A newer owner may have moved the content of an older folder.
-            self.require_fence()
-            raise IngestError(
-                "FLOW_POSITIONS_LOST",
-                f"Flow {self.flow.name}: its folder must be written anew, but {error} is missing",
-                hint=f"rebuild with --full-refresh {self.committer.table.name}",
-            ) from error
 
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
         try:

@@ -7,60 +7,47 @@ as Spark's file sink does.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tautochrone.errors import IngestError, SinkError, TautochroneError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
-from tautochrone.ingest.flow import Begin, StreamingFlow
 from tautochrone.ingest.flow_folders import FlowCheckpointFolders
-from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.rows_left_out import RowsLeftOut
+from tautochrone.ingest.spark_query import SparkQuery
 from tautochrone.ingest.stream_errors import explain
-from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
+from tautochrone.model.effects import Step
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.sources.registry import prepared_stream
 
 __all__ = ["SinkQuery"]
 
-T = TypeVar("T")
-_STOP_TIMEOUT_S = 60.0
 _METRIC = "tautochrone_sink"
 _FILE_LOG = "_spark_metadata"
 """The log of Spark's file sink: the numbers of the batches whose files are in the folder."""
 
 
 @dataclass(slots=True, kw_only=True)
-class SinkQuery:
+class SinkQuery(SparkQuery):
     """A flow bound to its sink and to its folder.
 
     `batch` is the number of the last batch that the sink took from this process; `rows` counts the rows of
     these batches.
     """
 
-    flow: StreamingFlow
     sink: str
     format: str
     options: Mapping[str, str] = field(repr=False)
     files: Files
     folders: FlowCheckpointFolders
-    effects: Effects
-    emit: Emit
-    begin: Begin | None
-    require_fence: Callable[[], object]
     batch: int | None = None
     rows: int = 0
-    _query: StreamingQuery | None = None
-    _has_stopped: bool = False
     _left_out: RowsLeftOut = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +57,10 @@ class SinkQuery:
     def folder(self) -> CheckpointFolder:
         return self.folders.own
 
+    @property
+    def _target(self) -> str:
+        return self.sink
+
     def start(self, session: SparkSession, **trigger: Any) -> None:
         """Take over the folder of the last owner, if that is not done yet, then start.
 
@@ -78,7 +69,7 @@ class SinkQuery:
         """
         self.take_over()
         self._require_log_of_own_batches()
-        self._has_stopped = False
+        self._stopped = False
         try:
             evaluated = self._evaluate(session)
             self._left_out.begin(session, evaluated, None)
@@ -88,15 +79,8 @@ class SinkQuery:
             # Spark looks a Python data source up in the active session.
             set_active_session(session)
             counted = rows.observe(_METRIC, F.count(F.lit(1)).alias("rows"))
-            self._query = (
-                counted.writeStream.queryName(self.flow.name)
-                .format(self.format)
-                .options(**self.options)
-                .option("checkpointLocation", self.folder.path)
-                .outputMode("append")
-                .trigger(**trigger)
-                .start()
-            )
+            writer = counted.writeStream.queryName(self.flow.name).format(self.format)
+            self._launch(writer.options(**self.options).outputMode("append"), self.folder, trigger)
         except (PySparkException, Py4JJavaError) as error:
             # PySpark has no exception of its own for a format that Spark cannot find.
             raise explain(error, self.flow.name) from error
@@ -105,15 +89,6 @@ class SinkQuery:
         """The offsets of the newest batch that the sink took; None before the first. First `take_over`."""
         finished = self.folder.state().finished
         return None if finished is None else self.folder.offsets(finished)
-
-    @property
-    def active(self) -> bool:
-        return self._query is not None and self._query.isActive
-
-    @property
-    def progressed(self) -> bool:
-        """Whether a batch, or a trigger without new rows, succeeded since the last start."""
-        return self._query is not None and self._query.lastProgress is not None
 
     def collect(self) -> bool:
         """Report the batches since the last call; whether there were any."""
@@ -137,13 +112,6 @@ class SinkQuery:
             )
         return has_new
 
-    def failure(self) -> TautochroneError | None:
-        """Why the query is dead, if it died by itself."""
-        if self._query is None or self._has_stopped or self._query.isActive:
-            return None
-        problem = self._query.exception()
-        return None if problem is None else explain(problem, self.flow.name)
-
     def take_failure(self) -> TautochroneError | None:
         """As `failure`, which then forgets the dead query."""
         failure = self.failure()
@@ -153,14 +121,7 @@ class SinkQuery:
 
     def stop(self) -> None:
         """End the query after the batch that runs."""
-        query = self._query
-        if query is None or not query.isActive:
-            return
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self._has_stopped = query.isActive
-        query.stop()
+        self._end()
         self.collect()
 
     def take_over(self) -> None:
@@ -178,9 +139,9 @@ class SinkQuery:
                     own.move_from(last)
                     own.correct_schema_paths()
 
-                self._step(Step.INGEST_FOLDER, move)
+                self.step(Step.INGEST_FOLDER, move)
         if self.folders.has_leftovers:
-            self._step(Step.INGEST_CLEAN, self.folders.delete_leftovers)
+            self.step(Step.INGEST_CLEAN, self.folders.delete_leftovers)
 
     def _require_log_of_own_batches(self) -> None:
         """Spark's file sink silently skips a batch whose number is in its log, whatever its rows are."""
@@ -202,30 +163,14 @@ class SinkQuery:
             )
 
     def _evaluate(self, session: SparkSession) -> DataFrame:
-        if self.begin is None:
-            return self.flow.evaluate(session)
-        text = self.offsets()
-        reached = {} if text is None else dict(enumerate(source_offsets(text)))
-        rows, initial_offsets = self.begin(session, self.folder.iceberg_initial_offsets(), reached)
-        if initial_offsets and not reached and self.folder.state().planned is not None:
+        offsets = None if self.begin is None else self.offsets()
+        rows, initial_offsets = self._rows(session, self.folder, offsets)
+        if initial_offsets and offsets is None and self.folder.state().planned is not None:
             raise IngestError(
                 "FLOW_POSITIONS_LOST",
                 f"Flow {self.flow.name} must run its first batch again, whose versions are expired",
                 hint=f"send all rows again with --full-refresh {self.sink}",
             )
         if initial_offsets:
-            self._step(Step.INGEST_FOLDER, lambda: self.folder.set_iceberg_initial_offsets(initial_offsets))
+            self.step(Step.INGEST_FOLDER, lambda: self.folder.set_iceberg_initial_offsets(initial_offsets))
         return rows
-
-    def _step(self, step: Step, action: Callable[[], T]) -> T:
-        self.require_fence()
-        try:
-            return self.effects.perform(step, self.sink, action)
-        except FileNotFoundError as error:
-            # A newer owner may have moved the folder.
-            self.require_fence()
-            raise IngestError(
-                "FLOW_POSITIONS_LOST",
-                f"Flow {self.flow.name}: its folder is needed, but {error} is missing",
-                hint=f"send all rows again with --full-refresh {self.sink}",
-            ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from tautochrone.model.lake import Rows
 
-__all__ = ["array_batches", "column_batches"]
+__all__ = ["array_batches", "column_batches", "single_precision"]
 
 _COLLECTED_ROWS = 100_000
 """So many changed rows at most come to the driver in one piece."""
@@ -45,6 +46,15 @@ def array_batches(
     for table in _gathered(tables, chunk_rows):
         for batch in table.to_batches(max_chunksize=chunk_rows):
             yield table.column_names, batch.columns
+
+
+def single_precision(number: float) -> float:
+    """A value of Spark's type FLOAT, whose digits beyond 32 bits count for nothing.
+
+    >>> single_precision(0.1)
+    0.10000000149011612
+    """
+    return float(struct.unpack("<f", struct.pack("<f", number))[0])
 
 
 def _gathered(tables: Iterator[pa.Table], chunk_rows: int) -> Iterator[pa.Table]:

@@ -12,7 +12,6 @@ import datetime as dt
 import hashlib
 import json
 import math
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
-from tautochrone.sinks.batches import column_batches
+from tautochrone.sinks.batches import column_batches, single_precision
 
 __all__ = ["JsonRows", "comparable", "row_number", "to_text"]
 
@@ -152,10 +151,6 @@ def _float(value: Any) -> Any:
     return value + 0.0
 
 
-def _short_float(value: Any) -> Any:
-    return _float(struct.unpack("<f", struct.pack("<f", value))[0])
-
-
 def _timestamp(value: dt.datetime) -> str:
     value = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
     return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -165,7 +160,7 @@ _SIMPLE: dict[type, _Encode] = {
     spark.BooleanType: bool,
     spark.IntegralType: int,
     spark.StringType: str,
-    spark.FloatType: _short_float,
+    spark.FloatType: lambda value: _float(single_precision(value)),
     spark.DoubleType: _float,
     spark.DecimalType: lambda value: format(value, "f"),
     spark.BinaryType: lambda value: base64.b64encode(bytes(value)).decode(),

@@ -32,10 +32,11 @@ ALTER TABLE moves REPLICA IDENTITY FULL;
 INSERT INTO moves SELECT i, a, 'opening' FROM generate_series(1, 200) i, unnest(array[3, 3, -6]) a
 """
 _SMALL_CHUNKS = """
-from tautochrone.sources.postgresql import bulk, change_log
+from tautochrone.sources.capture import captured_log
+from tautochrone.sources.postgresql import bulk
 
 # A job copies as much as each of its tasks reads in one chunk.
-bulk.CHUNK_BYTES = change_log.CHUNK_BYTES = 8_000
+bulk.CHUNK_BYTES = captured_log.CHUNK_BYTES = 8_000
 """
 _WRITTEN_ANEW = "ALTER TABLE accounts ALTER COLUMN balance TYPE int USING balance + 0"
 _EXPECTED_FAILURES = (

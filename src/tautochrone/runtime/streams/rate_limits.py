@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import SettingsError
-from tautochrone.ingest.flow import StreamingFlow
+from tautochrone.ingest.spark_query import StreamingFlow
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.source import CHANGE_LOG_LIMITS, Unsupported
 from tautochrone.project.graph import Graph, ResolvedFlow

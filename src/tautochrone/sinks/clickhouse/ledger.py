@@ -118,23 +118,18 @@ class Ledger:
         self._engine = engine
         self._database = name_sql(database)
         self._plain_database = database
-        ((tables,),) = engine.rows(
-            f"SELECT toUInt32(count()) FROM system.tables WHERE database = {text_sql(database)} "
-            f"AND name IN ({', '.join(text_sql(table) for table, _, _ in _LEDGER)})"
-        )
-        self._require_plain_database(database)
-        if tables < len(_LEDGER):
-            self._create(engine)
+        self._require_plain_database()
+        self.restore()
 
     def restore(self) -> None:
-        """Create the tables of the ledger that somebody dropped."""
+        """Create the tables of the ledger that are not there, or not any more."""
         ((tables,),) = self._engine.rows(
             "SELECT toUInt32(count()) FROM system.tables "
             f"WHERE database = {text_sql(self._plain_database)} "
             f"AND name IN ({', '.join(text_sql(table) for table, _, _ in _LEDGER)})"
         )
         if tables < len(_LEDGER):
-            self._create(self._engine)
+            self._create()
 
     def claim(self, lake: str) -> None:
         """See `model.sink.Sink`. Of two claims at once the first in order counts, for both."""
@@ -158,13 +153,14 @@ class Ledger:
         )
         return str(identity)
 
-    def _require_plain_database(self, database: str) -> None:
+    def _require_plain_database(self) -> None:
         """Refuse a database that several servers share: rows of ours would be in one of them only, and
         statements of an older owner that run in another could not be seen.
 
         Raises:
             SinkError: `SINK_DATABASE_REPLICATED`.
         """
+        database = self._plain_database
         engines = self._engine.rows(f"SELECT engine FROM system.databases WHERE name = {text_sql(database)}")
         if engines and engines[0][0] in ("Replicated", "Shared"):
             raise SinkError(
@@ -176,10 +172,10 @@ class Ledger:
                 sqlstate="0A000",
             )
 
-    def _create(self, engine: Engine) -> None:
-        engine.run(f"CREATE DATABASE IF NOT EXISTS {self._database} ENGINE = Atomic")
+    def _create(self) -> None:
+        self._engine.run(f"CREATE DATABASE IF NOT EXISTS {self._database} ENGINE = Atomic")
         for table, columns, order in _LEDGER:
-            engine.run(
+            self._engine.run(
                 f"CREATE TABLE IF NOT EXISTS {self._table(table)} ({columns}) "
                 + _MERGE_TREE.format(order=order)
             )

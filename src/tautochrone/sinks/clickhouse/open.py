@@ -9,7 +9,7 @@ from tautochrone.model.sink import Sink
 from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine, open_engine
 from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
-from tautochrone.sinks.clickhouse.sharded import ShardedClickHouseSink
+from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 
 __all__ = ["examine_clickhouse_sink", "open_clickhouse_sink", "require_version"]
@@ -26,7 +26,7 @@ def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
             `SINK_SERVERS_SAME`.
     """
     engines: list[Engine] = []
-    servers: list[ClickHouseSink] = []
+    servers: list[Server] = []
     identities: dict[str, ClickHouseOptions] = {}
     parsed = server_options(name, options)
     try:
@@ -39,12 +39,12 @@ def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
                 raise _same_database(name, identities[identity], server)
             identities[identity] = server
         for number, (engine, server) in enumerate(zip(engines, parsed, strict=True), 1):
-            servers.append(ClickHouseSink(name, engine, server, f"{number}/{len(parsed)}"))
+            servers.append(Server(name, engine, server, f"{number}/{len(parsed)}"))
     except BaseException:
         for engine in engines:
             engine.close()
         raise
-    return servers[0] if len(servers) == 1 else ShardedClickHouseSink(name, servers)
+    return ClickHouseSink(name, servers)
 
 
 def examine_clickhouse_sink(name: str, options: Mapping[str, str]) -> str:

@@ -132,6 +132,8 @@ class Batch:
 
         NULL counts as if the column did not exist: a row that gets a new column stays where it is.
         """
+        if count == 1:
+            return [self]
         parts: list[pa.Array] = []
         for name, texts in self._texts.items():
             if not key or name in key:

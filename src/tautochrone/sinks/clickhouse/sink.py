@@ -1,28 +1,30 @@
-"""The port of sinks over ClickHouse, which has no transactions.
+"""The port of sinks over one ClickHouse server or several, each with its own part of the rows of every table.
 
-1. `write` creates a staging table of this transaction, table and owner, checks the fence, and fills it. Many
-   rows are inserted by Spark's tasks: see `task_staging`.
-2. `prepare` compares each chunk with what was sent, by content or by the number of its rows (see
-   `comparison`), and records what each partition holds.
-3. `commit` checks the fence, records that it is decided, moves each partition (`MOVE PARTITION`) into the
-   table of rows, compares what arrived, and writes the pointer last. Readers see no row before.
-4. A new owner raises the fence, then renames the staging tables of older owners and waits for statements that
-   use them: whatever an older owner still sends finds no table. Only then it looks at what arrived.
+Every server has a ledger and tables, and takes part in one transaction over all (see `server`). The *first
+server* decides: a transaction is committed when the first server says that it is committing.
 
-A partition that is already in the table of rows, because an answer was lost, is recognised by what it holds
-and not moved again. `maintain` folds history: see `folding`.
+1. `write` sends each row to the server that the hash of its key names, so a row goes where it came to.
+2. `prepare` compares what each server has, the first server last: it is prepared only when all are.
+3. `commit` records the decision on the first server, then every other server shows its rows, the first one
+   last. Who reads the pointer of the first server finds the publication on all others.
+4. `recover` asks all servers, so it waits until all of them answer. What the first server decided is finished
+   on the others, everything else is dropped everywhere.
+5. `maintain` folds history up to a floor that all servers have: see `folding`.
+
+The layout (how many servers, which one, by which columns) is stored in each server and cannot change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from tautochrone.errors import SinkContentError, SinkError
+from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
     Chunk,
@@ -35,23 +37,12 @@ from tautochrone.model.sink import (
     RowDifference,
     TransactionId,
     TransactionState,
-    next_state,
 )
-from tautochrone.sinks.clickhouse.audit import AuditedServer, row_differences
-from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
-from tautochrone.sinks.clickhouse.contents import Partitions, move_partitions, staged_content
-from tautochrone.sinks.clickhouse.engines import Engine
-from tautochrone.sinks.clickhouse.folding import Folding
-from tautochrone.sinks.clickhouse.ledger import Begun, BegunTransactions, Entry, Ledger
-from tautochrone.sinks.clickhouse.options import ClickHouseOptions
-from tautochrone.sinks.clickhouse.records import Records
-from tautochrone.sinks.clickhouse.rows import COUNTED, batches, digests
-from tautochrone.sinks.clickhouse.staging import Staging
-from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
-from tautochrone.sinks.clickhouse.task_staging import OpenStaging, is_for_tasks, stage_by_tasks
-from tautochrone.sinks.clickhouse.types import Column
-from tautochrone.sinks.clickhouse.waits import Waits
-from tautochrone.sinks.common.steps import TransactionSteps, require_fence, signed_frames
+from tautochrone.sinks.clickhouse.audit import row_differences
+from tautochrone.sinks.clickhouse.rows import batches, digests
+from tautochrone.sinks.clickhouse.server import Server
+from tautochrone.sinks.clickhouse.task_staging import is_for_tasks, stage_by_tasks
+from tautochrone.sinks.common.steps import signed_frames
 
 __all__ = ["ClickHouseSink"]
 
@@ -60,82 +51,76 @@ _MAINTAINED_EVERY = 20
 """After so many commits history is looked at; each look reads two columns of every table."""
 
 
-class ClickHouseSink(TransactionSteps):
-    """See the module docstring."""
+class ClickHouseSink:
+    """See the module docstring. `servers` is in the order of the sink's urls."""
 
-    def __init__(self, name: str, engine: Engine, options: ClickHouseOptions, position: str = "1/1") -> None:
-        """`position`: which one of how many servers of the sink it is."""
+    def __init__(self, name: str, servers: Sequence[Server]) -> None:
         self.name = name
-        self._engine = engine
-        self.options = options
-        self._ledger = Ledger(name, engine, options.database)
-        self._tables = Tables(name, engine, options)
-        self._records = Records(name, engine, options.database, self._ledger, self._tables)
-        self.folding = Folding(name, engine, options, self._ledger, self._tables)
+        self._servers = list(servers)
+        self._first, *self._others = servers
         self._commits_until_maintenance = 1
-        self._waits = Waits(name, engine, self._tables, options)
-        self._begun = BegunTransactions(name, self._ledger)
-        self._comparison = Comparison(name, options)
-        self._compared_by: dict[TableName, Reason] = {}
-        self._is_only = position == "1/1"
-        self._ledger.require_layout("server", position, unset="1/1")
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
     def published(self) -> Published | None:
-        self._engine.renew_settings()
-        self._ledger.restore()
-        newest = self._ledger.newest()
-        return None if newest is None else newest[1]
+        """See `model.sink.Sink`.
+
+        Raises:
+            SinkError: `SINK_SERVERS_DIFFER`, unless a transaction that has not ended is the reason.
+        """
+        pointers = [server.published() for server in self._servers]
+        transactions = {pointer and pointer.transaction for pointer in pointers}
+        if len(transactions) > 1 and not any(server.unfinished() for server in self._servers):
+            raise self._servers_differ(pointers)
+        return pointers[0]
 
     def claim(self, lake: str) -> None:
         """See `model.sink.Sink`."""
-        self._ledger.claim(lake)
+        for server in self._servers:
+            server.claim(lake)
 
     def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
-        return self._records.changed(tables, max_rows)
+        changed: dict[TableName, Reason] = {}
+        for server in self._servers:
+            changed = {**server.changed_tables(tables, max_rows), **changed}
+        return changed
 
     def highest_fence(self) -> Fence:
-        return self._ledger.highest_fence()
+        return max(server.highest_fence() for server in self._servers)
 
     def fence(self, fence: Fence) -> None:
-        self._ledger.raise_to(fence)
+        for server in self._servers:
+            server.fence(fence)
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
-        self._ledger.require(fence)
-        self._tables.ensure(table, schema)
-        if not self._is_only:
-            columns = ",".join(self._tables.shard_key(table))
-            self._ledger.require_layout(f"shard_by {table}", columns, unset="")
+        for server in self._servers:
+            server.ensure(table, schema, fence)
 
     def on_wait(self, report: Callable[[Reason], None]) -> None:
         """See `model.sink.ReportsWaits`."""
-        self._waits.report = report
+        for server in self._servers:
+            server.on_wait(report)
 
     def compared_by(self) -> Mapping[TableName, Reason]:
-        """See `model.sink.ReportsComparison`."""
-        return dict(self._compared_by)
+        """See `model.sink.ReportsComparison`. Where servers differ, that of the one that compares more."""
+        reasons: dict[TableName, Reason] = {}
+        for server in self._servers:
+            for table, reason in server.compared_by().items():
+                if reasons.get(table, reason).code is ReasonCode.SINK_ROWS_COUNTED:
+                    reasons[table] = reason
+                reasons.setdefault(table, reason)
+        return reasons
 
     # -- one transaction --------------------------------------------------------------------------
 
-    def begin(self, intent: Intent, above: int = 0) -> TransactionState:
-        """`above`: a publication that another server of the sink has rows of."""
-        transaction = intent.transaction
-        self._begun.clear()
-        self._compared_by.clear()
-        standing = self._ledger.standing(transaction)
-        self._comparison.seen(standing.run)
-        require_fence(self.name, transaction.fence, standing.fence)
-        state = next_state(Operation.BEGIN, standing.state, transaction)
-        self._waits.merges(list(intent.versions))
-        self._records.require_base(intent)
-        above = max(above, self._records.highest_publication(intent)) if intent.replaced else above
-        publication = max(standing.next_publication(intent.checkpoint), above + 1)
-        self._ledger.record(intent, transaction.fence, state, publication)
-        is_new = standing.state is _S.UNKNOWN
-        self._begun.add(Entry(state, publication, intent, {}), is_new=is_new)
+    def begin(self, intent: Intent) -> TransactionState:
+        if self._others:
+            self._require_answers()
+        above = max(server.highest_publication(intent) for server in self._servers)
+        for server in self._servers:
+            state = server.begin(intent, above)
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
@@ -145,230 +130,134 @@ class ClickHouseSink(TransactionSteps):
         return self._stage(transaction, table, [(rows, 1)], None)
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
-        fence = transaction.fence
-        state = next_state(
-            Operation.PREPARE,
-            self._begun.allowed(Operation.PREPARE, transaction, fence, checked=False),
-            transaction,
-        )
-        with self._begun.continued(transaction) as begun:
-            entry = begun.entry
-            try:
-                content = self._compared(entry.intent, chunks, fence, begun.stagings)
-            except SinkError:
-                # A newer owner may have renamed the staging tables.
-                self._ledger.require(fence)
-                raise
-            self._ledger.record(entry.intent, fence, state, entry.publication, content, is_fenced=True)
-            self._waits.added(len(chunks))
-            for table in {chunk.table for chunk in chunks if chunk.digest.hash != COUNTED}:
-                self._comparison.proven(table, self.columns(table))
-            begun.entry = replace(entry, state=state, content=content)
+        if self._others:
+            self._first.require_allowed(Operation.PREPARE, transaction, transaction.fence)
+        for server in (*self._others, self._first):
+            server.prepare(transaction, self._chunks_of(server, chunks))
 
-    def decide(self, transaction: TransactionId, fence: Fence) -> None:
-        """From now on the transaction is committed, whatever happens. Repeatable."""
-        if self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False) is _S.PREPARED:
-            with self._begun.continued(transaction) as begun:
-                entry = begun.entry
-                self._records.require_base(entry.intent)
-                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication, is_fenced=True)
-                begun.entry = replace(entry, state=_S.COMMITTING)
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        if self._others:
+            self._decide(transaction, fence)
+        for server in (*self._others, self._first):
+            server.commit(transaction, fence, is_decided=bool(self._others))
 
-    def commit(self, transaction: TransactionId, fence: Fence, *, is_decided: bool = False) -> None:
-        """`is_decided`: another server of the sink has recorded that it is committed."""
-        state = self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False)
-        if state is _S.COMMITTED:
-            return
-        # Rows of a commit that somebody else began, or this object before an error, may have arrived.
-        may_have_moved = state is _S.COMMITTING and transaction not in self._begun
-        with self._begun.continued(transaction) as begun:
-            entry = begun.entry
-            if may_have_moved:
-                self._waits.quiet(self._tables.staged(transaction))
-            elif state is not _S.COMMITTING:
-                if not is_decided:
-                    self._records.require_base(entry.intent)
-                self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication, is_fenced=True)
-            if entry.intent.replaced or may_have_moved:
-                self._ledger.require(fence)
-            for table in entry.intent.replaced:
-                self._ledger.replaced(str(table), entry.publication)
-            # Without a further check: a newer owner renamed the staging tables before it looked at the state,
-            # finishes what is decided, and the pointer of an older one never counts.
-            self._move(entry, fence, may_have_moved=may_have_moved)
-            self._ledger.publish(entry, fence, self._records.text(entry))
-            self._drop_staging(transaction, begun.stagings)
-            begun.entry = replace(entry, state=_S.COMMITTED)
+    def _decide(self, transaction: TransactionId, fence: Fence) -> None:
+        """From now on the transaction is committed. One server alone decides by its own commit."""
+        if self._first.state(transaction) is _S.PREPARED:
+            for server in self._servers:
+                server.require_base(transaction)
+        self._first.decide(transaction, fence)
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
-        self._begun.clear()
-        self._next(Operation.ABORT, transaction, fence)
-        intent = Intent(transaction=transaction, versions={})
-        self._ledger.record(intent, fence, _S.ABORTING, 0)
-        self._drop_staging(transaction)
-        self._ledger.record(intent, fence, _S.ABORTED, 0)
+        for server in self._servers:
+            server.abort(transaction, fence)
 
     # -- after a crash ----------------------------------------------------------------------------
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
-        self.require_answer()
-        self.take_over(fence)
+        self._require_answers()
+        for server in self._servers:
+            server.take_over(fence)
+        unfinished = [intent for server in self._servers for intent in server.unfinished()]
         named = {str(intent.transaction) for intent in intents}
-        known = {str(intent.transaction): intent for intent in (*self._ledger.unfinished(), *intents)}
-        final: dict[str, TransactionState] = {}
-        for name, intent in known.items():
-            final[name] = self._end(intent, fence, is_named=name in named)
-        self.forget(fence)
-        return [Recovered(intent.transaction, final[str(intent.transaction)]) for intent in intents]
-
-    def take_over(self, fence: Fence) -> None:
-        """Nothing that older owners still send has an effect afterwards."""
-        self._begun.clear()
-        self._comparison.forget()
-        self._ledger.require(fence)
-        self._take_over_staging(fence)
-
-    def unfinished(self) -> list[Intent]:
-        """The transactions that are neither committed nor aborted."""
-        return self._ledger.unfinished()
-
-    def forget(self, fence: Fence) -> None:
-        """All transactions have ended: drop what is left of them."""
-        for staging in self._tables.staged():
-            self._tables.drop(staging)
-        self._ledger.forget_finished(fence)
+        known = {str(intent.transaction): intent for intent in (*unfinished, *intents)}
+        ends = {name: self._end(intent, fence, is_named=name in named) for name, intent in known.items()}
+        for server in self._servers:
+            server.forget(fence)
+        # Refuses servers that show different checkpoints, now that all transactions have ended.
+        self.published()
+        return [Recovered(intent.transaction, ends[str(intent.transaction)]) for intent in intents]
 
     def _end(self, intent: Intent, fence: Fence, *, is_named: bool) -> TransactionState:
         transaction = intent.transaction
-        state = self._ledger.state(transaction)
-        may_commit = state is _S.PREPARED and is_named and self.is_whole(intent)
-        if may_commit or state in (_S.COMMITTING, _S.COMMITTED):
+        state = self._first.state(transaction)
+        may_commit = state is _S.PREPARED and is_named and self._is_whole(intent)
+        if state is _S.COMMITTED or state is _S.COMMITTING or may_commit:
             self.commit(transaction, fence)
             return _S.COMMITTED
-        if state is not _S.ABORTED:
-            self.abort(transaction, fence)
+        for server in self._servers:
+            if server.state(transaction) is not _S.ABORTED:
+                server.abort(transaction, fence)
         return _S.ABORTED
 
-    def _take_over_staging(self, fence: Fence) -> None:
-        stagings = self._tables.staged()
-        foldings = [name for name in stagings if name.startswith(FOLDING_PREFIX)]
-        for folding in foldings:
-            # A folding that comes late would bring back what the partition was before the next commit.
-            self._tables.drop(folding)
-        self._waits.quiet(foldings)
-        for staging in stagings:
-            if staging in foldings:
-                continue
-            stem, _, owner = staging.rpartition("__")
-            if int(owner) < fence:
-                self._tables.rename(staging, f"{stem}__{fence}")
-        self._waits.quiet(stagings)
+    def _is_whole(self, intent: Intent) -> bool:
+        if intent.chunks is None:
+            return False
+        return all(
+            server.state(intent.transaction) is _S.PREPARED
+            and server.is_whole(replace(intent, chunks=tuple(self._chunks_of(server, intent.chunks))))
+            for server in self._servers
+        )
 
-    # -- history ----------------------------------------------------------------------------------
+    def _require_answers(self) -> None:
+        """Nothing is begun or recovered before all servers answer.
+
+        Raises:
+            SinkError: `SINK_NOT_REACHABLE`.
+        """
+        for server in self._servers:
+            server.require_answer()
+
+    def _servers_differ(self, pointers: Sequence[Published | None]) -> SinkError:
+        shown = ", ".join(
+            f"{server.address} {'nothing' if pointer is None else f'checkpoint {pointer.checkpoint}'}"
+            for server, pointer in zip(self._servers, pointers, strict=True)
+        )
+        return SinkError(
+            "SINK_SERVERS_DIFFER",
+            f"Sink {self.name}: its servers do not belong together: they show {shown}",
+            hint="A server lost its database, or has an older copy of it. Drop the database on all "
+            f"servers and run `taut sinks --forget {self.name}`: the next run delivers all rows.",
+            parameters={"sink": self.name},
+            sqlstate="55000",
+        )
+
+    # -- history and audit ------------------------------------------------------------------------
 
     def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
-        """See `model.sink.SinkMaintenance`."""
-        if not self.is_maintenance_due():
-            return []
-        floor = self.folding.floor()
-        self.folding.raise_floor(floor, fence)
-        return [] if self.folding.is_pinned_below(floor) else self.folding.fold(floor, fence)
-
-    def is_maintenance_due(self) -> bool:
-        """Counts commits; asked after each."""
+        """See `model.sink.SinkMaintenance`; called after each commit. All servers have the same floor."""
         self._commits_until_maintenance -= 1
         if self._commits_until_maintenance > 0:
-            return False
+            return []
         self._commits_until_maintenance = _MAINTAINED_EVERY
-        return True
-
-    # -- audit ------------------------------------------------------------------------------------
+        floor = min(server.folding.floor() for server in self._servers)
+        for server in self._servers:
+            server.folding.raise_floor(floor, fence)
+        if any(server.folding.is_pinned_below(floor) for server in self._servers):
+            return []
+        return [table for server in self._servers for table in server.folding.fold(floor, fence)]
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
-        return digests(batches(rows, self._tables.columns(table), self.options.chunk_rows))
+        return digests(batches(rows, self._first.columns(table), self._first.options.chunk_rows))
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
-        return self._tables.audit(table, self._ledger.publication_of(checkpoint))
+        totals: dict[str, Digest] = {}
+        for server in self._servers:
+            for part, digest in server.audit(table, checkpoint).items():
+                before = totals.get(part, Digest(0, "0"))
+                total = (int(before.hash, 16) + int(digest.hash, 16)) % 2**64
+                totals[part] = Digest(before.rows + digest.rows, f"{total:016x}")
+        return {part: digest for part, digest in totals.items() if digest != Digest(0, f"{0:016x}")}
 
     def differences(
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
-        return row_differences([self.audited(checkpoint)], table, rows, self.chunk_rows, limit)
+        shards = [server.audited(checkpoint) for server in self._servers]
+        return row_differences(shards, table, rows, self._first.options.chunk_rows, limit)
 
     def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
         """See `model.sink.CheckpointHistory`."""
-        return self._ledger.published_at(checkpoint)
+        return self._first.published_at(checkpoint)
 
     def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:  # noqa: ARG002
         """None: what is kept is kept whole."""
         return {}
 
-    def audited(self, checkpoint: CheckpointNumber) -> AuditedServer:
-        return AuditedServer(self._engine, self._tables, self._ledger.publication_of(checkpoint))
-
     def close(self) -> None:
-        self._engine.close()
-
-    # -- one of several servers -------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        """Tells the servers of a sink apart."""
-        return self.options.address
-
-    @property
-    def chunk_rows(self) -> int:
-        return self.options.chunk_rows
-
-    def require_answer(self) -> None:
-        """Nothing is begun or recovered before the server answers.
-
-        Raises:
-            SinkError: `SINK_NOT_REACHABLE`.
-        """
-        try:
-            self._engine.rows("SELECT 1")
-        except Exception as error:
-            raise SinkError(
-                "SINK_NOT_REACHABLE",
-                f"Sink {self.name}: server {self.address} does not answer; deliveries wait for it: {error}",
-                parameters={"sink": self.name, "server": self.address},
-                retryable=True,
-            ) from error
-
-    def columns(self, table: TableName) -> Sequence[Column]:
-        return self._tables.columns(table)
-
-    def shard_key(self, table: TableName) -> Sequence[str]:
-        """The columns whose hash says to which server a row goes; empty for all of them."""
-        return self._tables.shard_key(table)
-
-    def require_base(self, transaction: TransactionId) -> None:
-        """Raise what `commit` would raise of the transaction's base, before it is decided."""
-        with self._begun.continued(transaction) as begun:
-            self._records.require_base(begun.entry.intent)
-
-    def highest_publication(self, intent: Intent) -> int:
-        """Of the rows in tables that are sent whole."""
-        return self._records.highest_publication(intent)
-
-    def state(self, transaction: TransactionId) -> TransactionState:
-        return self._state(transaction)
-
-    def require_allowed(self, operation: Operation, transaction: TransactionId, fence: Fence) -> None:
-        """Raise what the operation would raise of the state of the transaction."""
-        self._next(operation, transaction, fence)
+        for server in self._servers:
+            server.close()
 
     # -- inside -----------------------------------------------------------------------------------
-
-    def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
-        return next_state(operation, self._begun.allowed(operation, transaction, fence), transaction)
-
-    def _require(self, fence: Fence) -> None:
-        self._ledger.require(fence)
-
-    def _state(self, transaction: TransactionId) -> TransactionState:
-        return self._ledger.state(transaction)
 
     def _stage(
         self,
@@ -377,115 +266,25 @@ class ClickHouseSink(TransactionSteps):
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
     ) -> list[Chunk]:
-        if signed_rows and all(self.is_for_tasks(rows, known_rows) for rows, _ in signed_rows):
-            open_staging = self.open_task_staging(transaction, table)
-            return stage_by_tasks(self.name, [open_staging], signed_rows, (), self.options)
-        with self.open_staging(transaction, table) as staging:
+        key, options = self._first.shard_key(table), self._first.options
+        if signed_rows and all(is_for_tasks(options, rows, known_rows) for rows, _ in signed_rows):
+            open_stagings = [server.open_task_staging(transaction, table) for server in self._servers]
+            return stage_by_tasks(self.name, open_stagings, signed_rows, key, options)
+        columns = self._first.columns(table)
+        with ExitStack() as opened:
+            stagings = [
+                opened.enter_context(server.open_staging(transaction, table)) for server in self._servers
+            ]
             for rows, sign in signed_rows:
-                for batch in batches(rows, self.columns(table), self.chunk_rows, known_rows):
-                    staging.add(batch, sign)
-        return staging.chunks
+                for batch in batches(rows, columns, options.chunk_rows, known_rows):
+                    for staging, part in zip(stagings, batch.split(len(stagings), key), strict=True):
+                        if len(part):
+                            staging.add(part, sign)
+        return [chunk for staging in stagings for chunk in staging.chunks]
 
-    def open_staging(self, transaction: TransactionId, table: TableName) -> Staging:
-        """An empty staging table, in the place of the one that the transaction may have."""
-        self._require_writable(transaction)
-        with self._begun.continued(transaction) as begun:
-            staging = self._tables.staging(transaction, table, transaction.fence)
-            check = self._check(begun, table, staging)
-            self._tables.stage(staging, table, is_new=begun.is_new_name(staging))
-            # A newer owner that raised its fence before this check may not have seen the staging table.
-            self._ledger.require(transaction.fence)
-            begun.opened(staging)
-            publication = begun.entry.publication
-            return Staging(self._tables, staging, table, publication, self._chunk_server, check)
-
-    def is_for_tasks(self, rows: Rows, known_rows: int | None) -> bool:
-        """Whether Spark's tasks insert these rows."""
-        return is_for_tasks(self.options, rows, known_rows)
-
-    def open_task_staging(self, transaction: TransactionId, table: TableName) -> OpenStaging:
-        """A staging table into which tasks insert."""
-        self._require_writable(transaction)
-        with self._begun.continued(transaction) as begun:
-            name = self._tables.staging(transaction, table, transaction.fence)
-            staging = OpenStaging(
-                self._tables,
-                self.options,
-                name,
-                table,
-                begun.entry.publication,
-                self._chunk_server,
-                self._check(begun, table, name),
-                self._waits.quiet,
-            )
-            staging.create()
-            self._ledger.require(transaction.fence)
-            begun.opened(name, staging.open_name)
-            return staging
-
-    def _check(self, begun: Begun, table: TableName, staging: str) -> ChunkCheck:
-        is_new = begun.is_new_name(staging)
-        check, reason = self._comparison.of(table, self.columns(table), is_new=is_new)
-        self._compared_by[table] = reason
-        return check
-
-    def _require_writable(self, transaction: TransactionId) -> None:
-        # The fence is checked once the staging table is there.
-        self._begun.allowed(Operation.WRITE, transaction, transaction.fence, checked=False)
-
-    @property
-    def _chunk_server(self) -> str:
-        """What chunks are said to be in; one of one server needs no name."""
-        return "" if self._is_only else self.address
-
-    def _compared(
-        self, intent: Intent, chunks: Sequence[Chunk], highest: Fence, opened: Collection[str] | None = None
-    ) -> dict[str, Partitions]:
-        """See `staged_content`.
-
-        Args:
-            highest: the fence of the newest owner, after which it may have renamed staging tables.
-            opened: the staging tables, if they are known.
-        """
-        existing = self._tables.staged(intent.transaction) if opened is None else opened
-        stagings = {}
-        for table in dict.fromkeys((*intent.versions, *(chunk.table for chunk in chunks))):
-            names = self._names(intent.transaction, table, highest)
-            staging = next((name for name in existing if name in names), None)
-            if staging is not None:
-                stagings[table] = staging
-        return staged_content(self.name, self._tables, stagings, chunks, self._comparison)
-
-    def _names(self, transaction: TransactionId, table: TableName, highest: Fence) -> list[str]:
-        """What the staging table of a table may be called: after the writer's fence or a newer owner's."""
-        return [self._tables.staging(transaction, table, fence) for fence in {transaction.fence, highest}]
-
-    def is_whole(self, intent: Intent) -> bool:
-        """Whether the staged rows are those that were sent. Of rows that were only counted nobody but their
-        writer knows."""
-        if intent.chunks is None or any(chunk.digest.hash == COUNTED for chunk in intent.chunks):
-            return False
-        try:
-            self._compared(intent, intent.chunks, self._ledger.highest_fence())
-        except SinkContentError:
-            return False
-        return True
-
-    def _move(self, entry: Entry, fence: Fence, *, may_have_moved: bool) -> None:
-        transaction = entry.intent.transaction
-        for name, partitions in entry.content.items():
-            table = TableName.parse(name)
-            staging = self._tables.staging(transaction, table, fence)
-            move_partitions(
-                self.name,
-                self._tables,
-                table,
-                staging,
-                partitions,
-                entry.publication,
-                may_have_moved=may_have_moved,
-            )
-
-    def _drop_staging(self, transaction: TransactionId, opened: Collection[str] | None = None) -> None:
-        for staging in self._tables.staged(transaction) if opened is None else opened:
-            self._tables.drop(staging)
+    def _chunks_of(self, server: Server, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Those that the server took. The first one is also asked for chunks of unknown servers."""
+        not_its_own = {other.address for other in self._servers if other is not server}
+        if server is self._first:
+            return [chunk for chunk in chunks if chunk.server not in not_its_own]
+        return [chunk for chunk in chunks if chunk.server == server.address]

@@ -95,8 +95,7 @@ def task_function(
             if not record_batch.num_rows:
                 continue
             batch = Batch.of(sent_columns, record_batch.schema.names, record_batch.columns)
-            parts = [batch] if len(writers) == 1 else batch.split(len(writers), shard_key)
-            for writer, part in zip(writers, parts, strict=True):
+            for writer, part in zip(writers, batch.split(len(writers), shard_key), strict=True):
                 writer.add(part)
                 writer.flush(counter, chunk_rows, chunk_bytes, at_least=(chunk_rows, chunk_bytes))
         for writer in writers:

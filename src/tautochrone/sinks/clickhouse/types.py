@@ -28,6 +28,7 @@ import pyarrow.compute as compute
 from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
+from tautochrone.sinks.batches import single_precision
 from tautochrone.sinks.clickhouse.sql import name_sql
 
 __all__ = [
@@ -262,10 +263,6 @@ def _float(value: Any) -> tuple[Any, bytes]:
     return number, b"%d" % bits
 
 
-def _short_float(value: Any) -> tuple[Any, bytes]:
-    return _float(struct.unpack("<f", struct.pack("<f", value))[0])
-
-
 def _decimal(value: Decimal) -> tuple[Any, bytes]:
     text = format(value, "f")
     if "." in text:
@@ -308,7 +305,9 @@ _SIMPLE: dict[type, ColumnType] = {
     spark.ShortType: _whole_number("Int16", pa.int16()),
     spark.IntegerType: _whole_number("Int32", pa.int32()),
     spark.LongType: _whole_number("Int64", pa.int64()),
-    spark.FloatType: _scalar("Float32", pa.float32(), _short_float, _bits, floats(pa.float32())),
+    spark.FloatType: _scalar(
+        "Float32", pa.float32(), lambda value: _float(single_precision(value)), _bits, floats(pa.float32())
+    ),
     spark.DoubleType: _scalar("Float64", pa.float64(), _float, _bits, floats(pa.float64())),
     spark.BinaryType: _scalar("String", pa.large_binary(), _binary, lambda v: v, binaries),
     spark.DateType: _scalar("Date32", pa.date32(), _date, lambda v: f"toString(toInt32({v}))", dates),

@@ -7,8 +7,8 @@
 4. A new owner raises the fence in the same row: it waits for a commit that is under way, and each later one
    of the older owner is refused. A commit of which the answer was lost arrived if the pointer is there.
 
-The row of the pointer also has what each table must hold (see `contents`). `commit` compares the base of the
-transaction with it, and the identity of each table, under the lock.
+`commit` compares the base of the transaction with the pointer, and the identity of each table, under the
+lock.
 
 Temporary tables end with their connection. A transaction that loses it is aborted, unless the pointer says
 that it was committed.
@@ -17,26 +17,21 @@ that it was committed.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tautochrone.errors import SinkContentError, SinkError
-from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.lake import Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
-    Capabilities,
     Chunk,
     Digest,
     Intent,
     Operation,
-    Published,
     Recovered,
-    RowDifference,
     TransactionId,
     TransactionState,
     next_state,
@@ -44,36 +39,20 @@ from tautochrone.model.sink import (
 )
 from tautochrone.sinks.common.contents import (
     Content,
-    Identities,
     Pointer,
     TableRecord,
-    change_of,
     database_taken,
     pointer_missing,
     table_changed,
 )
-from tautochrone.sinks.common.mirrored import (
-    MirroredRows,
-    row_batches,
-    schema_unsupported,
-    send_rows,
-    table_missing,
-)
-from tautochrone.sinks.common.steps import (
-    TransactionSteps,
-    differing_rows,
-    require_fence,
-    require_visible,
-    same_content,
-    signed_frames,
-    total_digest,
-)
-from tautochrone.sinks.json_rows import comparable, row_number
+from tautochrone.sinks.common.mirrored import MirroredRows, row_batches, schema_unsupported, send_rows
+from tautochrone.sinks.common.pointer_sink import OPEN, PointerSink
+from tautochrone.sinks.common.steps import require_fence, same_content
+from tautochrone.sinks.json_rows import comparable
 
 __all__ = ["Database", "RelationalSink"]
 
 _S = TransactionState
-_OPEN = (_S.INITIALIZED, _S.PREPARED)
 
 
 class Database(Protocol):
@@ -100,31 +79,21 @@ class _Staging:
 _Mirrored = TypeVar("_Mirrored", bound=MirroredRows)
 
 
-class RelationalSink(TransactionSteps, Generic[_Mirrored]):
+class RelationalSink(PointerSink[_Mirrored]):
     """See the module docstring. Its abstract methods are the database's own part."""
 
     def __init__(self, name: str, database: Database, chunk_rows: int, container: str) -> None:
-        self.name = name
+        super().__init__(name, chunk_rows, container)
         self._connection = database
-        self._chunk_rows = chunk_rows
-        self._container = container
-        self._lake = ""
-        self._mirrored: dict[TableName, _Mirrored] = {}
-        self._states: dict[TransactionId, TransactionState] = {}
         self._generations: dict[TransactionId, int] = {}
         self._intents: dict[TransactionId, Intent] = {}
         self._staged: dict[TransactionId, dict[TableName, _Staging]] = {}
-        self._identities = Identities()
 
     # -- the database's own part ------------------------------------------------------------------
 
     @abstractmethod
     def _statement(self, template: str) -> Any:
         """A statement over the table of sinks, `{sinks}`."""
-
-    @abstractmethod
-    def _load(self, cursor: Any, table: TableName) -> _Mirrored | None:
-        """A table that the sink has, or None."""
 
     @abstractmethod
     def _lock_owners(self, cursor: Any) -> None:
@@ -134,20 +103,6 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
     def _lock_table(self, cursor: Any, mirrored: _Mirrored) -> None:
         """Until the end of the transaction nobody else writes, drops or alters the table, as far as the
         database can do that."""
-
-    @abstractmethod
-    def _identity(self, cursor: Any, table: TableName) -> str | None:
-        """Which object of the database stands for a table, with its columns and indexes; None if there is
-        none."""
-
-    @abstractmethod
-    def _content(self, cursor: Any, mirrored: _Mirrored, columns: Sequence[str]) -> Content | None:
-        """The rows of a table; None if it lacks one of these columns, or was altered so that it may hold
-        other values than those that are sent."""
-
-    @abstractmethod
-    def _is_empty(self, cursor: Any, mirrored: _Mirrored) -> bool:
-        """Whether a table has no rows."""
 
     @abstractmethod
     def _create_staging(self, name: str, mirrored: _Mirrored) -> None:
@@ -177,13 +132,11 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
 
     # -- owners and the pointer -------------------------------------------------------------------
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(resumable=False)
+    def _reading(self) -> AbstractContextManager[Any]:
+        return self._connection.transaction()
 
-    def published(self) -> Published | None:
-        with self._connection.transaction() as cursor:
-            return self._read(cursor)[1].published
+    def _pointer(self, cursor: Any) -> Pointer:
+        return self._read(cursor)[1]
 
     def claim(self, lake: str) -> None:
         self._lake = lake
@@ -197,37 +150,6 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             if not owners:
                 statement = self._statement("INSERT INTO {sinks} (name, lake, fence) VALUES (%s, %s, 0)")
                 cursor.execute(statement, (self.name, lake))
-
-    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
-        changed: dict[TableName, Reason] = {}
-        for table in tables:
-            with self._connection.transaction() as cursor:
-                reason = self._change(cursor, table, max_rows)
-            if reason is not None:
-                changed[table] = reason
-                self._mirrored.pop(table, None)
-        return changed
-
-    def _change(self, cursor: Any, table: TableName, max_rows: int | None) -> Reason | None:
-        record = self._read(cursor)[1].records.get(table)
-        identity = self._identity(cursor, table)
-        mirrored = None if identity is None else self._load(cursor, table)
-        if mirrored is None:
-            identity = None
-        reason = change_of(
-            record,
-            identity,
-            max_rows,
-            lambda: mirrored is not None and self._is_empty(cursor, mirrored),
-            lambda: (
-                None
-                if mirrored is None or record is None
-                else self._content(cursor, mirrored, record.columns)
-            ),
-        )
-        if reason is None:
-            self._identities.compared(table, record, identity)
-        return reason
 
     def highest_fence(self) -> Fence:
         with self._connection.transaction() as cursor:
@@ -261,34 +183,19 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             self._lock(cursor, fence)
 
     def _state(self, transaction: TransactionId) -> TransactionState:
-        published = self.published()
-        if published is not None and published.transaction == transaction:
-            return _S.COMMITTED
-        state = self._states.get(transaction, _S.UNKNOWN)
-        if state in _OPEN and self._generations[transaction] != self._connection.generation:
+        state = super()._state(transaction)
+        if state in OPEN and self._generations[transaction] != self._connection.generation:
             # The connection was lost, and what was staged with it.
             state = self._states[transaction] = _S.ABORTED
         return state
 
     # -- one transaction --------------------------------------------------------------------------
 
-    def begin(self, intent: Intent) -> TransactionState:
+    def _take(self, intent: Intent) -> None:
         transaction = intent.transaction
-        state = self._next(Operation.BEGIN, transaction, transaction.fence)
-        require_base(intent, self.published())
-        self._states = {key: old for key, old in self._states.items() if old in _OPEN}
-        self._states[transaction] = state
         self._generations[transaction] = self._connection.generation
         self._intents[transaction] = intent
         self._staged.setdefault(transaction, {})
-        return state
-
-    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
-        known_rows = None if change.carried else change.rows
-        return self._stage(transaction, table, signed_frames(change), known_rows)
-
-    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
-        return self._stage(transaction, table, [(rows, 1)], None)
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
@@ -346,42 +253,15 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             new_records[table] = TableRecord(identity, content, tuple(mirrored.rows.columns))
         return new_records
 
-    def _required_content(
-        self, cursor: Any, table: TableName, mirrored: _Mirrored, record: TableRecord | None
-    ) -> Content:
-        """What a table holds that gets a delta: what it was compared with, and nothing if it is new."""
-        if record is None:
-            if not self._is_empty(cursor, mirrored):
-                raise table_changed(self.name, table)
-            return Content()
-        is_same = self._identities.is_same(table, record, self._identity(cursor, table))
-        if not is_same or (record.content.rows > 0) is self._is_empty(cursor, mirrored):
-            raise table_changed(self.name, table)
-        return record.content
-
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         self._states[transaction] = self._next(Operation.ABORT, transaction, fence)
         self._drop(transaction)
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
         self._require(fence)
-        for transaction in [key for key in self._states if self._state(key) in _OPEN]:
+        for transaction in [key for key in self._states if self._state(key) in OPEN]:
             self.abort(transaction, fence)
         return self._recovered(intents)
-
-    # -- audit ------------------------------------------------------------------------------------
-
-    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
-        return total_digest((row_number(text), 1) for text in self._lake_texts(table, rows))
-
-    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
-        return total_digest((row_number(text), 1) for text in self._sink_texts(table, checkpoint))
-
-    def differences(
-        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
-    ) -> Sequence[RowDifference]:
-        in_sink = Counter(self._sink_texts(table, checkpoint))
-        return differing_rows(in_sink, Counter(self._lake_texts(table, rows)), limit)
 
     def close(self) -> None:
         self._connection.close()
@@ -397,17 +277,6 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
             raise schema_unsupported(self.name, table, error.message) from error
 
     # -- rows -------------------------------------------------------------------------------------
-
-    def _table(self, cursor: Any, table: TableName) -> _Mirrored:
-        mirrored = self._mirrored.get(table) or self._load(cursor, table)
-        if mirrored is None:
-            raise table_missing(self.name, table)
-        self._mirrored[table] = mirrored
-        return mirrored
-
-    def _encoder(self, table: TableName) -> _Mirrored:
-        with self._connection.transaction() as cursor:
-            return self._table(cursor, table)
 
     def _stage(
         self,
@@ -466,17 +335,10 @@ class RelationalSink(TransactionSteps, Generic[_Mirrored]):
                 for staging in staged.values():
                     self._drop_staging(cursor, staging.name)
 
-    # -- texts of rows ----------------------------------------------------------------------------
-
-    def _lake_texts(self, table: TableName, rows: Rows) -> Iterator[str]:
-        encoder = self._encoder(table).rows
-        return (comparable(row) for row in encoder.rows(rows, self._chunk_rows))
-
     def _sink_texts(self, table: TableName, checkpoint: CheckpointNumber) -> Iterator[str]:
         """The rows of a table, read from its columns, at the checkpoint that the same snapshot shows."""
         with self._connection.transaction("REPEATABLE READ") as cursor:
-            published = self._read(cursor)[1].published
-            require_visible(self.name, None if published is None else published.checkpoint, checkpoint)
+            self._require_visible(cursor, checkpoint)
             mirrored = self._load(cursor, table)
             if mirrored is not None:
                 for row in self._stored_rows(mirrored):

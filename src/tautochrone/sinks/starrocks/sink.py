@@ -20,48 +20,27 @@ import datetime as dt
 import json
 import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.lake import Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
-    Capabilities,
     Chunk,
-    Digest,
     Intent,
     Operation,
-    Published,
     Recovered,
-    RowDifference,
     TransactionId,
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.contents import (
-    Content,
-    Identities,
-    Pointer,
-    TableRecord,
-    change_of,
-    database_taken,
-    table_changed,
-)
-from tautochrone.sinks.common.steps import (
-    TransactionSteps,
-    differing_rows,
-    require_fence,
-    require_visible,
-    same_content,
-    signed_frames,
-    total_digest,
-)
-from tautochrone.sinks.json_rows import comparable, row_number, to_text
+from tautochrone.sinks.common.contents import Content, Pointer, TableRecord, database_taken, table_changed
+from tautochrone.sinks.common.pointer_sink import PointerSink
+from tautochrone.sinks.common.steps import require_fence, same_content
+from tautochrone.sinks.json_rows import comparable, to_text
 from tautochrone.sinks.starrocks.changes import load_bodies, operations
 from tautochrone.sinks.starrocks.client import LabelState, TransactionClient
 from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
@@ -72,7 +51,6 @@ from tautochrone.sinks.starrocks.tables import OPERATION, MirroredTable, Tables,
 __all__ = ["StarrocksSink"]
 
 _S = TransactionState
-_OPEN = (_S.INITIALIZED, _S.PREPARED, _S.COMMITTING, _S.ABORTING)
 _TEXT = "VARCHAR(1048576)"
 _OLDEST_MAJOR_VERSION = 4
 
@@ -90,25 +68,21 @@ class _Staged:
     label: str | None = None
 
 
-class StarrocksSink(TransactionSteps):
-    """See the module docstring."""
+class StarrocksSink(PointerSink[MirroredTable]):
+    """See the module docstring, and that of `PointerSink`."""
 
     def __init__(
         self, name: str, options: StarrocksOptions, database: SqlDatabase, client: TransactionClient
     ) -> None:
-        self.name = name
+        super().__init__(name, options.chunk_rows, f"the database {options.database}")
         self._options = options
         self._database = database
         self._client = client
         self._tables = Tables(name, options, database)
         self._sinks = quoted(options.database, "taut_sinks")
         self._fences = quoted(options.database, "taut_fences")
-        self._mirrored: dict[TableName, MirroredTable] = {}
-        self._states: dict[TransactionId, TransactionState] = {}
         self._staged: dict[TransactionId, _Staged] = {}
         self._labels = 0
-        self._lake = ""
-        self._identities = Identities()
         self._refuse_old_server()
         self._create_own_tables()
 
@@ -136,17 +110,13 @@ class StarrocksSink(TransactionSteps):
         columns = f"`sink` VARCHAR(190) NOT NULL, `fence` BIGINT NOT NULL, `labels` {_TEXT}"
         create_primary_key_table(database, options, "taut_fences", columns, ["sink", "fence"])
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(resumable=False)
-
     # -- owners and the pointer -------------------------------------------------------------------
 
-    def published(self) -> Published | None:
-        return self._read_pointer().published
+    def _reading(self) -> AbstractContextManager[SqlDatabase]:
+        return nullcontext(self._database)
 
-    def _read_pointer(self) -> Pointer:
-        rows = self._database.query(f"SELECT `published` FROM {self._sinks} WHERE `name` = %s", (self.name,))
+    def _pointer(self, cursor: SqlDatabase) -> Pointer:
+        rows = cursor.query(f"SELECT `published` FROM {self._sinks} WHERE `name` = %s", (self.name,))
         return Pointer.parse(rows[0][0] if rows else None)
 
     def claim(self, lake: str) -> None:
@@ -162,29 +132,11 @@ class StarrocksSink(TransactionSteps):
                 self._database.execute(statement, (self.name,))
         others = [owner for owner in owners if owner != (self.name, lake)]
         if others:
-            raise database_taken(self.name, lake, f"the database {self._options.database}", others)
+            raise database_taken(self.name, lake, self._container, others)
 
     def _owners(self) -> list[tuple[str, str]]:
         rows = self._database.query(f"SELECT `name`, `lake` FROM {self._sinks}")
         return [(str(name), str(lake)) for name, lake in rows]
-
-    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
-        records = self._read_pointer().records
-        changes = {table: self._change(table, records.get(table), max_rows) for table in tables}
-        return {table: change for table, change in changes.items() if change is not None}
-
-    def _change(self, table: TableName, record: TableRecord | None, max_rows: int | None) -> Reason | None:
-        identity = self._tables.identity(table)
-        change = change_of(
-            record,
-            identity,
-            max_rows,
-            lambda: self._tables.is_empty(table),
-            lambda: self._tables.content(table, () if record is None else record.columns),
-        )
-        if change is None:
-            self._identities.compared(table, record, identity)
-        return change
 
     def highest_fence(self) -> Fence:
         statement = f"SELECT MAX(`fence`) FROM {self._fences} WHERE `sink` = %s"
@@ -213,44 +165,35 @@ class StarrocksSink(TransactionSteps):
         while self._database.query(query, (self.name, int(fence))) != [(json.dumps(list(labels)),)]:
             self._wait(f"that writes fence {fence}", LabelState.COMMITTED, deadline)
 
-    def _state(self, transaction: TransactionId) -> TransactionState:
-        return _S.COMMITTED if self._is_pointer(transaction) else self._states.get(transaction, _S.UNKNOWN)
-
-    def _is_pointer(self, transaction: TransactionId) -> bool:
-        published = self.published()
-        return published is not None and published.transaction == transaction
-
     # -- tables -----------------------------------------------------------------------------------
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
         self._require(fence)
-        record, before = self._read_pointer().records.get(table), self._tables.identity(table)
+        record, before = self._pointer(self._database).records.get(table), self._tables.identity(table)
         self._mirrored[table] = self._tables.ensure(table, schema, key)
         self._identities.altered(table, record, before, self._tables.identity(table))
 
-    def _table(self, table: TableName) -> MirroredTable:
-        if table not in self._mirrored:
-            self._mirrored[table] = self._tables.load(table)
-        return self._mirrored[table]
+    def _load(self, cursor: SqlDatabase, table: TableName) -> MirroredTable | None:  # noqa: ARG002
+        return self._tables.load(table)
+
+    def _identity(self, cursor: SqlDatabase, table: TableName) -> str | None:  # noqa: ARG002
+        return self._tables.identity(table)
+
+    def _content(
+        self,
+        cursor: SqlDatabase,  # noqa: ARG002
+        mirrored: MirroredTable,
+        columns: Sequence[str],
+    ) -> Content | None:
+        return self._tables.content(mirrored, columns)
+
+    def _is_empty(self, cursor: SqlDatabase, mirrored: MirroredTable) -> bool:  # noqa: ARG002
+        return self._tables.is_empty(mirrored)
 
     # -- one transaction --------------------------------------------------------------------------
 
-    def begin(self, intent: Intent) -> TransactionState:
-        transaction = intent.transaction
-        state = self._next(Operation.BEGIN, transaction, transaction.fence)
-        require_base(intent, self.published())
-        self._states = {key: old for key, old in self._states.items() if old in _OPEN}
-        self._states[transaction] = state
-        self._staged.setdefault(transaction, _Staged(intent))
-        return state
-
-    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
-        known_rows = None if change.carried else change.rows
-        spool = Spool(is_replacement=False)
-        return self._stage(transaction, table, signed_frames(change), known_rows, spool)
-
-    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
-        return self._stage(transaction, table, [(rows, 1)], None, Spool(is_replacement=True))
+    def _take(self, intent: Intent) -> None:
+        self._staged.setdefault(intent.transaction, _Staged(intent))
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
         following = self._next(Operation.PREPARE, transaction, transaction.fence)
@@ -265,15 +208,15 @@ class StarrocksSink(TransactionSteps):
         same_content(self.name, chunks, arrived)
         records = self._new_records(staged)
         changes = [
-            (self._table(table), operations(self._database, self._table(table), spool))
+            (self._encoder(table), operations(self._database, self._encoder(table), spool))
             for table, spool in staged.spools.items()
         ]
         label = self._begin(transaction, staged)
         try:
             for mirrored, rows in changes:
-                for body in load_bodies(rows, self._options.chunk_rows):
+                for body in load_bodies(rows, self._chunk_rows):
                     self._client.load(label, mirrored.plain_name, body)
-            self._client.load(label, "taut_sinks", self._pointer(Pointer(staged.intent, records)))
+            self._client.load(label, "taut_sinks", self._pointer_row(Pointer(staged.intent, records)))
             self._client.prepare(label)
         except BaseException:
             # The next try has a label of its own, so it does not depend on this rollback.
@@ -331,28 +274,26 @@ class StarrocksSink(TransactionSteps):
         Raises:
             SinkError: `SINK_BASE_CHANGED`.
         """
-        pointer, intent = self._read_pointer(), staged.intent
+        pointer, intent = self._pointer(self._database), staged.intent
         require_base(intent, pointer.published)
         new_records: dict[TableName, TableRecord] = {}
         for table in dict.fromkeys((*intent.versions, *staged.spools)):
-            identity, record = self._tables.identity(table), pointer.records.get(table)
+            identity = self._tables.identity(table)
             if identity is None:
                 raise table_changed(self.name, table)
-            content = Content()
+            mirrored, content = self._encoder(table), Content()
             if table not in intent.replaced:
-                content = Content() if record is None else record.content
-                is_same = record is None or self._identities.is_same(table, record, identity)
-                if not is_same or self._tables.is_empty(table) is (content.rows > 0):
-                    raise table_changed(self.name, table)
+                record = pointer.records.get(table)
+                content = self._required_content(self._database, table, mirrored, record)
             spool = staged.spools.get(table)
             if spool is not None:
                 for rows in spool.chunks():
                     for row in rows:
                         content += Content(row.sign, row.sign * int(row.hash[:8], 16))
-            new_records[table] = TableRecord(identity, content, tuple(self._table(table).rows.columns))
+            new_records[table] = TableRecord(identity, content, tuple(mirrored.rows.columns))
         return new_records
 
-    def _pointer(self, pointer: Pointer) -> bytes:
+    def _pointer_row(self, pointer: Pointer) -> bytes:
         row = {
             "name": self.name,
             "lake": self._lake,
@@ -378,7 +319,7 @@ class StarrocksSink(TransactionSteps):
                     failure = error
             state = self._client.state(label)
             # Read after the state: a label that is visible has its pointer.
-            if self._is_pointer(transaction):
+            if self._is_shown(transaction):
                 return
             if state in (LabelState.ABORTED, LabelState.UNKNOWN):
                 self._states[transaction] = _S.ABORTED
@@ -418,40 +359,20 @@ class StarrocksSink(TransactionSteps):
 
     # -- audit ------------------------------------------------------------------------------------
 
-    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
-        return total_digest((row_number(text), 1) for text in self._lake_texts(table, rows))
-
-    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
-        return total_digest((row_number(text), 1) for text in self._sink_texts(table, checkpoint))
-
-    def differences(
-        self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
-    ) -> Sequence[RowDifference]:
-        in_sink = Counter(self._sink_texts(table, checkpoint))
-        return differing_rows(in_sink, Counter(self._lake_texts(table, rows)), limit)
-
     def close(self) -> None:
         for transaction in list(self._staged):
             self._unstage(transaction)
         self._client.close()
         self._database.close()
 
-    def _lake_texts(self, table: TableName, rows: Rows) -> Iterator[str]:
-        encoder = self._table(table).rows
-        return (comparable(row) for row in encoder.rows(rows, self._options.chunk_rows))
-
     def _sink_texts(self, table: TableName, checkpoint: CheckpointNumber) -> Iterator[str]:
-        """The rows of a table, at a checkpoint that is shown before and after they were read."""
-        self._require_visible(checkpoint)
-        mirrored = self._table(table)
+        """The checkpoint is shown before and after the rows are read."""
+        self._require_visible(self._database, checkpoint)
+        mirrored = self._encoder(table)
         columns = ", ".join(map(quoted, mirrored.schema.names))
         for row in mirrored.read(self._database.stream(f"SELECT {columns} FROM {mirrored.name}")):
             yield comparable(row)
-        self._require_visible(checkpoint)
-
-    def _require_visible(self, checkpoint: CheckpointNumber) -> None:
-        published = self.published()
-        require_visible(self.name, None if published is None else published.checkpoint, checkpoint)
+        self._require_visible(self._database, checkpoint)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -461,14 +382,13 @@ class StarrocksSink(TransactionSteps):
         table: TableName,
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
-        spool: Spool,
     ) -> list[Chunk]:
         self._next(Operation.WRITE, transaction, transaction.fence)
-        mirrored = self._table(table)
-        spools = self._staged[transaction].spools
+        mirrored = self._encoder(table)
+        intent, spools = self._staged[transaction].intent, self._staged[transaction].spools
         if table in spools:
             spools.pop(table).close()
-        spools[table] = spool
+        spool = spools[table] = Spool(is_replacement=table in intent.replaced)
         chunks: list[Chunk] = []
         for rows, sign in signed_rows:
             for batch in self._batches(mirrored, rows, sign, known_rows):
@@ -483,9 +403,9 @@ class StarrocksSink(TransactionSteps):
         self, mirrored: MirroredTable, rows: Rows, sign: int, known_rows: int | None
     ) -> Iterator[list[SpooledRow]]:
         batch: list[SpooledRow] = []
-        for row in mirrored.rows.rows(rows, self._options.chunk_rows, known_rows):
+        for row in mirrored.rows.rows(rows, self._chunk_rows, known_rows):
             batch.append(mirrored.spooled(row, sign))
-            if len(batch) == self._options.chunk_rows:
+            if len(batch) == self._chunk_rows:
                 yield batch
                 batch = []
         if batch:

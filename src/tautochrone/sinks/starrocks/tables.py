@@ -33,7 +33,6 @@ from tautochrone.sinks.common.mirrored import (
     require_same_key,
     row_hash,
     sql_type,
-    table_missing,
     unsupported_number,
 )
 from tautochrone.sinks.common.names import NameRules, mirror_name
@@ -193,16 +192,10 @@ class Tables:
             self._register(table, mirrored, is_created=True)
         return mirrored
 
-    def load(self, table: TableName) -> MirroredTable:
-        """A table that the sink has.
-
-        Raises:
-            SinkError: `SINK_ROW_MISSING`.
-        """
+    def load(self, table: TableName) -> MirroredTable | None:
+        """A table that the sink has, or None."""
         stored = self._stored(table)
-        if stored is None:
-            raise table_missing(self._sink, table)
-        return self._mirrored(table, stored[0], stored[1])
+        return None if stored is None else self._mirrored(table, stored[0], stored[1])
 
     def identity(self, table: TableName) -> str | None:
         """StarRocks's number of a table, and its columns; None if there is no table."""
@@ -221,20 +214,18 @@ class Tables:
         digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
         return f"{numbers[0][0] if numbers else ''} {digest}"
 
-    def content(self, table: TableName, columns: Sequence[str]) -> Content | None:
+    def content(self, mirrored: MirroredTable, columns: Sequence[str]) -> Content | None:
         """The rows of a table; None if it lacks one of these columns, or the hashes."""
-        name = self._plain_name(table)
-        if not {HASH, KEY, *map(str.lower, columns)} <= self._existing_columns(name):
+        if not {HASH, KEY, *map(str.lower, columns)} <= self._existing_columns(mirrored.plain_name):
             return None
         ((rows, total),) = self._database.query(
             f"SELECT COUNT(*), SUM(CAST(CONV(SUBSTR({quoted(HASH)}, 1, 8), 16, 10) AS BIGINT)) "
-            f"FROM {quoted(self._options.database, name)}"
+            f"FROM {mirrored.name}"
         )
         return Content(int(rows), int(total or 0))
 
-    def is_empty(self, table: TableName) -> bool:
-        name = quoted(self._options.database, self._plain_name(table))
-        return not self._database.query(f"SELECT 1 FROM {name} LIMIT 1")
+    def is_empty(self, mirrored: MirroredTable) -> bool:
+        return not self._database.query(f"SELECT 1 FROM {mirrored.name} LIMIT 1")
 
     def _register(self, table: TableName, mirrored: MirroredTable, *, is_created: bool) -> None:
         # An INSERT into a Primary Key table replaces the row with this key.

@@ -29,6 +29,7 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 
 __all__ = [
+    "CHUNK_BYTES",
     "Chunk",
     "ChunkRows",
     "ReadChunk",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 
+CHUNK_BYTES = 16 * 1024 * 1024
+"""About so much of a table, as stored, is copied by one statement; more of a very large one."""
 _MAX_CHUNKS = 1_000
 """Of a table. Each commit of a copy lists those that are left."""
 _MAX_CHUNKS_PER_TASK = 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,24 +11,10 @@ from tautochrone.model.capture_files import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 
-__all__ = ["NetsByKey", "net_rows"]
+__all__ = ["net_rows"]
 
 _OPERATIONS, _TRUNCATE = pa.array(["insert", "update", "delete"]), "truncate"
 _RANK = "__taut_rank"
-
-
-class NetsByKey:
-    """Lets a capture's change log be a `model.source.NetsChanges`.
-
-    Attributes:
-        text_format: of the texts in its log.
-    """
-
-    text_format: ClassVar[TextFormat]
-
-    def net_rows(self, events: pa.Table, schema: pa.Schema, keys: Sequence[str]) -> NetRows | Reason:
-        """See `model.source.NetsChanges`."""
-        return net_rows(events, schema, keys, self.text_format)
 
 
 def net_rows(

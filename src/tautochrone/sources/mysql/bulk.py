@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.capture.copied_rows import (
+    CHUNK_BYTES,
     ChunkRows,
     chunk_bytes,
     chunks_between,
@@ -29,12 +30,7 @@ from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.mysql.binlog import point_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
-from tautochrone.sources.mysql.connection import (
-    explained,
-    fetch,
-    fetch_one,
-    text_literal,
-)
+from tautochrone.sources.mysql.connection import explained, fetch, fetch_one, text_literal
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.result_rows import columns_of_rows
 from tautochrone.sources.mysql.server import instance_of, log_end
@@ -49,10 +45,8 @@ from tautochrone.sources.mysql.values import (
     shown_bytes,
 )
 
-__all__ = ["CHUNK_BYTES", "TEXT_FORMAT", "ChunkReader", "chunks_of", "copy_chunk"]
+__all__ = ["TEXT_FORMAT", "ChunkReader", "chunks_of", "copy_chunk"]
 
-CHUNK_BYTES = 16 * 1024 * 1024
-"""About so much of a table, as stored, is copied by one statement; more of a very large one."""
 TEXT_FORMAT = TextFormat(true="1")
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _WALKED = ("char", "varchar", "binary", "varbinary", "date", "datetime", "decimal")

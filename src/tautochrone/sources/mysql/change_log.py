@@ -14,31 +14,24 @@ log has neither names of columns nor what the statement did to rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from tautochrone.errors import SourceUnreachableError
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
+from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.copied_rows import (
-    chunks_for_tasks,
-    completed_rows,
-    connection_lost,
-    copy_by_tasks,
-)
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.sources.capture.net_rows import NetsByKey
-from tautochrone.sources.capture.set_aside import NewTables, definitions_outdated, outdated_if_refused
+from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
+from tautochrone.sources.capture.copied_rows import completed_rows
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.set_aside import definitions_outdated, outdated_if_refused
 from tautochrone.sources.mysql.binlog import dump, events_from, point_of
-from tautochrone.sources.mysql.bulk import CHUNK_BYTES, TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
+from tautochrone.sources.mysql.bulk import TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.connection import connect, explained, fetch
 from tautochrone.sources.mysql.continuity import SameLog, log_lost
@@ -87,29 +80,22 @@ from tautochrone.sources.mysql.types import require_known_types
 
 __all__ = ["Capture", "MySQLChangeLog"]
 
-T = TypeVar("T")
-IDLE_BYTES = 16 * 1024 * 1024
-"""So far the log may run ahead without changes of captured tables until the table's position follows. Each
-such move is a commit of the log table."""
 _OFFSET = 0xFFFFFFFF
 _BY_STATEMENT = "was changed by a statement"
 _TRIES = 10
 
 
-class MySQLChangeLog(NetsByKey):
-    """One captured server. It connects when it is first asked for something."""
+class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
+    """One captured server. It knows tables as the log has them behind the position, perhaps without the last
+    columns that they have now."""
 
     text_format = TEXT_FORMAT
+    extra = "mysql"
 
     def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._tables = {table.name: table for table in capture.tables}
-        """As the log has them behind the position, perhaps without the last columns that they have now."""
-        self._lake_columns: dict[str, frozenset[str]] = {}  # in lower case
-        self._connection: Any = None
-        self._connect = partial(connect, capture.address)
-        self._charsets = Charsets(self._connect)
-        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude, capture.aside)
+        super().__init__(capture, capture.tables)
+        # Tasks get it: a method of this object would send them its connection.
+        self._charsets = Charsets(partial(connect, capture.address))
         self._same_log = SameLog(self._connect, capture.name, self.name)
         self._cascades: Mapping[str, Sequence[Cascade]] | None = None
         self._idle: tuple[int, int] | None = None
@@ -122,21 +108,6 @@ class MySQLChangeLog(NetsByKey):
     def input_ids(self) -> frozenset[str]:
         arguments = self._capture.address.arguments
         return frozenset({f"mariadb {arguments['host']}:{arguments['port']} {self._capture.name}"})
-
-    def rate_limits(self) -> RateLimits:
-        return CHANGE_LOG_LIMITS
-
-    def schema(self) -> StructType:
-        return SPARK_SCHEMA
-
-    def relations(self) -> Sequence[str]:
-        return tuple(self._tables)
-
-    def set_aside(self) -> Mapping[str, Reason]:
-        return self._capture.aside
-
-    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
-        self._lake_columns = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
 
     def _is_taken(self, table: str, column: str) -> bool:
         """Whether the lake's table has a column, or may have it."""
@@ -332,7 +303,7 @@ class MySQLChangeLog(NetsByKey):
             position=replace(after, point=reader.point, marker=marker),
             caught_up=caught_up,
             source_ms=None if reader.committed_s is None else reader.committed_s * 1000,
-            ignored=_ignored(reader.ignored),
+            ignored=columns_ignored(reader.ignored),
         )
 
     def _copied_again(self, connection: Any, after: LogPosition, reader: LogReader) -> LogBatch:
@@ -354,7 +325,7 @@ class MySQLChangeLog(NetsByKey):
                 name: Reason.of(code, relation=name, change=reader.how or _BY_STATEMENT)
                 for name in reader.changed
             },
-            ignored=_ignored(others),
+            ignored=columns_ignored(others),
         )
 
     def _read_log(self, connection: Any, after: LogPosition, max_events: int) -> LogReader:
@@ -389,7 +360,7 @@ class MySQLChangeLog(NetsByKey):
                 )
             reader.read(dump(log, reader.file, after.point & _OFFSET, with_files=True), max_events)
         finally:
-            log._force_close()  # noqa: SLF001
+            self._disconnect(log)
         return reader
 
     def _followed(self) -> Collection[str]:
@@ -410,9 +381,6 @@ class MySQLChangeLog(NetsByKey):
             )
         return self._cascades
 
-    def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
-        return self._ask(lambda it: self._read_chunk(it, self._tables[relation], chunk))
-
     def _read_chunk(self, connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
         shift = self._same_log.shift
         return copy_chunk(self._same_log.checked(connection), self._charsets, table, chunk, shift)
@@ -420,43 +388,17 @@ class MySQLChangeLog(NetsByKey):
     def _chunks(self, connection: Any, table: CapturedTable) -> tuple[str, ...]:
         return chunks_of(connection, table, self._capture.copy_tasks)
 
-    def next_chunks(self, bulk: BulkProgress) -> Sequence[tuple[str, str]]:
-        tasks = self._capture.copy_tasks
-        return chunks_for_tasks(bulk, tasks, tasks * CHUNK_BYTES)
+    def _chunk_reader(self, connection: Any, chunks: tuple[tuple[CapturedTable, str], ...]) -> ChunkReader:
+        server = instance_of(self._same_log.checked(connection))
+        return ChunkReader(self._capture.name, self._charsets, chunks, server, self._same_log.shift)
 
-    def copy_chunks(
-        self, session: SparkSession, chunks: Sequence[tuple[str, str]], stage: Callable[[DataFrame], T]
-    ) -> tuple[T, int]:
-        """See `BulkOnExecutors`.
-
-        Raises:
-            IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
-        """
-        tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
-        opened, server = self._ask(lambda opened: (self._same_log.checked(opened), instance_of(opened)))
-        staged = copy_by_tasks(
-            session,
-            self._capture.name,
-            len(tables),
-            self._capture.copy_tasks,
-            ChunkReader(self._capture.name, self._charsets, tables, server, self._same_log.shift),
-            stage,
-            lambda: self._ask(lambda connection: self._check_readable(connection, tables)),
-            "mysql",
-        )
-        return staged, self._ask(lambda connection: self._end_of_copy(connection, opened))
-
-    def _end_of_copy(self, connection: Any, opened: Any) -> int:
-        """A connection ends when the server crashes, so what was read while it was open is not lost."""
-        if connection is not opened:
-            raise connection_lost(self.name)
+    def _log_end(self, connection: Any) -> int:
         return point_of(*log_end(connection)) + self._same_log.shift
 
-    def _check_readable(self, connection: Any, chunks: Sequence[tuple[CapturedTable, str]]) -> None:
-        """Raises what is wrong with the database, its tables or rights."""
+    def _check_readable(self, connection: Any, relations: Collection[str]) -> None:
         self._unchanged_tables(connection)
-        for table, _chunk in chunks:
-            fetch(connection, f"SELECT 1 FROM {table.identifier} LIMIT 1")
+        for relation in relations:
+            fetch(connection, f"SELECT 1 FROM {self._tables[relation].identifier} LIMIT 1")
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         """Rows that a table had before its copy was planned are those of a table that it was once."""
@@ -467,7 +409,7 @@ class MySQLChangeLog(NetsByKey):
         """The server forgets by age, not by what was read."""
 
     def open_transactions(self) -> Sequence[Reason]:
-        with explained(self._capture.name), closing(connect(self._capture.address)) as connection:
+        with self._explained(), closing(self._connect()) as connection:
             return awaited_transactions(connection)
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
@@ -478,26 +420,15 @@ class MySQLChangeLog(NetsByKey):
             lambda connection: examine(connection, self._capture.name, self._unchanged_tables(connection))
         )
 
-    def close(self) -> None:
-        # The next one may lead to another server.
+    def _connect(self) -> Any:
+        return connect(self._capture.address)
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self._capture.name)
+
+    def _forget(self) -> None:
         self._same_log.forget()
         self._idle = self._cascades = None
-        if self._connection is not None:
-            self._connection._force_close()  # noqa: SLF001
-            self._connection = None
 
-    def _ask(self, question: Callable[[Any], T]) -> T:
-        """After an error the connection is not used again."""
-        try:
-            with explained(self._capture.name):
-                if self._connection is None:
-                    self._connection = self._connect()
-                return question(self._connection)
-        except Exception:
-            self.close()
-            raise
-
-
-def _ignored(positions: Mapping[str, str]) -> dict[str, Reason]:
-    code = ReasonCode.COLUMNS_CHANGED_AT_SOURCE
-    return {name: Reason.of(code, relation=name, position=at) for name, at in positions.items()}
+    def _disconnect(self, connection: Any) -> None:
+        connection._force_close()  # noqa: SLF001

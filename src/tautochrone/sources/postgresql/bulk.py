@@ -27,6 +27,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.access import text_not_decodable
 from tautochrone.sources.capture.copied_rows import (
+    CHUNK_BYTES,
     ChunkRows,
     chunk_bytes,
     chunks_between,
@@ -42,7 +43,6 @@ from tautochrone.sources.postgresql.tables import CapturedTable
 from tautochrone.sources.postgresql.types import FIRST_USER_TYPE
 
 __all__ = [
-    "CHUNK_BYTES",
     "MARK_PREFIX",
     "TABLE_TOO_LARGE",
     "TEXT_FORMAT",
@@ -118,8 +118,6 @@ def split_marks(messages: Sequence[bytes]) -> tuple[frozenset[bytes], list[bytes
     return frozenset(texts), others
 
 
-CHUNK_BYTES = 16 * 1024 * 1024
-"""About so much of a table, as stored, is copied by one statement; more of a very large one."""
 _BATCH_BYTES = 4 * 1024 * 1024
 """So much text is held in memory at once, or one row."""
 _SAMPLED_PER_CHUNK = 20

@@ -15,38 +15,24 @@ began.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import TypeVar
 
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
 from tautochrone.model.log_retention import KeptLog
-from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
+from tautochrone.model.reason import Reason
+from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.copied_rows import (
-    chunks_for_tasks,
-    completed_rows,
-    connection_lost,
-    copy_by_tasks,
-)
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.sources.capture.net_rows import NetsByKey
-from tautochrone.sources.capture.set_aside import (
-    NewTables,
-    aside_reason,
-    definitions_outdated,
-    outdated_if_refused,
-)
+from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
+from tautochrone.sources.capture.copied_rows import completed_rows
+from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.set_aside import aside_reason, definitions_outdated, outdated_if_refused
 from tautochrone.sources.postgresql.bulk import (
-    CHUNK_BYTES,
     TABLE_TOO_LARGE,
     TEXT_FORMAT,
     ChunkReader,
@@ -101,28 +87,20 @@ from tautochrone.sources.postgresql.tables import Capture, CapturedTable, read_t
 __all__ = ["Capture", "PostgreSQLChangeLog", "slot_of"]
 
 T = TypeVar("T")
-IDLE_BYTES = 16 * 1024 * 1024
-"""So far the log may run ahead without changes of captured tables until the table's position follows. Each
-such move is a commit of the log table."""
 _READER_LENGTH = 8
 """Digits of a reader in the name of its slot, which may have 63 characters."""
 
 
-class PostgreSQLChangeLog(NetsByKey):
-    """One captured database. It connects when it is first asked for something."""
+class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
+    """One captured database."""
 
     text_format = TEXT_FORMAT
+    extra = "postgres"
 
     def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._tables = {table.name: table for table in capture.tables}
+        super().__init__(capture, capture.tables)
         self._keys = {table.name: table.identity for table in capture.tables}
-        self._taken: dict[str, frozenset[str]] = {}
-        """In lower case, the columns of the lake's tables that get no others."""
-        self._connection: psycopg.Connection | None = None
         self._alarms = Alarms()
-        self._aside = dict(capture.aside)
-        self._new_tables = NewTables(self._tables, capture.patterns, capture.exclude, self._aside)
         self._is_verified = False
         """Whether this connection has seen that the log has what the table took last."""
         self._idle: tuple[LogPosition, int] | None = None
@@ -136,21 +114,10 @@ class PostgreSQLChangeLog(NetsByKey):
     def input_ids(self) -> frozenset[str]:
         return frozenset({f"postgresql slot {self._capture.slot}"})
 
-    def rate_limits(self) -> RateLimits:
-        return CHANGE_LOG_LIMITS
-
-    def schema(self) -> StructType:
-        return SPARK_SCHEMA
-
-    def relations(self) -> Sequence[str]:
-        return tuple(self._tables)
-
-    def set_aside(self) -> Mapping[str, Reason]:
-        return self._aside
-
     def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
-        self._taken = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
-        self._tables |= {name: self._tables[name].with_columns(taken) for name, taken in self._taken.items()}
+        super().know_columns(columns)
+        taken = self._lake_columns
+        self._tables |= {name: self._tables[name].with_columns(names) for name, names in taken.items()}
 
     def begin(self, reader: str) -> LogPosition:
         """First the publication, then the slot: what the slot keeps is decoded with the publication as it was
@@ -194,8 +161,8 @@ class PostgreSQLChangeLog(NetsByKey):
             raise definitions_outdated(new, "came")
         for name, table in self._tables.items():
             now = existing.get(name)
-            if now is not None and name in self._taken:
-                now = existing[name] = now.with_columns(self._taken[name])
+            if now is not None and name in self._lake_columns:
+                now = existing[name] = now.with_columns(self._lake_columns[name])
             if now is None or now.columns != table.columns or now.oid != table.oid:
                 raise refused(name, "was dropped or renamed" if now is None else "was changed")
             with outdated_if_refused():
@@ -297,8 +264,7 @@ class PostgreSQLChangeLog(NetsByKey):
         """Tables that got columns, since this was asked last, which the lake's tables do not take."""
         new = [table for table in tables if table.ignored != self._tables[table.name].ignored]
         self._tables |= {table.name: table for table in new}
-        code = ReasonCode.COLUMNS_CHANGED_AT_SOURCE
-        return {t.name: Reason.of(code, relation=t.name, position=lsn_text(point)) for t in new}
+        return columns_ignored(dict.fromkeys((table.name for table in new), lsn_text(point)))
 
     def _followed(self, state: ServerState, position: LogPosition) -> LogPosition:
         """See `continuity.followed`.
@@ -327,7 +293,7 @@ class PostgreSQLChangeLog(NetsByKey):
             messages = self._messages(connection, state.slot, state.flushed, max_events, bool(due))
             caught_up = len(messages) < max_events
             marks, messages = split_marks(messages)
-            batch = decode(messages, self._keys, copied, self._taken)
+            batch = decode(messages, self._keys, copied, self._lake_columns)
             end = state.flushed if caught_up else batch.end_point or 0
             lacks_mark = marks_missing(due, end, marks)
             if caught_up or (end > after.point and not lacks_mark):
@@ -371,52 +337,23 @@ class PostgreSQLChangeLog(NetsByKey):
         check_publication(connection, self._capture.publication)
         return self._unchanged_tables(connection)
 
-    def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
-        table = self._tables[relation]
-        return self._ask(
-            lambda connection: copy_chunk(
-                connection, table, chunk, lambda: self._check_readable(connection, {relation})
-            )
-        )
+    def _read_chunk(
+        self, connection: psycopg.Connection, table: CapturedTable, chunk: str
+    ) -> tuple[pa.Table, int]:
+        return copy_chunk(connection, table, chunk, lambda: self._check_readable(connection, {table.name}))
 
     def _chunks(self, connection: psycopg.Connection, table: CapturedTable) -> tuple[str, ...]:
         return chunks_of(connection, table, self._capture.copy_tasks)
 
-    def next_chunks(self, bulk: BulkProgress) -> Sequence[tuple[str, str]]:
-        tasks = self._capture.copy_tasks
-        return chunks_for_tasks(bulk, tasks, tasks * CHUNK_BYTES)
+    def _chunk_reader(
+        self, connection: psycopg.Connection, chunks: tuple[tuple[CapturedTable, str], ...]
+    ) -> ChunkReader:
+        return ChunkReader(self._capture.name, self._capture.url, chunks, log_end(connection))
 
-    def copy_chunks(
-        self, session: SparkSession, chunks: Sequence[tuple[str, str]], stage: Callable[[DataFrame], T]
-    ) -> tuple[T, int]:
-        """See `BulkOnExecutors`.
-
-        Raises:
-            IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_unchanged_tables` raise.
-        """
-        tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
-        opened, point = self._ask(lambda connection: (connection, log_end(connection)))
-        relations = {relation for relation, _ in chunks}
-        staged = copy_by_tasks(
-            session,
-            self._capture.name,
-            len(tables),
-            self._capture.copy_tasks,
-            ChunkReader(self._capture.name, self._capture.url, tables, point),
-            stage,
-            lambda: self._ask(lambda connection: self._check_readable(connection, relations)),
-            "postgres",
-        )
-        return staged, self._ask(lambda connection: self._end_of_copy(connection, opened))
-
-    def _end_of_copy(self, connection: psycopg.Connection, opened: psycopg.Connection) -> int:
-        """A connection ends when the server crashes, so what was read while it was open is not lost."""
-        if connection is not opened:
-            raise connection_lost(self.name)
+    def _log_end(self, connection: psycopg.Connection) -> int:
         return durable_log_end(connection)
 
-    def _check_readable(self, connection: psycopg.Connection, relations: AbstractSet[str]) -> None:
-        """Raises what is wrong with the database, its tables or rights."""
+    def _check_readable(self, connection: psycopg.Connection, relations: Collection[str]) -> None:
         tables = [table for table in self._unchanged_tables(connection) if table.name in relations]
         require_readable(connection, self._capture.publication, tables, self._capture.name)
 
@@ -457,7 +394,7 @@ class PostgreSQLChangeLog(NetsByKey):
             return True
         messages = self._messages(connection, state.slot, position.point, None)
         known = {name: keys for name, keys in self._keys.items() if name in position.marker}
-        batch = decode(messages, known, dict.fromkeys(known, position.point), self._taken)
+        batch = decode(messages, known, dict.fromkeys(known, position.point), self._lake_columns)
         between = pc.and_(
             pc.greater(batch.rows["point"], taken), pc.less_equal(batch.rows["point"], position.point)
         )
@@ -470,7 +407,7 @@ class PostgreSQLChangeLog(NetsByKey):
         )
 
     def open_transactions(self) -> Sequence[Reason]:
-        with explained(self._capture.name), connect(self._capture.url) as connection:
+        with self._explained(), self._connect() as connection:
             return open_transactions(connection)
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
@@ -487,23 +424,17 @@ class PostgreSQLChangeLog(NetsByKey):
         own = None if position is None else slot_of(position)
         return self._ask(lambda connection: slots_of(connection, self._capture.slot, own))
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-            # The next one may lead to another server.
-            self._is_verified, self._idle = False, None
+    def _connect(self) -> psycopg.Connection:
+        return connect(self._capture.url)
 
-    def _ask(self, question: Callable[[psycopg.Connection], T]) -> T:
-        """After an error the connection is not used again."""
-        try:
-            with explained(self._capture.name):
-                if self._connection is None:
-                    self._connection = connect(self._capture.url)
-                return question(self._connection)
-        except Exception:
-            self.close()
-            raise
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self._capture.name)
+
+    def _forget(self) -> None:
+        self._is_verified, self._idle = False, None
+
+    def _disconnect(self, connection: psycopg.Connection) -> None:
+        connection.close()
 
 
 def slot_of(position: LogPosition) -> str:
