@@ -18,6 +18,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, RowAudit, Sink, TransactionId
+from tautochrone.sinks.clickhouse import types
 from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -195,3 +196,9 @@ def test_names_of_other_tables_are_not_taken(bench: EmbeddedBench) -> None:
             sink.ensure(table, schema, (), Fence(1))
         assert refused.value.error_class == "SINK_NAME_TAKEN"
     assert bench.reader.rows("SELECT toString(count()) FROM lake.shop__sold") == [["0"]]
+
+
+def test_instants_at_the_first_day_of_the_calendar_are_counted_in_any_zone() -> None:
+    kolkata = dt.timezone(dt.timedelta(hours=5, minutes=30))
+    microseconds, _ = types._timestamp(dt.datetime(1, 1, 1, tzinfo=kolkata))
+    assert microseconds == -62_135_596_800_000_000 - 19_800_000_000

@@ -281,7 +281,7 @@ def _date(value: dt.date) -> tuple[Any, bytes]:
 
 def _timestamp(value: dt.datetime) -> tuple[Any, bytes]:
     # A timestamp without time zone is stored as if it were one of UTC.
-    value = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+    value = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value
     microseconds = (value - _EPOCH) // _MICROSECOND
     return microseconds, b"%d" % microseconds
 

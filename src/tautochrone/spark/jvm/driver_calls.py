@@ -126,7 +126,8 @@ def new_session(
         without: beginnings of names of settings that it does not get.
         settings: that it has.
     """
-    session = driver_calls().newSession(base._jsparkSession, joined(without), _joined_pairs(settings or {}))  # noqa: SLF001
+    java_session = base._jsparkSession  # noqa: SLF001
+    session = driver_calls().newSession(java_session, joined(without), _joined_pairs(settings or {}))
     return SparkSession(base.sparkContext, session)
 
 
@@ -143,9 +144,8 @@ def active_in_jvm(
         pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
     """
     catalog, namespace = (None, ()) if database is None else database
-    replaced = driver_calls().enter(
-        session._jsparkSession, _joined_pairs(settings), catalog, joined(namespace)
-    )
+    java_session = session._jsparkSession  # noqa: SLF001
+    replaced = driver_calls().enter(java_session, _joined_pairs(settings), catalog, joined(namespace))
     try:
         yield
     finally:
