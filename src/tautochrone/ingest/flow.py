@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -42,9 +42,9 @@ from tautochrone.ingest.folder_decision import (
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations, position_of
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
+from tautochrone.model import events
 from tautochrone.model.definitions import Expectation, ExpectationCount
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -97,7 +97,7 @@ class FlowQuery:
     committer: TableCommitter
     folder: CheckpointFolder
     effects: Effects
-    emit: Emit
+    emit: events.Emit
     position: SparkPosition | None
     begin: Begin | None = None
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
@@ -315,11 +315,12 @@ class FlowQuery:
     def _report_folder(self, decision: FolderDecision) -> None:
         if decision.reason is not None:
             self.emit(
-                "flow_folder",
-                flow=self.flow.name,
-                dataset=self._target,
-                action=str(decision.action),
-                reason=decision.reason,
+                events.FlowFolder(
+                    flow=self.flow.name,
+                    dataset=self._target,
+                    action=str(decision.action),
+                    reason=decision.reason,
+                )
             )
 
     def _move_to(self, position: SparkPosition) -> None:
@@ -342,11 +343,12 @@ class FlowQuery:
         """Let the sources remember initial offsets that are still there."""
         if self.position is None:
             self.emit(
-                "flow_from_snapshot",
-                flow=self.flow.name,
-                dataset=self._target,
-                sources=[str(number) for number in offsets],
-                reason=Reason.of(ReasonCode.STREAM_FROM_NEWEST_VERSION),
+                events.FlowFromSnapshot(
+                    flow=self.flow.name,
+                    dataset=self._target,
+                    sources=[str(number) for number in offsets],
+                    reason=Reason.of(ReasonCode.STREAM_FROM_NEWEST_VERSION),
+                )
             )
             # A batch that was planned from the older beginning cannot be read any more.
             self.step(Step.INGEST_FOLDER, self.folder.wipe)
@@ -385,11 +387,12 @@ class FlowQuery:
                     batch_id, f"differs from batch {previous.batch_id} that {self._target} holds"
                 )
             self.emit(
-                "batch_skipped",
-                flow=self.flow.name,
-                dataset=self._target,
-                batch=batch_id,
-                reason=Reason.of(ReasonCode.POSITIONS_PROVE_BATCH),
+                events.BatchSkipped(
+                    flow=self.flow.name,
+                    dataset=self._target,
+                    batch=batch_id,
+                    reason=Reason.of(ReasonCode.POSITIONS_PROVE_BATCH),
+                )
             )
             if self.stateful:
                 # The state of this batch must be there for the next one.
@@ -411,12 +414,13 @@ class FlowQuery:
         self.rows += split.good.rows
         counted = counts(self.expectations, {}, violations)
         self.emit(
-            "batch",
-            flow=self.flow.name,
-            dataset=self._target,
-            batch=batch_id,
-            rows=split.good.rows,
-            expectations=[asdict(count) for count in counted],
+            events.Batch(
+                flow=self.flow.name,
+                dataset=self._target,
+                batch=batch_id,
+                rows=split.good.rows,
+                expectations=counted,
+            )
         )
         if counted:
             self.report_expectations(self._totals(violations))
@@ -469,14 +473,15 @@ class FlowQuery:
         assert self.committer.quarantine_table is not None
         first = split.records[0]
         self.emit(
-            "quarantined",
-            flow=self.flow.name,
-            dataset=self._target,
-            batch=batch_id,
-            records=len(split.records),
-            beside=str(self.committer.quarantine_table.name),
-            reason=Reason.of(
-                ReasonCode.RECORD_FAILED, error_class=first.error.error_class, text=first.reason
-            ),
-            first=first.location,
+            events.Quarantined(
+                flow=self.flow.name,
+                dataset=self._target,
+                batch=batch_id,
+                records=len(split.records),
+                quarantine_table=str(self.committer.quarantine_table.name),
+                reason=Reason.of(
+                    ReasonCode.RECORD_FAILED, error_class=first.error.error_class, text=first.reason
+                ),
+                first=first.location,
+            )
         )

@@ -25,8 +25,8 @@ from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.stream_errors import explain
+from tautochrone.model import events
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.sources.registry import prepared_stream
 
@@ -54,7 +54,7 @@ class SinkQuery:
     files: Files
     folders: FlowCheckpointFolders
     effects: Effects
-    emit: Emit
+    emit: events.Emit
     begin: Begin | None
     require_fence: Callable[[], object]
     batch: int | None = None
@@ -129,11 +129,12 @@ class SinkQuery:
             has_new, self.batch = True, int(progress.batchId)
             self.rows += int(metrics["rows"])
             self.emit(
-                "sink_batch",
-                sink=self.sink,
-                flow=self.flow.name,
-                batch=self.batch,
-                rows=int(metrics["rows"]),
+                events.SinkBatch(
+                    sink=self.sink,
+                    flow=self.flow.name,
+                    batch=self.batch,
+                    rows=int(metrics["rows"]),
+                )
             )
         return has_new
 
