@@ -111,15 +111,6 @@ def test_a_missing_spec_is_one_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_every_event_is_documented() -> None:
-    """Others build on `taut run --json`."""
-    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    emitted = set(re.findall(r"""\b_?emit\(\s*"(\w+)\"""", sources))
-    assert {"batch", "refresh", "checkpoint", "graph"} <= emitted, "the pattern no longer finds them"
-    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "events.md").read_text()))
-    assert not emitted - documented
-
-
 def test_every_word_of_the_glossary_has_one_entry() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text()
     entries = re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)

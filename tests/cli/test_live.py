@@ -12,24 +12,31 @@ from .terminal import COLUMNS, ROWS, Screen, on_terminal
 PLAYED = """
     import argparse, sys
     from tautochrone.cli.listen import plain_listener, listening
+    from tautochrone.model import events
+    from tautochrone.model.checkpoint import CheckpointState
+    from tautochrone.model.reason import unclassified
+    from tautochrone.model.refresh import RefreshMode
 
     def play(*flags):
         arguments = argparse.Namespace(json="--json" in flags, quiet="--quiet" in flags)
-        plain_listener(arguments)("starting", pipeline="shop", master="local[2]")
-        with listening(arguments, "shop") as events:
+        starting = events.Starting(pipeline="shop", master="local[2]")
+        plain_listener(arguments)(starting)
+        with listening(arguments, starting) as emit:
             names = ["lake.default.events", "lake.default.by_key"]
             names += [f"lake.default.v{i}" for i in range(MORE)]
-            events("graph", datasets=[{"dataset": name, "kind": "view"} for name in names])
-            events("takeover", job="shop", fence=1)
-            events("batch", dataset=names[0], flow="events", batch=0, rows=1203)
+            emit(events.Graph(datasets=[events.GraphDataset(dataset=name, kind="view") for name in names]))
+            emit(events.Takeover(job="shop", fence=1))
+            emit(events.Batch(dataset=names[0], flow="events", batch=0, rows=1203))
             print("a print of the user's code", file=sys.stderr)
-            events("refresh", dataset=names[1], checkpoint=1, mode="full", reason="because " * 30,
-                rows_inserted=7, rows_deleted=2, duration_ms=800, nodes=[])
-            events("refresh_failed", dataset=names[-1], checkpoint=1,
-                error="[DIVIDE_BY_ZERO] Division by zero.")
-            events("checkpoint", checkpoint=1, failed=[names[-1]], duration_ms=900)
-            events("volcano_erupted", lava=3)
-            events("run", state="FAILED", problems=names[-1:])
+            emit(events.Refresh(dataset=names[1], checkpoint=1, mode=RefreshMode.FULL,
+                reason=unclassified("because " * 30), rows_inserted=7, rows_deleted=2, duration_ms=800,
+                cpu_ms=None, estimate_ms=None, delta_rows=9, nodes=[], expectations=[]))
+            emit(events.RefreshFailed(dataset=names[-1], checkpoint=1, hint=None,
+                error=unclassified("[DIVIDE_BY_ZERO] Division by zero.")))
+            emit(events.Checkpoint(checkpoint=1, state=CheckpointState.PUBLISHED, job="shop",
+                failed=[names[-1]], duration_ms=900))
+            emit(events.Recommit(dataset=names[0], rows=3, fence=1))
+            emit(events.Run(state="FAILED", problems=names[-1:]))
 """
 
 
@@ -48,7 +55,7 @@ def test_last_frame_stays_below_scrolled_lines() -> None:
     assert (
         lines[2].strip() == "lake.default.by_key FAILED at checkpoint 1: [DIVIDE_BY_ZERO] Division by zero."
     )
-    assert lines[3] == "volcano erupted: lava=3"
+    assert lines[3] == "recommit: dataset=lake.default.events rows=3 fence=1"
     title, header, events, by_key = lines[4:]
     assert title.split()[:2] == ["shop", "FAILED"]
     assert title.endswith("checkpoint 1")

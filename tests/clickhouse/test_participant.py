@@ -7,7 +7,6 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.clickhouse.dashboards import Client
@@ -22,6 +21,7 @@ from tautochrone.metaservice import leftovers
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.metaservice.http.access import Access, Role
+from tautochrone.model.events import Event, TransactionLeftoversDropped
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import TransactionChunk, TransactionOperation
 from tautochrone.project.settings import load_settings
@@ -297,14 +297,13 @@ def test_what_was_staged_and_taken_after_a_rollback_goes_away(
     by_hand.commit("by-hand", "loader", 1)
     by_hand.settle("by-hand", TransactionOperation.CONFIRM)
     expected = sorted(set(loader.left()) - set(gone))
-    events: list[tuple[str, dict[str, Any]]] = []
-    service = TransactionCoordinator(
-        loader.store, loader.participants, emit=lambda event, **fields: events.append((event, fields))
-    )
+    events: list[Event] = []
+    service = TransactionCoordinator(loader.store, loader.participants, emit=events.append)
     service.sweep()
     service.join(30)
     assert loader.left() == expected
-    ((event, fields),) = events
-    assert (event, sorted(fields["tables"])) == ("transaction_leftovers_dropped", gone)
+    (event,) = events
+    assert isinstance(event, TransactionLeftoversDropped)
+    assert sorted(event.tables) == gone
     assert loader.commit("load-2") is _S.COMMITTED
     assert loader.shown() == [1, 2, 3, 4]

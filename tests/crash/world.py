@@ -14,7 +14,7 @@ from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
-from tautochrone.model.events import Emit
+from tautochrone.model.events import Emit, Event
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.selection import select
@@ -45,8 +45,8 @@ class Attempt:
     def named(self, event: str) -> list[dict[str, Any]]:
         return [fields for fields in self.events if fields["event"] == event]
 
-    def emit(self, event: str, /, **fields: Any) -> None:
-        self.events.append({"event": event, **fields})
+    def emit(self, event: Event) -> None:
+        self.events.append(event.as_json())
 
     def require_completed(self) -> None:
         assert self.completed, self.describe()
@@ -61,7 +61,7 @@ class Attempt:
         return " ".join([str(self.error or ""), *(str(e.get("error", "")) for e in self.events)])
 
 
-def _deaf(_event: str, /, **_fields: Any) -> None:
+def _deaf(_event: Event) -> None:
     """For what nobody asks to hear of."""
 
 

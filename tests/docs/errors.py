@@ -142,7 +142,7 @@ def _in_module(
 
 
 def _reported(tree: ast.Module) -> Iterator[Raised]:
-    """Classes in events (`emit(…, error_class="CLASS")`) and in texts (`[CLASS] sentence`)."""
+    """Classes in events (`events.Name(…, error_class="CLASS")`) and in texts (`[CLASS] sentence`)."""
     texts = _texts(tree)
     # A literal part of an f-string is not a text of its own.
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -151,7 +151,7 @@ def _reported(tree: ast.Module) -> Iterator[Raised]:
             match = _IN_BRACKETS.match(_text(node, texts))
             if match is not None:
                 yield Raised(REPORTED, match[1], match[2], "")
-        elif isinstance(node, ast.Call) and _called(node).strip("_") == "emit":
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("events."):
             fields = {keyword.arg: keyword.value for keyword in node.keywords}
             error_class = fields.get("error_class")
             if isinstance(error_class, ast.Constant):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from . import commands, errors, settings
+from . import commands, errors, events, settings
 
 __all__ = ["PAGES", "main", "stale"]
 
@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES: Mapping[str, Callable[[], str]] = {
     "commands.md": commands.document,
     "errors.md": errors.document,
+    "events.md": events.document,
     "settings.md": settings.document,
     "tautochrone.schema.json": settings.schema,
 }

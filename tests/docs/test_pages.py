@@ -52,7 +52,7 @@ def test_every_kind_of_error_has_its_classes() -> None:
             "raise SpecError('A', f'{len(bad_files)} files of {flow.name}')",
             [("A", "<number of bad files> files of <flow>", "")],
         ),
-        ("self.emit('left', error_class='A_B', reason=why_left)", [("A_B", "<why left>", "")]),
+        ("self.emit(events.Left(error_class='A_B', reason=why_left))", [("A_B", "<why left>", "")]),
         ("answer(404, f'[NO_TABLE] No {table}.')", [("NO_TABLE", "No <table>.", "")]),
         ("raise SpecError('NO_TABLE', 'x')\nanswer('[NO_TABLE] y')", [("NO_TABLE", "x", "")]),
     ],

@@ -18,7 +18,7 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.ingest.committer import TableCommitter
-from tautochrone.model.events import Field
+from tautochrone.model.events import Abort, CleanupFailed, Event, Recommit
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source_position import SparkPosition
@@ -115,20 +115,16 @@ def reported() -> list[str]:
 
 
 @pytest.fixture
-def emitted() -> list[tuple[str, Field]]:
-    """Events and the errors that they carry."""
+def emitted() -> list[Event]:
     return []
 
 
 @pytest.fixture
-def committer(table: Table, reported: list[str], emitted: list[tuple[str, Field]]) -> TableCommitter:
-    def emit(event: str, /, **fields: Field) -> None:
-        emitted.append((event, fields["error"]))
-
+def committer(table: Table, reported: list[str], emitted: list[Event]) -> TableCommitter:
     def report(versions: Mapping[TableName, Version]) -> None:
         reported.extend(versions.values())
 
-    return TableCommitter(table, COMMIT_METADATA, report, emit)  # type: ignore[arg-type]
+    return TableCommitter(table, COMMIT_METADATA, report, emitted.append)  # type: ignore[arg-type]
 
 
 def together(committer: TableCommitter, table: Table, *flows: str) -> dict[str, Committed | TautochroneError]:
@@ -212,15 +208,15 @@ def test_conflict_at_commit_aborts_the_prepared_batch(
 
 @pytest.mark.parametrize("step", ["refuses", "fails"])
 def test_failed_cleanup_is_reported_and_the_conflict_is_raised(
-    committer: TableCommitter, table: Table, emitted: list[tuple[str, Field]], step: str
+    committer: TableCommitter, table: Table, emitted: list[Event], step: str
 ) -> None:
     table.fails_to_delete = True
     getattr(table, step).append(ConflictError("TABLE_MOVED", "m"))
     with pytest.raises(ConflictError, match="TABLE_MOVED"):
         committer.submit("f", staged("a"), position(1))
-    ((event, error),) = emitted
-    assert event == "cleanup_failed"
-    assert "forbidden" in str(error)
+    (event,) = emitted
+    assert isinstance(event, CleanupFailed)
+    assert "forbidden" in event.error
 
 
 def test_conflict_is_raised_for_every_batch_of_the_group(committer: TableCommitter, table: Table) -> None:
@@ -254,7 +250,7 @@ def test_failed_report_keeps_the_commit(table: Table) -> None:
     def report(_versions: Mapping[TableName, Version]) -> None:
         raise MetaError("META_STORE_BUSY", "busy")
 
-    committer = TableCommitter(table, COMMIT_METADATA, report, lambda *_, **__: None)  # type: ignore[arg-type]
+    committer = TableCommitter(table, COMMIT_METADATA, report, lambda _event: None)  # type: ignore[arg-type]
     with pytest.raises(MetaError):
         committer.submit("f", staged("a"), position(1))
     assert table.version == 1
@@ -317,7 +313,7 @@ def test_half_done_commit_is_settled_first(
     committer: TableCommitter,
     table: Table,
     quarantine_table: QuarantineTable,
-    emitted: list[tuple[str, Field]],
+    emitted: list[Event],
     named: bool,
 ) -> None:
     """The next start finds out from the table whether its batch is in."""
@@ -327,10 +323,9 @@ def test_half_done_commit_is_settled_first(
         committer.submit("a", staged("good"), position(1), staged("bad"))
     (left,) = quarantine_table.waiting
     table.newest = table.metadata[-1] if named else COMMIT_METADATA
-    committer.emit = lambda event, /, **_: emitted.append((event, None))
     committer.settle()
     assert quarantine_table.waiting == []
-    assert [event for event, _ in emitted] == ["recommit" if named else "abort"]
+    assert [type(event) for event in emitted] == [Recommit if named else Abort]
     assert (left in quarantine_table.aborted) is not named
     committer.settle()
     assert len(emitted) == 1

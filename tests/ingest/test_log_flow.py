@@ -14,6 +14,7 @@ from tautochrone.errors import FencedError, IngestError
 from tautochrone.ingest import log_flow
 from tautochrone.ingest.log_flow import LogFlow
 from tautochrone.model.effects import Step
+from tautochrone.model.events import BulkComplete, CopyWaits, Event, LogWrittenBySpark
 from tautochrone.model.lake import Staged, TaskStage
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -72,7 +73,7 @@ class Bench:
         self.database = ToyDatabase(folder / "bank.db")
         self.table = Table(self.database)
         self.steps = Steps()
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[Event] = []
         self.fenced: FencedError | None = None
         self._monkeypatch = monkeypatch
         self.flow = self.new_flow()
@@ -85,7 +86,7 @@ class Bench:
             schema=ToyChangeLog(self.database).schema(),
             committer=self.table,  # type: ignore[arg-type]
             effects=self.steps,
-            emit=lambda event, /, **fields: self.events.append((event, fields)),
+            emit=self.events.append,
             require_fence=self.require_fence,
             max_events=max_events,
         )
@@ -131,7 +132,7 @@ def test_bulk_then_tail(bench: Bench) -> None:
     assert {(row["relation"], row["id"]) for row in bench.rows if row["operation"] == "copy"} == {
         ("accounts", 1), ("accounts", 60), ("savings", 1), ("savings", 60),
     }  # fmt: skip
-    completed = [fields["relations"] for event, fields in bench.events if event == "bulk_complete"]
+    completed = [event.relations for event in bench.events if isinstance(event, BulkComplete)]
     assert sorted(relation for relations in completed for relation in relations) == sorted(RELATIONS)
     assert bench.table.commits[-1][1].bulk == BulkProgress()
     point = deposit(bench, 1, 11)
@@ -143,7 +144,7 @@ def test_bulk_then_tail(bench: Bench) -> None:
 class _Waiting(ToyChangeLog):
     """It begins when an event has said what it waits for."""
 
-    events: list[tuple[str, dict[str, Any]]]
+    events: list[Event]
 
     def begin(self, reader: str) -> LogPosition:
         deadline = time.monotonic() + 30
@@ -165,10 +166,10 @@ def test_events_say_what_a_copy_waits_for(bench: Bench, monkeypatch: pytest.Monk
     assert bench.flow._thread is not None
     bench.flow._thread.join(30)
     assert bench.flow.failure() is None
-    event, fields = bench.events[0]
-    assert event == "copy_waits"
-    assert fields["reason"].params["session"] == "process 12"
-    assert "open for 90 s" in str(fields["reason"])
+    event = bench.events[0]
+    assert isinstance(event, CopyWaits)
+    assert event.reason.params["session"] == "process 12"
+    assert "open for 90 s" in str(event.reason)
 
 
 def test_a_log_that_spark_writes_says_why_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +194,7 @@ def test_a_log_that_spark_writes_says_why_once(bench: Bench, monkeypatch: pytest
     assert flow.failure() is None
     assert len(written) > 1
     assert all(written)
-    said = [fields for event, fields in bench.events if event == "log_written_by_spark"]
-    assert [fields["reason"] for fields in said] == [reason]
+    assert [event.reason for event in bench.events if isinstance(event, LogWrittenBySpark)] == [reason]
 
 
 class _CopiedByTasks(ToyChangeLog):
@@ -238,7 +238,7 @@ def test_tasks_write_what_they_copy_or_it_is_said_why_not(
     assert sum(written) == 2
     writers = [stage.writer if isinstance(stage, TaskStage) else None for stage in log.stages]
     assert writers == [None if reason else writer] * len(written)
-    said = [fields["reason"] for event, fields in bench.events if event == "log_written_by_spark"]
+    said = [event.reason for event in bench.events if isinstance(event, LogWrittenBySpark)]
     assert said == ([reason] if reason else [])
 
 

@@ -13,6 +13,7 @@ from tautochrone.errors import (
     SourceLoginRefusedError,
     TautochroneError,
 )
+from tautochrone.model.events import Event, FlowFailed, FlowRecovered
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
@@ -62,13 +63,10 @@ class Bench:
 
     def __init__(self, **trigger: object) -> None:
         self.query, self.now = Query(), 0.0
-        self.emitted: list[dict[str, Any]] = []
-        self.ingestion = Ingestion(self.emit, lambda: self.now)
+        self.emitted: list[Event] = []
+        self.ingestion = Ingestion(self.emitted.append, lambda: self.now)
         flow: Any = (self.query, lambda: None)
         self.ingestion.start([flow], 0, **trigger)
-
-    def emit(self, event: str, /, **fields: Any) -> None:
-        self.emitted.append({"event": event, **fields})
 
     def after(self, seconds: float) -> int:
         """How often the flow was started, once that time has passed."""
@@ -78,7 +76,14 @@ class Bench:
 
     @property
     def events(self) -> list[str]:
-        return [fields["event"] for fields in self.emitted]
+        return [event.name for event in self.emitted]
+
+    @property
+    def again_in_s(self) -> float | None:
+        """Of the last event, a failure."""
+        event = self.emitted[-1]
+        assert isinstance(event, FlowFailed)
+        return event.again_in_s
 
 
 @pytest.fixture
@@ -91,7 +96,7 @@ def test_restart_waits_double_up_to_a_minute(bench: Bench) -> None:
     for attempt in range(2, 11):
         bench.query.die()
         assert bench.after(0) == attempt - 1
-        waits.append(bench.emitted[-1]["again_in_s"])
+        waits.append(bench.again_in_s)
         assert bench.after(waits[-1] - 0.01) == attempt - 1
         assert bench.after(0.02) == attempt
         assert bench.ingestion.problems == {"flow": str(BROKEN)}, "a flow recovers only after progress"
@@ -106,10 +111,10 @@ def test_flow_recovers_after_progress(bench: Bench) -> None:
     bench.query.progressed = True
     bench.after(0)
     assert bench.ingestion.problems == {}
-    assert bench.emitted[-1] == {"event": "flow_recovered", "flow": "flow", "dataset": "flow", "attempts": 3}
+    assert bench.emitted[-1] == FlowRecovered(flow="flow", dataset="flow", attempts=3)
     bench.query.die()
     bench.after(0)
-    assert bench.emitted[-1]["again_in_s"] == 1, "after a recovery the wait begins anew"
+    assert bench.again_in_s == 1, "after a recovery the wait begins anew"
 
 
 def test_each_failure_is_reported_once(bench: Bench) -> None:
@@ -128,7 +133,7 @@ def test_one_shot_run_tries_once() -> None:
     bench = Bench(availableNow=True)
     bench.query.die()
     assert bench.after(1e6) == 1
-    assert bench.emitted[-1]["again_in_s"] is None
+    assert bench.again_in_s is None
     assert bench.ingestion.problems == {"flow": str(BROKEN)}
 
 

@@ -66,7 +66,7 @@ class Cluster:
 def test_records_that_are_gone_are_counted_in_each_batch() -> None:
     events: list[str] = []
     cluster = Cluster()
-    check = RowsLeftOut("f", "lake.db.t", lambda _event, **fields: events.append(str(fields["reason"])))
+    check = RowsLeftOut("f", "lake.db.t", lambda event: events.append(event.json_fields()["reason"]))
     check._readers = {0: cluster}  # type: ignore[dict-item]
     first = SparkPosition(query_id="q", batch_id=3, offsets=OFFSETS, commit="v1\n{}")
     last = replace(first, offsets=OFFSETS.replace('"0":7', '"0":8').replace('"0":3', '"0":20'), batch_id=4)
@@ -85,7 +85,7 @@ def test_records_that_are_gone_are_counted_in_each_batch() -> None:
 
 
 def flow(cluster: Cluster, events: list[str]) -> KafkaTopics:
-    topics = KafkaTopics("f", "lake.db.t", RecreatedTopic.FAIL, lambda event, **_: events.append(event))
+    topics = KafkaTopics("f", "lake.db.t", RecreatedTopic.FAIL, lambda event: events.append(event.name))
     topics._readers = {0: cluster}  # type: ignore[dict-item]
     return topics
 

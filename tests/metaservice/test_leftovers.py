@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.meta.test_transactions import Clock
 
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.coordinator import TransactionCoordinator
+from tautochrone.model.events import Event, TransactionLeftoversDropped, TransactionLeftoversNotDropped
+from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import (
     CoordinatedTransaction,
@@ -62,14 +63,14 @@ class Services:
         self.clock = Clock()
         self.store = MetaStore.open(f"sqlite:///{folder}/meta.db", clock=self.clock)
         self.target = Target(self.clock)
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[Event] = []
         self.start()
 
     def start(self) -> None:
         self.coordinator = TransactionCoordinator(
             self.store,
             {"target": self.target},
-            emit=lambda event, **fields: self.events.append((event, fields)),
+            emit=self.events.append,
         )
 
     def pass_ms(self, passed_ms: int) -> None:
@@ -95,7 +96,7 @@ class Services:
         self.coordinator.join(10)
 
     def dropped(self) -> list[list[str]]:
-        return [fields["tables"] for event, fields in self.events if event == "transaction_leftovers_dropped"]
+        return [event.tables for event in self.events if isinstance(event, TransactionLeftoversDropped)]
 
 
 @pytest.fixture
@@ -118,10 +119,10 @@ def test_what_is_staged_for_an_ended_transaction_goes_away(
     services.sweep()
     assert services.dropped() == [["load-1 before", "load-1 after"]]
     assert services.target.tables == {}
-    (fields,) = (fields for event, fields in services.events if event == "transaction_leftovers_dropped")
-    assert (fields["participant"], fields["transaction"]) == ("target", "load-1")
-    assert fields["reason_code"] == "TRANSACTION_HAD_ENDED"
-    assert state in fields["reason"]
+    (event,) = (e for e in services.events if isinstance(e, TransactionLeftoversDropped))
+    assert (event.participant, event.transaction) == ("target", "load-1")
+    assert event.reason.code is ReasonCode.TRANSACTION_HAD_ENDED
+    assert state in str(event.reason)
 
 
 @pytest.mark.parametrize("state", [_S.INITIALIZED, _S.PREPARED])
@@ -183,9 +184,7 @@ def test_a_target_that_does_not_answer_is_asked_again(services: Services) -> Non
     services.pass_ms(MINUTE_MS)
     services.target.is_away = True
     services.sweep()
-    assert services.events == [
-        ("transaction_leftovers_not_dropped", {"participant": "target", "error": "no route"})
-    ]
+    assert services.events == [TransactionLeftoversNotDropped(participant="target", error="no route")]
     services.target.is_away = False
     services.start()
     services.sweep()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +17,8 @@ from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.coordinator import CoordinatorLoop, TransactionCoordinator
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.participant_calls import CALLS_AT_ONCE
+from tautochrone.model.events import Event, TransactionParticipantSlow
+from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, TransactionChunk, TransactionOperation
 
@@ -53,12 +54,12 @@ class Service:
     def __init__(self, folder: Path) -> None:
         self.store = MetaStore.open(f"sqlite:///{folder}/meta.db")
         self.away, self.healthy = Target(), Target()
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[Event] = []
         participants = {"away": self.away, "healthy": self.healthy}
         self.coordinator = TransactionCoordinator(
             self.store,
             participants,
-            emit=lambda event, **fields: self.events.append((event, fields)),
+            emit=self.events.append,
             slow_s=0.2,
         )
 
@@ -100,17 +101,17 @@ def test_a_participant_that_does_not_answer_delays_no_other_transaction(service:
         wait_until(lambda: service.state("c-1") is _S.ABORTING)
         service.decide("b-2", "healthy")
         wait_until(lambda: service.state("b-2") is _S.COMMITTED)
-        wait_until(lambda: "transaction_participant_slow" in dict(service.events))
+        wait_until(lambda: any(isinstance(event, TransactionParticipantSlow) for event in service.events))
         assert [service.state(transaction) for transaction in ("a-1", "a-2")] == [_S.COMMITTING] * 2
         assert service.away.reached == 1, "one thread waits for it"
         service.away.answers.set()
         wait_until(lambda: service.state("a-2") is _S.COMMITTED)
     # On a busy machine the next transaction may be slow too.
-    reports = [fields for event, fields in service.events if event == "transaction_participant_slow"]
-    slow = [fields for fields in reports if fields["transaction"] == "a-1"]
+    reports = [event for event in service.events if isinstance(event, TransactionParticipantSlow)]
+    slow = [event for event in reports if event.transaction == "a-1"]
     assert len(slow) == 1, "a minute has not passed"
-    assert (slow[0]["participant"], slow[0]["waiting"]) == ("away", 2)
-    assert slow[0]["reason_code"] == "TRANSACTION_PARTICIPANT_SLOW"
+    assert (slow[0].participant, slow[0].waiting) == ("away", 2)
+    assert slow[0].reason.code is ReasonCode.TRANSACTION_PARTICIPANT_SLOW
 
 
 def test_a_call_that_runs_does_not_delay_the_sweep(service: Service) -> None:

@@ -22,6 +22,7 @@ from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.coordinator import CoordinatorLoop, TransactionCoordinator
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.transactions import TransactionClient
+from tautochrone.model.events import Event, TransactionExpired
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import (
     ANSWERS,
@@ -69,13 +70,13 @@ class Service:
     """A service over a store with a clock of its own, and the target that its participant writes."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock, self.events = Clock(), list[tuple[str, dict[str, Any]]]()
+        self.clock, self.events = Clock(), list[Event]()
         self.url = f"sqlite:///{folder}/meta.db"
         self.store: Store = MetaStore.open(self.url, clock=self.clock)
         self.fails_at: str | None = None
         self.target = ToyTarget(folder / "target.db", self._reached)
         self.coordinator = TransactionCoordinator(
-            self.store, {"toy": self.target}, emit=self._emit, max_failures=3
+            self.store, {"toy": self.target}, emit=self.emit, max_failures=3
         )
         app = create_app(
             access=Access(anonymous=Role.OPERATE), store=self.store, coordinator=self.coordinator
@@ -95,8 +96,8 @@ class Service:
         if point == self.fails_at:
             raise ConnectionError("no route to the target")
 
-    def _emit(self, event: str, /, **fields: Any) -> None:
-        self.events.append((event, fields))
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
 
 
 @pytest.fixture
@@ -283,7 +284,7 @@ def test_a_service_without_the_participant_decides_nothing(service: Service) -> 
 
 
 def test_a_service_without_the_participant_counts_no_failures(service: Service) -> None:
-    other = TransactionCoordinator(service.store, emit=service._emit, max_failures=3)
+    other = TransactionCoordinator(service.store, emit=service.emit, max_failures=3)
     service.fails_at = "before commit"
     with service.client() as client:
         client.begin("t", participant="toy")
@@ -301,7 +302,7 @@ def test_a_service_without_the_participant_counts_no_failures(service: Service) 
 
 
 def test_a_participant_that_no_service_has_needs_attention(service: Service) -> None:
-    other = TransactionCoordinator(service.store, emit=service._emit, max_failures=3)
+    other = TransactionCoordinator(service.store, emit=service.emit, max_failures=3)
     with service.client() as client:
         client.begin("t", participant="toy")
         client.prepare("t")
@@ -322,7 +323,7 @@ def test_failing_participant_is_tried_again(service: Service, point: str) -> Non
         client.write("t", service.target.stage("t", "0", [1]))
         assert client.commit("t") is _S.COMMITTING
         service.coordinator.sweep()  # not due yet
-        assert [event for event, _ in service.events] == ["transaction_failed"]
+        assert [event.name for event in service.events] == ["transaction_failed"]
         service.fails_at = None
         service.clock.now_ms += 1_000
         service.coordinator.sweep()
@@ -346,8 +347,8 @@ def test_exhausted_retries_raise_an_alarm_and_a_command_settles(
             service.clock.now_ms += 60_000
             service.coordinator.sweep()
         failed = ["transaction_failed"] * 3
-        assert [event for event, _ in service.events] == [*failed, "transaction_needs_attention"]
-        assert service.events[-1][1]["error"] == "no route to the target"
+        assert [event.name for event in service.events] == [*failed, "transaction_needs_attention"]
+        assert service.events[-1].json_fields()["error"] == "no route to the target"
         assert "tautochrone_transactions_needing_attention 1.0" in service.http.get("/metrics").text
         assert [line["id"] for line in taut("list", "--attention")] == ["t"]
         assert taut("show", "t")[0]["chunks"][0]["rows"] == 1
@@ -391,7 +392,7 @@ def test_start_of_a_service_rolls_back_and_retries(service: Service) -> None:
                 pass
         assert client.commit("committing") is _S.COMMITTED
     assert (service.target.rows(), service.target.staged()) == ([1], [])
-    assert ("transaction_expired", {"transaction": "unprepared"}) in service.events
+    assert TransactionExpired(transaction="unprepared") in service.events
 
 
 class ShardedTarget(ToyTarget):
@@ -449,7 +450,7 @@ def test_store_that_was_put_back_is_told_from_the_one_before(service: Service, t
 
 
 def test_ids_are_forgotten_when_the_setting_says_so(service: Service) -> None:
-    coordinator = TransactionCoordinator(service.store, emit=service._emit, keep_ids_ms=LONGEST_TIMEOUT_MS)
+    coordinator = TransactionCoordinator(service.store, emit=service.emit, keep_ids_ms=LONGEST_TIMEOUT_MS)
     with service.client() as client:
         client.rollback("load-1")
         coordinator.sweep()

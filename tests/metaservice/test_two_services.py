@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
     def _service(self, number: int) -> TransactionCoordinator:
         participants: Any = {"target": self._target}
         return TransactionCoordinator(
-            self._stores[number], participants, emit=lambda event, **_: self._events.append(event)
+            self._stores[number], participants, emit=lambda event: self._events.append(event.name)
         )
 
     @rule(number=st.integers(0, 1))

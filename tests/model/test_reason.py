@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tautochrone.model.events import as_json_fields
 from tautochrone.model.reason import (
     Reason,
     ReasonCode,
@@ -94,8 +93,7 @@ def test_a_change_of_texts_reaches_nested_ones() -> None:
 
 def test_fields_of_events_and_lines() -> None:
     reason = Reason.of(ReasonCode.NEW_INPUT, input="orders")
-    assert as_json_fields({"dataset": "v", "reason": reason}) == {
-        "dataset": "v",
+    assert reason_fields("reason", reason) == {
         "reason": "orders is a new input",
         "reason_code": "NEW_INPUT",
         "reason_params": {"input": "orders"},

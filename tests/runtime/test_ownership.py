@@ -15,6 +15,7 @@ import pytest
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.model.events import Emit, Event, WaitingForRun
 from tautochrone.model.jobs import RunProcess
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.running_job import Ownership, has_ended, process_of, this_machine
@@ -80,12 +81,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def begin(store: Store, ownership: Ownership, events: list[dict[str, object]]) -> Fence:
+def ignore(_event: Event) -> None:
+    """For events that no test looks at."""
+
+
+def begin(store: Store, ownership: Ownership, emit: Emit) -> Fence:
     entry = DatasetEntry(TableName("lake", ("db",), "t"), "streaming table", "x", is_root=True)
-
-    def emit(event: str, /, **fields: object) -> None:
-        events.append({"event": event, **fields})
-
     ownership.claimed(
         store, "job", emit, lambda claim: store.jobs.start_run("p", "job", [entry], claim=claim)
     )
@@ -98,41 +99,39 @@ def test_a_run_whose_process_is_gone_is_replaced_at_once(
     dead = replace(of(child.pid), run="dead")
     with monkeypatch.context() as patched:
         patched.setattr("tautochrone.runtime.job.running_job.process_of", lambda _run: dead)
-        begin(store, Ownership(run="dead"), [])
+        begin(store, Ownership(run="dead"), ignore)
     with pytest.raises(MetaError, match=f"JOB_RUNNING.*process {child.pid}"):
-        begin(store, Ownership(), [])
+        begin(store, Ownership(), ignore)
     child.kill()
     child.wait()
-    assert begin(store, Ownership(), []) == 2
+    assert begin(store, Ownership(), ignore) == 2
 
 
 def test_waiting_until_the_other_has_ended(store: Store) -> None:
-    first = begin(store, Ownership(), [])
-    events: list[dict[str, object]] = []
+    first = begin(store, Ownership(), ignore)
+    events: list[Event] = []
     is_waiting = threading.Event()
     ended = threading.Thread(target=lambda: (is_waiting.wait(30), store.jobs.end_run("job", first)))
     ended.start()
 
-    class Told(list[dict[str, object]]):
-        def append(self, event: dict[str, object]) -> None:
-            events.append(event)
-            is_waiting.set()
+    def emit(event: Event) -> None:
+        events.append(event)
+        is_waiting.set()
 
-    assert begin(store, Ownership(wait_ms=None), Told()) == 2
+    assert begin(store, Ownership(wait_ms=None), emit) == 2
     ended.join()
     (waited,) = events
-    assert waited["event"] == "waiting_for_run"
-    assert waited["pid"] == os.getpid()
-    assert waited["job"] == "job"
+    assert isinstance(waited, WaitingForRun)
+    assert (waited.job, waited.pid) == ("job", os.getpid())
 
 
 def test_waiting_has_an_end(store: Store) -> None:
-    begin(store, Ownership(), [])
-    events: list[dict[str, object]] = []
+    begin(store, Ownership(), ignore)
+    events: list[Event] = []
     with pytest.raises(MetaError, match="JOB_RUNNING"):
-        begin(store, Ownership(wait_ms=300), events)
-    assert [event["event"] for event in events] == ["waiting_for_run"]
+        begin(store, Ownership(wait_ms=300), events.append)
+    assert [type(event) for event in events] == [WaitingForRun]
     asked_to_end = Ownership(wait_ms=None)
     asked_to_end.cancelled.set()
     with pytest.raises(MetaError, match="JOB_RUNNING"):
-        begin(store, asked_to_end, [])
+        begin(store, asked_to_end, ignore)

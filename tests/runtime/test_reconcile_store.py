@@ -73,7 +73,7 @@ def job_of(store: Store, *tables: Table) -> Any:
         topology=SimpleNamespace(sibling_tables=frozenset()),
         tables={table.name: table for table in tables},
         effects=SimpleNamespace(perform=lambda _step, _subject, act: act()),
-        emit=lambda _event, **_fields: None,
+        emit=lambda _event: None,
     )
 
 

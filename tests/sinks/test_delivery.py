@@ -115,7 +115,7 @@ class World:
         default_factory=lambda: {name: Table(name) for name in (ORDERS, LINES)}
     )
     fence: Fence = field(default_factory=lambda: Fence(0))
-    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     cut: int = 0
 
     @property
@@ -167,7 +167,7 @@ class World:
             journal=Journal(self.store, "job", effects, self.fence),
             incarnation=self.store.incarnation,
             effects=effects,
-            emit=lambda event, **fields: self.events.append((event, fields)),
+            emit=lambda event: self.events.append(event.as_json()),
             base=None,
             lake_id="lake-1",
             graph=SimpleNamespace(schemas=dict.fromkeys(self.tables, schema)),
@@ -186,7 +186,7 @@ class World:
         return None if published is None else int(published.checkpoint)
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [fields for name, fields in self.events if name == event]
+        return [entry for entry in self.events if entry["event"] == event]
 
 
 @pytest.fixture

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tautochrone.errors import SinkError
+from tautochrone.model.events import Event, SinkFailed, SinkLoginAgain
+from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.setting_layers import Reference, Value
 from tautochrone.project.settings import sink_settings
@@ -18,6 +20,7 @@ from tautochrone.runtime.delivery import delivery_worker
 from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker, needs_attention
 from tautochrone.sinks.common.access import login_refused, rights_missing, statement_refused
 
+E = TypeVar("E", bound=Event)
 RIGHT = "right-password"
 
 
@@ -56,7 +59,7 @@ class Mirror:
     """A sink whose password is in a file, with the events of its thread."""
 
     def __init__(self, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.file, self.events = folder / "password", list[tuple[str, Mapping[str, Any]]]()
+        self.file, self.events = folder / "password", list[Event]()
         self.file.write_text(RIGHT)
         monkeypatch.setattr(delivery_worker, "Delivery", server.delivery)
         monkeypatch.setattr(delivery_worker, "_POLL_S", 0.02)
@@ -67,7 +70,7 @@ class Mirror:
         settings = SimpleNamespace(sinks=sink_settings({path: value}))
         self.job: Any = SimpleNamespace(
             settings=settings,
-            emit=lambda event, **fields: self.events.append((event, fields)),
+            emit=self.events.append,
             ownership=SimpleNamespace(cancelled=SimpleNamespace(is_set=lambda: False)),
         )
 
@@ -78,8 +81,8 @@ class Mirror:
         )
         return DeliveryWorker(self.job, declaration)
 
-    def of(self, event: str) -> list[Mapping[str, Any]]:
-        return [fields for name, fields in self.events if name == event]
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 @pytest.fixture
@@ -96,19 +99,19 @@ def test_a_refused_log_in_is_tried_again_only_with_another_password(mirror: Mirr
     server.password = "rotated-password"
     worker = mirror.worker()
     worker.start()
-    eventually(lambda: mirror.of("sink_failed"))
+    eventually(lambda: mirror.of(SinkFailed))
     time.sleep(0.2)
     assert server.tried == [RIGHT]
-    (failed,) = mirror.of("sink_failed")
-    assert (failed["error_class"], failed["retry_in_ms"]) == ("SINK_LOGIN_REFUSED", None)
-    assert "tautochrone.toml:5" in failed["error"]
+    (failed,) = mirror.of(SinkFailed)
+    assert (failed.error_class, failed.retry_in_ms) == ("SINK_LOGIN_REFUSED", None)
+    assert "tautochrone.toml:5" in failed.error
     mirror.file.unlink()  # as a file that is replaced
     time.sleep(0.1)
     mirror.file.write_text("rotated-password")
     eventually(lambda: worker.is_settled)
     assert server.tried == [RIGHT, "rotated-password", "rotated-password"]
-    (again,) = mirror.of("sink_login_again")
-    assert again["reason"].code == "SINK_SECRETS_CHANGED"
+    (again,) = mirror.of(SinkLoginAgain)
+    assert again.reason.code is ReasonCode.SINK_SECRETS_CHANGED
     assert worker.error is None
     worker.stop()
 
@@ -121,7 +124,7 @@ def test_a_password_that_was_rotated_before_is_read_at_once(mirror: Mirror, serv
     worker.finish()
     assert worker.is_settled
     assert worker.error is None
-    assert [failed["retry_in_ms"] is None for failed in mirror.of("sink_failed")] == [False]
+    assert [failed.retry_in_ms is None for failed in mirror.of(SinkFailed)] == [False]
     worker.stop()
 
 
@@ -163,5 +166,5 @@ def test_an_error_of_a_sink_says_itself_whether_it_is_tried_again(
     worker.start()
     worker.finish()
     assert len(server.tried) == (3 if retryable else 1)
-    assert [failed["retry_in_ms"] is None for failed in mirror.of("sink_failed")][:1] == [not retryable]
+    assert [failed.retry_in_ms is None for failed in mirror.of(SinkFailed)][:1] == [not retryable]
     worker.stop()

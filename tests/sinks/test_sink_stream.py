@@ -11,6 +11,7 @@ import pytest
 
 from tautochrone.errors import IngestError
 from tautochrone.model.catalog import NEWEST
+from tautochrone.model.events import SinkFailed
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.runtime.delivery import delivery_worker, sink_stream, worker
@@ -56,7 +57,7 @@ class Sink:
     """A sink whose flows read outside sources alone."""
 
     def __init__(self, *queries: Query, interval_ms: int | None = None, is_fresh: bool = False) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[SinkFailed] = []
         self.recorded: list[tuple[object, ...]] = []
         self.cancelled = threading.Event()
         job = SimpleNamespace(
@@ -65,7 +66,7 @@ class Sink:
             journal=None,
             ownership=SimpleNamespace(cancelled=self.cancelled),
             store=SimpleNamespace(checkpoints=SimpleNamespace(latest_published=lambda _job: None)),
-            emit=lambda event, **fields: self.events.append({"event": event, **fields}),
+            emit=self.events.append,
         )
         target = SimpleNamespace(name="out", target=TableName("lake", ("db",), "out"), flows=())
         self.stream = SinkStream(job, None, target, is_fresh=is_fresh, interval_ms=interval_ms)  # type: ignore[arg-type]
@@ -115,7 +116,7 @@ def test_failing_flow_does_not_stop_the_other_flows_of_a_sink() -> None:
     sink = Sink(broken, sound)
     sink.stream._try()
     assert (broken.starts, sound.starts) == (1, 1)
-    assert [event["error_class"] for event in sink.events] == ["SINK_TEST"]
+    assert [event.error_class for event in sink.events] == ["SINK_TEST"]
 
 
 def test_each_death_of_a_continuous_query_is_a_failure_with_a_longer_pause() -> None:
@@ -128,8 +129,8 @@ def test_each_death_of_a_continuous_query_is_a_failure_with_a_longer_pause() -> 
         sink.stream._try()
         # It is started again by the next try, and has not succeeded yet.
         sink.stream._try()
-        assert (query.active, sink.stream.error) == (True, sink.events[-1]["error"])
-    assert [(event["failures"], event["retry_in_ms"]) for event in sink.events] == [
+        assert (query.active, sink.stream.error) == (True, sink.events[-1].error)
+    assert [(event.failures, event.retry_in_ms) for event in sink.events] == [
         (1, 1000),
         (2, 2000),
         (3, 4000),

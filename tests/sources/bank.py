@@ -20,7 +20,7 @@ from tautochrone.errors import TautochroneError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.events import Emit
+from tautochrone.model.events import Emit, Event
 from tautochrone.model.names import TableName
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.job.selection import select
@@ -102,8 +102,8 @@ class Attempt:
     state: RunState | None = None
     error: BaseException | None = None
 
-    def emit(self, event: str, /, **fields: Any) -> None:
-        self.events.append({"event": event, **fields})
+    def emit(self, event: Event) -> None:
+        self.events.append(event.as_json())
 
     def named(self, event: str) -> list[dict[str, Any]]:
         return [fields for fields in self.events if fields["event"] == event]
@@ -116,7 +116,7 @@ class Attempt:
         return f"{self.state} {self.error!r}\n{events}\n{dict(self.effects.seen)}"
 
 
-def _ignore(_event: str, /, **_fields: Any) -> None:
+def _ignore(_event: Event) -> None:
     """For events that no test looks at."""
 
 

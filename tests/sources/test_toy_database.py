@@ -251,7 +251,7 @@ def test_a_revision_does_not_read_the_log_of_a_database_again(bank: Bank) -> Non
         bank.work()
     bank.run().require_completed()
     log, accounts = (TableName("lake", ("default",), table) for table in ("bank_log", "accounts"))
-    with bank.open(StrikingEffects(), lambda *_, **__: None) as project:
+    with bank.open(StrikingEffects(), lambda _event: None) as project:
         job = project.job()
         first = CheckpointNumber(1)
         with pytest.raises(MetaError) as refused:

@@ -27,6 +27,7 @@ from tautochrone.meta import Store
 from tautochrone.metaservice.http.logs import FIELDS
 from tautochrone.metaservice.pages.ports import Answer
 from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.events import Event
 from tautochrone.model.names import TableName
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.project.settings import Settings
@@ -174,5 +175,5 @@ class Console:
         return candidates[0] if candidates else self._settings.job
 
 
-def _log_event(event: str, /, **fields: Any) -> None:
-    _log.info("%s", event, extra={FIELDS: fields})
+def _log_event(event: Event) -> None:
+    _log.info("%s", event.name, extra={FIELDS: event.json_fields()})

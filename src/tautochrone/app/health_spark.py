@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -21,6 +20,7 @@ from tautochrone.app.open import Project
 from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import catalog_not_reachable, start_session
+from tautochrone.model.events import Event
 from tautochrone.model.log_retention import SetsTablesAside
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import SinkDeclaration
@@ -86,8 +86,8 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
         yield from _sinks(*analysed[0], project.settings)
 
 
-def _log_event(event: str, /, **fields: Any) -> None:
-    logging.getLogger(__name__).debug("%s %s", event, fields)
+def _log_event(event: Event) -> None:
+    logging.getLogger(__name__).debug("%s", event)
 
 
 def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -25,10 +24,10 @@ from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.model import events
 from tautochrone.model.catalog import Lookup
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.effects import Effects
-from tautochrone.model.events import Emit, as_json_fields
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SnapshotPosition
@@ -44,7 +43,7 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.sinks import sink_declarations, stream_sinks
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.validate import mapped_datasets, mapping_reason
-from tautochrone.redaction import redacted_fields
+from tautochrone.redaction import redacted
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.runtime.job.effects import effects_from_environment
@@ -63,11 +62,11 @@ from tautochrone.spark.session.java import find_java
 __all__ = ["LocalReadPointServer", "Project"]
 
 
-def _redacting(emit: Emit) -> Emit:
-    """A listener that gets events as JSON can hold them, and no secret."""
+def _redacting(emit: events.Emit) -> events.Emit:
+    """A listener that gets events without secrets."""
 
-    def redacting(event: str, /, **fields: Any) -> None:
-        emit(event, **redacted_fields(as_json_fields(fields)))
+    def redacting(event: events.Event) -> None:
+        emit(event.map_texts(redacted))
 
     return redacting
 
@@ -105,7 +104,7 @@ class Project(Closeable):
     def __init__(
         self,
         options: Options,
-        emit: Emit,
+        emit: events.Emit,
         *,
         base: SparkSession | None = None,
         effects: Effects | None = None,
@@ -130,7 +129,7 @@ class Project(Closeable):
         """Before Spark starts for the first time: one event for each jar, as some are large."""
 
         def started(artifact: Artifact, number: int, total: int) -> None:
-            self._emit("jar_download", artifact=str(artifact), number=number, total=total)
+            self._emit(events.JarDownload(artifact=str(artifact), number=number, total=total))
 
         if missing(self.settings.spark.artifacts):
             resolve(self.settings.spark.artifacts, find_java(), started)
@@ -155,22 +154,24 @@ class Project(Closeable):
             )
         for setting in self.settings.ignored:
             self._emit(
-                "setting_ignored",
-                setting=setting.name,
-                value=setting.text,
-                origin=setting.origin,
-                reason=setting.reason,
+                events.SettingIgnored(
+                    setting=setting.name,
+                    value=setting.text,
+                    origin=setting.origin,
+                    reason=setting.reason,
+                )
             )
         for other_catalog, location in definitions.scope.mapped.items():
             reason = Reason.of(ReasonCode.CATALOG_MAPPED, catalog=other_catalog, lake_catalog=catalog)
-            self._emit("catalog_mapped", catalog=other_catalog, location=location, reason=reason)
+            self._emit(events.CatalogMapped(catalog=other_catalog, location=location, reason=reason))
         for dataset in mapped_datasets(definitions, self.settings.other_formats):
             self._emit(
-                "table_format_mapped",
-                dataset=str(dataset.name),
-                format=dataset.format,
-                location=str(dataset.location),
-                reason=mapping_reason(dataset),
+                events.TableFormatMapped(
+                    dataset=str(dataset.name),
+                    format=dataset.format,
+                    location=str(dataset.location),
+                    reason=mapping_reason(dataset),
+                )
             )
         definitions = with_quarantines(definitions, self.settings.bad_records)
         definitions = with_snapshot_columns(
@@ -232,30 +233,33 @@ class Project(Closeable):
         graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
         emit = self._listeners(graph)
         self._emit(
-            "graph",
-            datasets=[
-                {"dataset": str(name), "kind": str(definitions.datasets[name].kind)} for name in graph.order
-            ],
+            events.Graph(
+                datasets=[
+                    events.GraphDataset(dataset=str(name), kind=str(definitions.datasets[name].kind))
+                    for name in graph.order
+                ],
+            )
         )
         for warning in definitions.warnings:
-            self._emit("definition_warning", location=str(warning.location), reason=warning.reason)
+            self._emit(events.DefinitionWarning(location=str(warning.location), reason=warning.reason))
         for shared in shared_sources(all_jobs):
             if set(shared.tables).isdisjoint(graph.order):
                 continue
             self._emit(
-                "source_read_twice",
-                source=shared.source,
-                datasets=[str(name) for name in shared.tables],
-                locations=list(shared.locations),
-                reason=shared.reason,
-                hint=shared.hint,
+                events.SourceReadTwice(
+                    source=shared.source,
+                    datasets=[str(name) for name in shared.tables],
+                    locations=list(shared.locations),
+                    reason=shared.reason,
+                    hint=shared.hint,
+                )
             )
         identity = self.identify()
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
         store = self.store()
         read_points = self.open_read_point_server(store)
-        self._emit("catalog", uri=read_points.uri, warehouse="strong")
+        self._emit(events.Catalog(uri=read_points.uri, warehouse="strong"))
         return Job(
             spec=self.spec,
             settings=self.settings,
@@ -273,7 +277,7 @@ class Project(Closeable):
             lake_id=lake_id(self.settings, identity),
         )
 
-    def _listeners(self, graph: Graph) -> Emit:
+    def _listeners(self, graph: Graph) -> events.Emit:
         """Who gets the job's events: the caller, and OpenLineage if it is configured."""
         target = self.settings.openlineage
         if target is None:
@@ -288,9 +292,11 @@ class Project(Closeable):
         )
         self._exit_stack.callback(lineage.close)
 
-        def emit_to_both(event: str, /, **fields: Any) -> None:
-            self._emit(event, **fields)
-            lineage(event, **redacted_fields(as_json_fields(fields)))
+        emit_lineage = _redacting(lineage)
+
+        def emit_to_both(event: events.Event) -> None:
+            self._emit(event)
+            emit_lineage(event)
 
         return emit_to_both
 

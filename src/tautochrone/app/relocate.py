@@ -37,8 +37,8 @@ from tautochrone.app.stores import existing_store, store_exists
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.maintenance.relocation import Relocated, Survey, write_whole
 from tautochrone.ingest.relocation import files_read, relocate_sources
+from tautochrone.model import events
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
 from tautochrone.model.relocated_paths import MovedFolder, spellings
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
@@ -66,7 +66,7 @@ class Relocation:
         spec: PipelineSpec,
         settings: Settings,
         effects: Effects,
-        emit: Emit,
+        emit: events.Emit,
         *,
         from_project: str | None = None,
         moved: bool = False,
@@ -117,11 +117,12 @@ class Relocation:
         for row, survey in self._surveys.items():
             if survey.outside:
                 self._emit(
-                    "relocation_outside",
-                    table=row.name,
-                    files=len(survey.outside),
-                    sample=survey.outside[0],
-                    reason="they lie in neither folder, and stay what they are",
+                    events.RelocationOutside(
+                        table=row.name,
+                        files=len(survey.outside),
+                        sample=survey.outside[0],
+                        reason="they lie in neither folder, and stay what they are",
+                    )
                 )
         return True
 
@@ -154,12 +155,13 @@ class Relocation:
             Step.STORAGE_IDENTIFY, settings.storage, partial(write_identity, settings, identity)
         )
         self._emit(
-            "relocated",
-            storage=settings.storage,
-            before=list(move.storage.old),
-            tables=len(relocated),
-            source_lists=list_count,
-            id=identity.id,
+            events.Relocated(
+                storage=settings.storage,
+                before=list(move.storage.old),
+                tables=len(relocated),
+                source_lists=list_count,
+                id=identity.id,
+            )
         )
         return identity
 
@@ -176,7 +178,7 @@ class Relocation:
                 settings.job,
                 partial(store.jobs.move_lake, self._spec.name, lake_id(settings, known)),
             )
-        self._emit("lake_accepted", pipeline=self._spec.name, jobs=jobs, lake=lake_id(settings, known))
+        self._emit(events.LakeAccepted(pipeline=self._spec.name, jobs=jobs, lake=lake_id(settings, known)))
         return jobs > 0
 
     def _renew_store(self, identity: Identity) -> None:

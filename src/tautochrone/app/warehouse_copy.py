@@ -16,8 +16,8 @@ from tautochrone.errors import LakeError, SettingsError
 from tautochrone.iceberg.maintenance.warehouse_copy import TableCopy, tables_of
 from tautochrone.iceberg.sessions.hadoop_files import plain_path
 from tautochrone.iceberg.tables.catalog import IcebergLake
+from tautochrone.model import events
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
 from tautochrone.project.settings import Settings
 
@@ -43,7 +43,7 @@ class WarehouseCopy:
     """
 
     def __init__(
-        self, warehouse: Path, lake: IcebergLake, settings: Settings, effects: Effects, emit: Emit
+        self, warehouse: Path, lake: IcebergLake, settings: Settings, effects: Effects, emit: events.Emit
     ) -> None:
         self._lake, self._effects, self._emit = lake, effects, emit
         source, catalog = warehouse.absolute(), settings.catalog
@@ -66,7 +66,9 @@ class WarehouseCopy:
         """Copy and register the tables, or only tell what would be copied."""
         for name, copy in self.tables.items():
             self._emit(
-                "table_copied", dataset=str(name), files=len(copy.files), bytes=copy.bytes, dry_run=dry_run
+                events.TableCopied(
+                    dataset=str(name), files=len(copy.files), bytes=copy.bytes, dry_run=dry_run
+                )
             )
             if not dry_run:
                 location = self._effects.perform(Step.LAKE_RELOCATE, str(name), copy.write)

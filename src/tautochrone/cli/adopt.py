@@ -13,6 +13,7 @@ from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
 from tautochrone.cli.running_job import check_not_running, ownership_of
 from tautochrone.errors import SettingsError
+from tautochrone.model import events
 
 if TYPE_CHECKING:
     from tautochrone.runtime.adoption.adoptable import Finding
@@ -33,22 +34,22 @@ def adopt(arguments: argparse.Namespace) -> int:
     from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
     from tautochrone.app.warehouse_copy import WarehouseCopy
-    from tautochrone.model.reason import Reason, ReasonCode, reason_fields
+    from tautochrone.model.reason import Reason, ReasonCode
     from tautochrone.runtime.adoption.adopt import Adoption
     from tautochrone.runtime.adoption.renaming import hand_over
     from tautochrone.runtime.job.selection import find_all
     from tautochrone.runtime.loop.heartbeat import Heartbeat
 
-    events = json_events if arguments.json else line_events
+    emit = json_events if arguments.json else line_events
     options, ownership = options_of(arguments), ownership_of(arguments)
     located = locate(options)
     if not arguments.dry_run:
-        check_not_running(located[1], ownership, events)
-    with Project(options, events, short_lived=True, located=located) as project:
+        check_not_running(located[1], ownership, emit)
+    with Project(options, emit, short_lived=True, located=located) as project:
         if arguments.from_warehouse is not None:
             project.identify()
             warehouse = Path(arguments.from_warehouse)
-            copy = WarehouseCopy(warehouse, project.lake, project.settings, project.effects, events)
+            copy = WarehouseCopy(warehouse, project.lake, project.settings, project.effects, emit)
             copy.complete(dry_run=arguments.dry_run)
             if arguments.dry_run and copy.tables:
                 # What is not copied yet cannot be surveyed.
@@ -62,16 +63,17 @@ def adopt(arguments: argparse.Namespace) -> int:
         findings = adoption.survey()
         if not findings:
             reason = Reason.of(ReasonCode.ALREADY_OWNED)
-            events("nothing_to_adopt", job=job.name, **reason_fields("reason", reason))
+            emit(events.NothingToAdopt(job=job.name, reason=reason))
             return 0
         if arguments.json:
             for finding in findings:
-                events(
-                    "surveyed",
-                    dataset=str(finding.dataset),
-                    action=str(finding.action),
-                    **reason_fields("reason", finding.reason),
-                    hint=finding.error.hint if finding.error else None,
+                emit(
+                    events.Surveyed(
+                        dataset=str(finding.dataset),
+                        action=str(finding.action),
+                        reason=finding.reason,
+                        hint=finding.error.hint if finding.error else None,
+                    )
                 )
         else:
             _show(findings)

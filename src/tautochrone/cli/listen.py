@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tautochrone.cli.events import failures, json_events, line_events
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 
 __all__ = ["listening", "plain_listener"]
 
 
-def plain_listener(arguments: argparse.Namespace) -> Emit:
+def plain_listener(arguments: argparse.Namespace) -> events.Emit:
     """The listener for the first line, which is printed before the live display starts."""
     if arguments.json:
         return json_events
@@ -23,12 +23,12 @@ def plain_listener(arguments: argparse.Namespace) -> Emit:
 
 
 @contextmanager
-def listening(arguments: argparse.Namespace, pipeline: str) -> Iterator[Emit]:
+def listening(arguments: argparse.Namespace, starting: events.Starting) -> Iterator[events.Emit]:
     """The listener for the rest of the run: a live display when people look at stderr.
 
     Args:
         arguments: `--json`, `--quiet`.
-        pipeline: its name, for the display's title.
+        starting: the run's first event, which is printed already; the display's title has its pipeline.
     """
     if arguments.json or arguments.quiet or not _can_draw():
         yield plain_listener(arguments)
@@ -39,7 +39,7 @@ def listening(arguments: argparse.Namespace, pipeline: str) -> Iterator[Emit]:
     from tautochrone.cli.progress import Progress
 
     progress = Progress()
-    progress.take("starting", {"pipeline": pipeline})
+    progress.take(starting)
     with LiveDisplay(Console(file=sys.__stderr__, highlight=False), progress) as display:
         yield display
 

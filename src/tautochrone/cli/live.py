@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,24 +15,22 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tautochrone.cli.events import describe, is_failure
 from tautochrone.cli.progress import DatasetLine, Progress
+from tautochrone.model import events
 
 __all__ = ["LiveDisplay"]
 
-_SHOWN_IN_TABLE = frozenset(
-    {
-        "starting",
-        "graph",
-        "catalog",
-        "takeover",
-        "batch",
-        "refresh",
-        "checkpoint",
-        "no_news",
-        "stopping",
-        "run",
-    }
+_SHOWN_IN_TABLE = (
+    events.Starting,
+    events.Graph,
+    events.Catalog,
+    events.Takeover,
+    events.Batch,
+    events.Refresh,
+    events.Checkpoint,
+    events.NoNews,
+    events.Stopping,
+    events.Run,
 )
 _MODE_STYLES = {"FULL": "yellow", "DIFF": "yellow", "NO_DATA": "dim"}
 _FRAME_ROWS = 4  # title, header of the table, the line with the number of omitted datasets, the cursor's
@@ -57,13 +54,13 @@ class LiveDisplay:
             redirect_stderr=True,
         )
 
-    def __call__(self, event: str, /, **fields: Any) -> None:
+    def __call__(self, event: events.Event) -> None:
         with self._lock:
-            self._progress.take(event, fields)
-        if event not in _SHOWN_IN_TABLE:
-            line = describe(event, fields)
-            if line:
-                self._console.print(Text(line, style="red" if is_failure(event) else ""))
+            self._progress.take(event)
+        if not isinstance(event, _SHOWN_IN_TABLE):
+            text = event.text()
+            if text:
+                self._console.print(Text(text, style="red" if event.failure else ""))
 
     def __enter__(self) -> LiveDisplay:
         self._live.start(refresh=True)

@@ -9,6 +9,7 @@ from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import options_of
 from tautochrone.cli.running_job import check_not_running, ownership_of
 from tautochrone.errors import SettingsError
+from tautochrone.model import events
 
 __all__ = ["maintain"]
 
@@ -28,12 +29,12 @@ def maintain(arguments: argparse.Namespace) -> int:
     from tautochrone.runtime.loop.takeover import take_over
     from tautochrone.runtime.maintenance.maintain import Maintenance
 
-    events = json_events if arguments.json else line_events
+    emit = json_events if arguments.json else line_events
     options, ownership = options_of(arguments), ownership_of(arguments)
     located = locate(options)
     if arguments.compact:
-        check_not_running(located[1], ownership, events)
-    with Project(options, events, short_lived=True, located=located) as project:
+        check_not_running(located[1], ownership, emit)
+    with Project(options, emit, short_lived=True, located=located) as project:
         job = project.job()
         job.ownership = ownership
         maintenance = Maintenance(job)
@@ -44,13 +45,14 @@ def maintain(arguments: argparse.Namespace) -> int:
             done = maintenance.run(dry_run=arguments.dry_run)
     versions, files = sum(expired.versions for expired in done), sum(expired.files for expired in done)
     orphans = sum(len(orphans_found.files) for orphans_found in maintenance.orphans.results)
-    events(
-        "maintained",
-        tables=len(done),
-        versions=versions,
-        files=files,
-        orphans=orphans,
-        dry_run=arguments.dry_run,
+    emit(
+        events.Maintained(
+            tables=len(done),
+            versions=versions,
+            files=files,
+            orphans=orphans,
+            dry_run=arguments.dry_run,
+        )
     )
     if not arguments.json and not versions and not orphans and not maintenance.failed:
         sys.stderr.write("nothing to do\n")

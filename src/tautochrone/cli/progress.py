@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import singledispatchmethod
 
-from tautochrone.cli.events import short
+from tautochrone.model import events
+from tautochrone.model.events.texts import short
 
 __all__ = ["DatasetLine", "Progress"]
 
@@ -62,99 +63,114 @@ class Progress:
         """Seconds, None while nothing of it is readable in this run."""
         return None if line.fresh_s is None else max(0.0, (self.ended_s or self._clock()) - line.fresh_s)
 
-    def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Update the state from an event; unknown events change nothing."""
-        handler = getattr(self, f"_on_{event}", None)
-        if handler is not None:
-            handler(fields)
+    @singledispatchmethod
+    def take(self, event: events.Event) -> None:
+        """Update the state from an event; those without a method below change nothing."""
+
+    @take.register
+    def _starting(self, event: events.Starting) -> None:
+        self.pipeline = event.pipeline
+
+    @take.register
+    def _graph(self, event: events.Graph) -> None:
+        for entry in event.datasets:
+            self._line(entry.dataset).kind = entry.kind
+        self.phase = "taking the job over"
+
+    @take.register
+    def _waiting_for_run(self, event: events.WaitingForRun) -> None:
+        self.phase = event.text()
+
+    @take.register
+    def _catalog(self, event: events.Catalog) -> None:
+        self.uri = event.uri
+
+    @take.register
+    def _takeover(self, _event: events.Takeover) -> None:
+        self.phase = "running"
+
+    @take.register
+    def _batch(self, event: events.Batch) -> None:
+        line = self._line(event.dataset)
+        line.mode, line.note = "INGEST", f"batch {event.batch}"
+        line.inserted += event.rows
+        line.failed_flows.discard(event.flow)
+
+    @take.register
+    def _flow_failed(self, event: events.FlowFailed) -> None:
+        line = self._line(event.dataset)
+        line.failed_flows.add(event.flow)
+        line.note = event.error
+
+    @take.register
+    def _flow_restarted(self, event: events.FlowRestarted) -> None:
+        # It counts as failed until it has made progress.
+        self._line(event.dataset).note = f"started again, attempt {event.attempt}: {event.reason}"
+
+    @take.register
+    def _flow_recovered(self, event: events.FlowRecovered) -> None:
+        line = self._line(event.dataset)
+        line.failed_flows.discard(event.flow)
+        line.note = "recovered"
+
+    @take.register
+    def _refresh(self, event: events.Refresh) -> None:
+        line = self._line(event.dataset)
+        line.mode, line.note, line.failed = event.mode.upper(), str(event.reason), False
+        line.inserted += event.rows_inserted
+        line.deleted += event.rows_deleted
+        line.took_s = event.duration_ms / 1000
+
+    @take.register
+    def _refresh_failed(self, event: events.RefreshFailed) -> None:
+        line = self._line(event.dataset)
+        line.failed, line.note = True, str(event.error)
+
+    @take.register
+    def _checkpoint(self, event: events.Checkpoint) -> None:
+        cut_s = self._clock() - event.duration_ms / 1000
+        for dataset, line in self.lines.items():
+            line.failed = dataset in event.failed
+        if event.published:
+            self._mark_published(event.checkpoint, cut_s)
+        else:
+            # Only this job's part is done: readers see the checkpoint when all jobs have done their part.
+            self._parts[event.checkpoint] = cut_s
+            blockers = [*event.waits_for, *event.skipped_by, *event.invariants]
+            self.phase = f"part of checkpoint {event.checkpoint} done, waiting for {', '.join(blockers)}"
+
+    @take.register
+    def _checkpoint_published(self, event: events.CheckpointPublished) -> None:
+        self.phase = "running"
+        self._mark_published(event.checkpoint, self._parts.pop(event.checkpoint, self._clock()))
+
+    @take.register
+    def _checkpoint_held(self, event: events.CheckpointHeld) -> None:
+        self._parts.pop(event.checkpoint, None)
+        self.phase = f"checkpoint {event.checkpoint} not shown: {event.reason}"
+
+    @take.register
+    def _no_news(self, event: events.NoNews) -> None:
+        self.checkpoint = event.checkpoint
+        self._mark_fresh(self._clock())
+
+    @take.register
+    def _stopping(self, event: events.Stopping) -> None:
+        self.phase = event.text()
+
+    @take.register
+    def _run(self, event: events.Run) -> None:
+        self.phase = event.state
+        self.ended_s = self._clock()
 
     def _line(self, dataset: str) -> DatasetLine:
         return self.lines.setdefault(dataset, DatasetLine(short(dataset)))
 
-    def _on_starting(self, f: Mapping[str, Any]) -> None:
-        self.pipeline = str(f["pipeline"])
-
-    def _on_graph(self, f: Mapping[str, Any]) -> None:
-        for entry in f["datasets"]:
-            self._line(entry["dataset"]).kind = entry["kind"]
-        self.phase = "taking the job over"
-
-    def _on_waiting_for_run(self, f: Mapping[str, Any]) -> None:
-        self.phase = f"waiting: {f['reason']}"
-
-    def _on_catalog(self, f: Mapping[str, Any]) -> None:
-        self.uri = str(f["uri"])
-
-    def _on_takeover(self, _f: Mapping[str, Any]) -> None:
-        self.phase = "running"
-
-    def _on_batch(self, f: Mapping[str, Any]) -> None:
-        line = self._line(f["dataset"])
-        line.mode, line.note = "INGEST", f"batch {f['batch']}"
-        line.inserted += int(f["rows"])
-        line.failed_flows.discard(f["flow"])
-
-    def _on_flow_failed(self, f: Mapping[str, Any]) -> None:
-        line = self._line(f["dataset"])
-        line.failed_flows.add(f["flow"])
-        line.note = str(f["error"])
-
-    def _on_flow_restarted(self, f: Mapping[str, Any]) -> None:
-        # It counts as failed until it has made progress.
-        self._line(f["dataset"]).note = f"started again, attempt {f['attempt']}: {f['reason']}"
-
-    def _on_flow_recovered(self, f: Mapping[str, Any]) -> None:
-        line = self._line(f["dataset"])
-        line.failed_flows.discard(f["flow"])
-        line.note = "recovered"
-
-    def _on_refresh(self, f: Mapping[str, Any]) -> None:
-        line = self._line(f["dataset"])
-        line.mode, line.note, line.failed = f["mode"].upper(), str(f["reason"]), False
-        line.inserted += f["rows_inserted"]
-        line.deleted += f["rows_deleted"]
-        line.took_s = f["duration_ms"] / 1000
-
-    def _on_refresh_failed(self, f: Mapping[str, Any]) -> None:
-        line = self._line(f["dataset"])
-        line.failed, line.note = True, str(f["error"])
-
-    def _on_checkpoint(self, f: Mapping[str, Any]) -> None:
-        cut_s = self._clock() - f["duration_ms"] / 1000
-        for dataset, line in self.lines.items():
-            line.failed = dataset in f["failed"]
-        if f.get("state", "published") == "published":
-            self._mark_published(f["checkpoint"], cut_s)
-        else:
-            # Only this job's part is done: readers see the checkpoint when all jobs have done their part.
-            self._parts[f["checkpoint"]] = cut_s
-            blockers = [*f.get("waits_for", ()), *f.get("skipped_by", ()), *f.get("invariants", ())]
-            self.phase = f"part of checkpoint {f['checkpoint']} done, waiting for {', '.join(blockers)}"
-
-    def _on_checkpoint_published(self, f: Mapping[str, Any]) -> None:
-        self.phase = "running"
-        self._mark_published(f["checkpoint"], self._parts.pop(f["checkpoint"], self._clock()))
-
-    def _on_checkpoint_held(self, f: Mapping[str, Any]) -> None:
-        self._parts.pop(f["checkpoint"], None)
-        self.phase = f"checkpoint {f['checkpoint']} not shown: {f['reason']}"
-
     def _mark_published(self, checkpoint: int, cut_s: float) -> None:
         self.checkpoint = checkpoint
+        self._mark_fresh(cut_s)
+
+    def _mark_fresh(self, fresh_s: float) -> None:
         for line in self.lines.values():
             if not line.broken:
-                line.fresh_s = cut_s
-
-    def _on_no_news(self, f: Mapping[str, Any]) -> None:
-        self.checkpoint = f["checkpoint"]
-        now = self._clock()
-        for line in self.lines.values():
-            if not line.broken:
-                line.fresh_s = now
-
-    def _on_stopping(self, _f: Mapping[str, Any]) -> None:
-        self.phase = "stopping after what is under way (Ctrl-C again: at once)"
-
-    def _on_run(self, f: Mapping[str, Any]) -> None:
-        self.phase = str(f["state"])
-        self.ended_s = self._clock()
+                line.fresh_s = fresh_s

@@ -13,6 +13,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import csv_rows, json_line, table
 from tautochrone.cli.stdout import answer
 from tautochrone.errors import SinkError
+from tautochrone.model.events import Event
 from tautochrone.model.names import TableName
 from tautochrone.redaction import redacted
 
@@ -158,8 +159,8 @@ def _exit_status(
     return 0 if any(answers.values()) else _EXIT_NOT_COMPARED
 
 
-def _log_event(_event: str, /, **_fields: Any) -> None:
-    logging.getLogger(__name__).debug("%s %s", _event, _fields)
+def _log_event(event: Event) -> None:
+    logging.getLogger(__name__).debug("%s", event)
 
 
 def _plain(value: Any) -> Any:

@@ -17,13 +17,13 @@ def relocate(arguments: argparse.Namespace) -> int:
     from tautochrone.app.relocate import Relocation
     from tautochrone.runtime.job.effects import effects_from_environment
 
-    events = json_events if arguments.json else line_events
+    emit = json_events if arguments.json else line_events
     spec, settings = locate(options_of(arguments))
     relocation = Relocation(
         spec,
         settings,
         effects_from_environment(),
-        events,
+        emit,
         from_project=arguments.from_project,
         moved=arguments.moved,
     )

@@ -12,6 +12,7 @@ from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
 from tautochrone.cli.running_job import ownership_of
 from tautochrone.errors import SettingsError
+from tautochrone.model import events
 
 if TYPE_CHECKING:
     from tautochrone.meta import Store
@@ -32,15 +33,15 @@ def revise(arguments: argparse.Namespace) -> int:
     from tautochrone.app.open import Project
     from tautochrone.runtime.revision.revise import complete_pending, confirm
 
-    events = json_events if arguments.json else line_events
-    with Project(options_of(arguments), events, short_lived=True) as project:
+    emit = json_events if arguments.json else line_events
+    with Project(options_of(arguments), emit, short_lived=True) as project:
         job = project.job()
         job.ownership = ownership_of(arguments)
         if arguments.names:
             return _revise(job, arguments)
         if arguments.confirm:
             revision = confirm(job, arguments.confirm)
-            events("revision_confirmed", revision=revision.id, tables=len(revision.plan.changed))
+            emit(events.RevisionConfirmed(revision=revision.id, tables=len(revision.plan.changed)))
             return 0
         complete_pending(job)
         _show_waiting(job.store, as_json=arguments.json)
@@ -100,7 +101,11 @@ def _confirmed_by_user(*, as_json: bool) -> bool:
 def _show(plan: RevisionPlan, streamed_sinks: Collection[str], *, as_json: bool) -> None:
     """Print the plan; `streamed_sinks` are the names of the sinks that Spark writes."""
     if as_json:
-        json_events("revision_planned", **plan.as_json())
+        json_events(
+            events.RevisionPlanned(
+                to=plan.to, tables=plan.tables, revoked=plan.revoked, sinks=plan.sinks, last=plan.last
+            )
+        )
         return
     rows: list[tuple[object, ...]] = [
         (
@@ -131,8 +136,17 @@ def _show_waiting(store: Store, *, as_json: bool) -> None:
     waiting = store.revisions.find([RevisionState.DECIDED, RevisionState.DONE])
     if as_json:
         for revision in waiting:
+            plan = revision.plan
             json_events(
-                "revision_waiting", revision=revision.id, state=str(revision.state), **revision.plan.as_json()
+                events.RevisionWaiting(
+                    revision=revision.id,
+                    state=str(revision.state),
+                    to=plan.to,
+                    tables=plan.tables,
+                    revoked=plan.revoked,
+                    sinks=plan.sinks,
+                    last=plan.last,
+                )
             )
         return
     rows = [

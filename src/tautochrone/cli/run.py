@@ -20,11 +20,11 @@ from tautochrone.errors import (
     SourceLoginRefusedError,
     TautochroneError,
 )
+from tautochrone.model import events
 
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
     from tautochrone.app.open import Project
-    from tautochrone.model.events import Emit
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
     from tautochrone.runtime.job.running_job import Ownership
@@ -42,23 +42,23 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = options_of(arguments)
     located = locate(options)
-    pipeline = located[0].name
     # Printed before the imports, which take a second, and the JVM, which takes six.
-    plain_listener(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
+    starting = events.Starting(pipeline=located[0].name, master=located[1].spark.master)
+    plain_listener(arguments)(starting)
     restarts = Restarts()
     ownership = ownership_of(arguments)
     if restarts.in_a_row:
         # A restart must not fence off a process that took the job over since the first start.
         ownership = replace(ownership, takeover=False)
     check_not_running(located[1], ownership, plain_listener(arguments))
-    with listening(arguments, pipeline) as events:
+    with listening(arguments, starting) as emit:
         try:
-            state, restart = _execute(arguments, options, located, selected, restarts, ownership, events)
+            state, restart = _execute(arguments, options, located, selected, restarts, ownership, emit)
         except EnvironmentProblemError as error:
             if not (restarts.in_a_row and error.error_class in _NOT_STARTED):
                 raise
             # The cause of the last failure may still be there.
-            time.sleep(_announce_restart(restarts, events, error))
+            time.sleep(_announce_restart(restarts, emit, error))
             state, restart = 1, True
     if restart and not arguments.embedded:
         restarts.restart_process()
@@ -87,7 +87,7 @@ def _execute(
     selected: tuple[list[str], list[str]],
     restarts: Restarts,
     ownership: Ownership,
-    events: Emit,
+    emit: events.Emit,
 ) -> tuple[int, bool]:
     """The exit status, and whether the process must be restarted: its Spark died, or definitions must be
     loaded anew."""
@@ -95,7 +95,7 @@ def _execute(
     from tautochrone.runtime.job.selection import select
     from tautochrone.runtime.loop.run import Run, RunState
 
-    with Project(options, events, located=located) as project:
+    with Project(options, emit, located=located) as project:
         full = None if arguments.full_refresh_all else selected[1]
         if restarts.full_refreshes_left is not None:
             full = restarts.full_refreshes_left
@@ -108,7 +108,7 @@ def _execute(
         may_restart = arguments.continuous and not arguments.embedded
 
         def definitions_load(failure: TautochroneError) -> bool:
-            return _definitions_load(options, project, located, events, failure)
+            return _definitions_load(options, project, located, emit, failure)
 
         execution = Run(job, selection, definitions_load if may_restart else None)
         stopping = threading.Event()
@@ -119,7 +119,7 @@ def _execute(
             stopping.set()
             execution.stop()
             # From another thread: the signal may have interrupted this one while it wrote.
-            threading.Thread(target=events, args=("stopping",)).start()
+            threading.Thread(target=emit, args=(events.Stopping(),)).start()
 
         signal.signal(signal.SIGINT, on_signal)
         signal.signal(signal.SIGTERM, on_signal)
@@ -130,10 +130,10 @@ def _execute(
         restart = False
         restarts.full_refreshes_left = sorted(map(str, execution.full_refreshes_left))
         if arguments.continuous and execution.died is not None:
-            restart = not stopping.wait(_announce_restart(restarts, events, execution.died))
+            restart = not stopping.wait(_announce_restart(restarts, emit, execution.died))
         elif execution.outdated is not None:
             wait_s = restarts.count()
-            events("definitions_reloading", in_s=wait_s, error=str(execution.outdated))
+            emit(events.DefinitionsReloading(in_s=wait_s, error=str(execution.outdated)))
             restart = not stopping.wait(wait_s)
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], restart
 
@@ -142,7 +142,7 @@ def _definitions_load(
     options: Options,
     project: Project,
     located: tuple[PipelineSpec, Settings],
-    events: Emit,
+    emit: events.Emit,
     failure: TautochroneError,
 ) -> bool:
     """Whether a run that is started now could load its definitions, and they would differ from those of this
@@ -150,7 +150,7 @@ def _definitions_load(
     from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
 
-    def quiet(event: str, /, **fields: object) -> None:
+    def quiet(_event: events.Event) -> None:
         """The new run reports what it loads."""
 
     try:
@@ -163,14 +163,14 @@ def _definitions_load(
             located = replace(spec, configuration={**spec.configuration, **new}), settings
         Project(options, quiet, base=project.base, located=located).analysed()
     except TautochroneError as error:
-        events("definitions_not_reloaded", error=str(error), hint=error.hint)
+        emit(events.DefinitionsNotReloaded(error=str(error), hint=error.hint))
         return False
     return True
 
 
-def _announce_restart(restarts: Restarts, events: Emit, died: EnvironmentProblemError) -> float:
+def _announce_restart(restarts: Restarts, emit: events.Emit, died: EnvironmentProblemError) -> float:
     """Announce that a new Spark will be started; seconds until then, more after each death."""
     wait_s = restarts.count()
     reason = f"[{died.error_class}] {died.message}"
-    events("spark_restarting", attempt=restarts.in_a_row, in_s=wait_s, reason=reason)
+    emit(events.SparkRestarting(attempt=restarts.in_a_row, in_s=wait_s, reason=reason))
     return wait_s

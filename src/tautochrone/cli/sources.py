@@ -15,6 +15,7 @@ from tautochrone.cli.stdout import answer
 
 if TYPE_CHECKING:
     from tautochrone.app.captures import CaptureStatus
+    from tautochrone.model.events import Event
     from tautochrone.model.reason import Reason
 
 __all__ = ["show_sources", "source_line", "sources"]
@@ -25,8 +26,8 @@ def sources(arguments: argparse.Namespace) -> int:
     from tautochrone.app.captures import capture_statuses
     from tautochrone.app.open import Project
 
-    def log_event(event: str, /, **fields: Any) -> None:
-        logging.getLogger(__name__).debug("%s %s", event, fields)
+    def log_event(event: Event) -> None:
+        logging.getLogger(__name__).debug("%s", event)
 
     with Project(options_of(arguments), log_event, short_lived=True) as project:
         lines = [source_line(status) for status in capture_statuses(project)]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tautochrone.errors import ConflictError, FencedError, TautochroneError
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.model.lake import CommitMetadata, Committed, LakeTable, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -28,7 +28,7 @@ from tautochrone.model.source_position import SourcePosition
 __all__ = ["TableCommitter", "settle_quarantine"]
 
 
-def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fence, emit: Emit) -> None:
+def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fence, emit: events.Emit) -> None:
     """Commit what the quarantine table prepared if the main table names it; drop it if not.
 
     The table must be settled itself, and out of an older owner's reach.
@@ -50,15 +50,16 @@ def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fenc
         if prepared.version == named:
             quarantine_table.commit(prepared, fence)
             emit(
-                "recommit",
-                dataset=str(quarantine_table.name),
-                rows=prepared.rows,
-                fence=int(prepared.commit_metadata.fence),
+                events.Recommit(
+                    dataset=str(quarantine_table.name),
+                    rows=prepared.rows,
+                    fence=int(prepared.commit_metadata.fence),
+                )
             )
         else:
             quarantine_table.abort(prepared)
             reason = Reason.of(ReasonCode.BATCH_NOT_IN_TABLE, table=str(table.name))
-            emit("abort", dataset=str(quarantine_table.name), rows=prepared.rows, reason=reason)
+            emit(events.Abort(dataset=str(quarantine_table.name), rows=prepared.rows, reason=reason))
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +88,7 @@ class TableCommitter:
     table: LakeTable
     commit_metadata: CommitMetadata
     report: Callable[[Mapping[TableName, Version]], None]
-    emit: Emit
+    emit: events.Emit
     quarantine_table: LakeTable | None = None
     _unsettled: bool = False
     _waiting: list[_Part] = field(default_factory=list)
@@ -228,4 +229,4 @@ class TableCommitter:
         try:
             action()
         except TautochroneError as error:
-            self.emit("cleanup_failed", dataset=str(self.table.name), error=str(error))
+            self.emit(events.CleanupFailed(dataset=str(self.table.name), error=str(error)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations, position_of
 from tautochrone.ingest.spark_query import SparkQuery
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
+from tautochrone.model import events
 from tautochrone.model.definitions import Expectation, ExpectationCount
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, Staged
@@ -236,11 +237,12 @@ class FlowQuery(SparkQuery):
     def _report_folder(self, decision: FolderDecision) -> None:
         if decision.reason is not None:
             self.emit(
-                "flow_folder",
-                flow=self.flow.name,
-                dataset=self._target,
-                action=str(decision.action),
-                reason=decision.reason,
+                events.FlowFolder(
+                    flow=self.flow.name,
+                    dataset=self._target,
+                    action=str(decision.action),
+                    reason=decision.reason,
+                )
             )
 
     def _move_to(self, position: SparkPosition) -> None:
@@ -261,11 +263,12 @@ class FlowQuery(SparkQuery):
         """Let the sources remember initial offsets that are still there."""
         if self.position is None:
             self.emit(
-                "flow_from_snapshot",
-                flow=self.flow.name,
-                dataset=self._target,
-                sources=[str(number) for number in offsets],
-                reason=Reason.of(ReasonCode.STREAM_FROM_NEWEST_VERSION),
+                events.FlowFromSnapshot(
+                    flow=self.flow.name,
+                    dataset=self._target,
+                    sources=[str(number) for number in offsets],
+                    reason=Reason.of(ReasonCode.STREAM_FROM_NEWEST_VERSION),
+                )
             )
             # A batch that was planned from the older beginning cannot be read any more.
             self.step(Step.INGEST_FOLDER, self.folder.wipe)
@@ -291,11 +294,12 @@ class FlowQuery(SparkQuery):
                     batch_id, f"differs from batch {previous.batch_id} that {self._target} holds"
                 )
             self.emit(
-                "batch_skipped",
-                flow=self.flow.name,
-                dataset=self._target,
-                batch=batch_id,
-                reason=Reason.of(ReasonCode.POSITIONS_PROVE_BATCH),
+                events.BatchSkipped(
+                    flow=self.flow.name,
+                    dataset=self._target,
+                    batch=batch_id,
+                    reason=Reason.of(ReasonCode.POSITIONS_PROVE_BATCH),
+                )
             )
             if self.stateful:
                 # The state of this batch must be there for the next one.
@@ -317,12 +321,13 @@ class FlowQuery(SparkQuery):
         self.rows += split.good.rows
         counted = counts(self.expectations, {}, violations)
         self.emit(
-            "batch",
-            flow=self.flow.name,
-            dataset=self._target,
-            batch=batch_id,
-            rows=split.good.rows,
-            expectations=[asdict(count) for count in counted],
+            events.Batch(
+                flow=self.flow.name,
+                dataset=self._target,
+                batch=batch_id,
+                rows=split.good.rows,
+                expectations=counted,
+            )
         )
         if counted:
             self.report_expectations(self._totals(violations))
@@ -375,14 +380,15 @@ class FlowQuery(SparkQuery):
         assert self.committer.quarantine_table is not None
         first = split.records[0]
         self.emit(
-            "quarantined",
-            flow=self.flow.name,
-            dataset=self._target,
-            batch=batch_id,
-            records=len(split.records),
-            beside=str(self.committer.quarantine_table.name),
-            reason=Reason.of(
-                ReasonCode.RECORD_FAILED, error_class=first.error.error_class, text=first.reason
-            ),
-            first=first.location,
+            events.Quarantined(
+                flow=self.flow.name,
+                dataset=self._target,
+                batch=batch_id,
+                records=len(split.records),
+                quarantine_table=str(self.committer.quarantine_table.name),
+                reason=Reason.of(
+                    ReasonCode.RECORD_FAILED, error_class=first.error.error_class, text=first.reason
+                ),
+                first=first.location,
+            )
         )

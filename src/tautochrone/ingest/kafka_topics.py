@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import IngestError
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import RecreatedTopic, Unsupported
 from tautochrone.model.source_position import SparkPosition
@@ -57,7 +57,7 @@ class KafkaTopics(SourceCheck):
     flow: str
     dataset: str
     policy: RecreatedTopic
-    emit: Emit
+    emit: events.Emit
     _readers: dict[int, TopicIdReader] = field(default_factory=dict)
     _ids: TopicIdsBySource = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
@@ -93,11 +93,12 @@ class KafkaTopics(SourceCheck):
             raise self._recreated_error(changed)
         earliest = {number: self._readers[int(number)].earliest(topics) for number, topics in changed.items()}
         self.emit(
-            "kafka_topic_recreated",
-            flow=self.flow,
-            dataset=self.dataset,
-            topics=sorted({topic for topics in changed.values() for topic in topics}),
-            reason=Reason.of(ReasonCode.TOPIC_RECREATED),
+            events.KafkaTopicRecreated(
+                flow=self.flow,
+                dataset=self.dataset,
+                topics=sorted({topic for topics in changed.values() for topic in topics}),
+                reason=Reason.of(ReasonCode.TOPIC_RECREATED),
+            )
         )
         return restart_topics(position, earliest, self._ids_in(position.offsets))
 
@@ -143,10 +144,11 @@ class KafkaTopics(SourceCheck):
                 if error.message not in self._reported:
                     self._reported.add(error.message)
                     self.emit(
-                        "kafka_topic_ids_unknown",
-                        flow=self.flow,
-                        dataset=self.dataset,
-                        reason=Reason.of(ReasonCode.TOPIC_IDS_REFUSED, text=error.message),
+                        events.KafkaTopicIdsUnknown(
+                            flow=self.flow,
+                            dataset=self.dataset,
+                            reason=Reason.of(ReasonCode.TOPIC_IDS_REFUSED, text=error.message),
+                        )
                     )
         return ids
 

@@ -28,6 +28,7 @@ from tautochrone.ingest.change_files import ChangeFileWriter
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.ingest.source_observations import position_of
+from tautochrone.model import events
 from tautochrone.model.capture_files import KeyedTable
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import LakeTable, Staged, TaskStage, TaskWriter
@@ -118,11 +119,12 @@ class LogFlow(PolledFlow):
         self._aside.update(new)
         for relation, reason in new.items():
             self.emit(
-                "table_set_aside",
-                flow=self.name,
-                dataset=str(self.table),
-                relation=relation,
-                reason=reason,
+                events.TableSetAside(
+                    flow=self.name,
+                    dataset=str(self.table),
+                    relation=relation,
+                    reason=reason,
+                )
             )
 
     def _with_files(self, position: LogPosition, relations: Collection[str]) -> LogPosition:
@@ -155,11 +157,12 @@ class LogFlow(PolledFlow):
         if copied_again:
             reason = Reason.of(ReasonCode.TABLES_COPIED_AGAIN, relations=copied_again)
             self.emit(
-                "bulk_again",
-                flow=self.name,
-                dataset=str(self.table),
-                relations=copied_again,
-                reason=several([*reasons.values(), reason]),
+                events.BulkAgain(
+                    flow=self.name,
+                    dataset=str(self.table),
+                    relations=copied_again,
+                    reason=several([*reasons.values(), reason]),
+                )
             )
         return resumed
 
@@ -182,7 +185,9 @@ class LogFlow(PolledFlow):
                     # What waits has the same server, and fails by itself if it is gone.
                     reasons = [Reason.of(ReasonCode.UNKNOWN, text=f"{error.error_class}: {error.message}")]
                 if reasons and not ended.is_set():
-                    self.emit("copy_waits", flow=self.name, dataset=str(self.table), reason=several(reasons))
+                    self.emit(
+                        events.CopyWaits(flow=self.name, dataset=str(self.table), reason=several(reasons))
+                    )
 
         thread = threading.Thread(target=report, name=f"waits-{self.name}", daemon=True)
         thread.start()
@@ -230,14 +235,15 @@ class LogFlow(PolledFlow):
     def _report_source(self, batch: LogBatch) -> None:
         """After a crash the batch is read again, and so the events come again."""
         if batch.moved is not None:
-            self.emit("source_moved", flow=self.name, dataset=str(self.table), reason=batch.moved)
+            self.emit(events.SourceMoved(flow=self.name, dataset=str(self.table), reason=batch.moved))
         for relation, reason in batch.ignored.items():
             self.emit(
-                "schema_change_ignored",
-                flow=self.name,
-                dataset=str(self.table),
-                relation=relation,
-                reason=reason,
+                events.SchemaChangeIgnored(
+                    flow=self.name,
+                    dataset=str(self.table),
+                    relation=relation,
+                    reason=reason,
+                )
             )
 
     def _raise_alarms(self, position: LogPosition) -> None:
@@ -247,7 +253,7 @@ class LogFlow(PolledFlow):
             return
         self._next_alarms = now + _ALARMS_INTERVAL_S
         for reason in self.log.alarms(position):
-            self.emit("source_alarm", flow=self.name, dataset=str(self.table), reason=reason)
+            self.emit(events.SourceAlarm(flow=self.name, dataset=str(self.table), reason=reason))
 
     def _copy(self, position: LogPosition) -> LogPosition:
         """The next chunks of the bulk: several by executors, or one by the driver."""
@@ -296,21 +302,22 @@ class LogFlow(PolledFlow):
         self.position = position
         self.rows += batch.rows + netted
         self.emit(
-            "batch",
-            flow=self.name,
-            dataset=str(self.table),
-            batch=position.point,
-            rows=batch.rows + netted,
-            source_ms=source_ms,
-            chunks_left=position.bulk.chunks_left,
-            chunks_done=position.bulk.chunks_done,
-            waiting=sorted(position.bulk.waiting),
-            lag=lag,
+            events.Batch(
+                flow=self.name,
+                dataset=str(self.table),
+                batch=position.point,
+                rows=batch.rows + netted,
+                source_ms=source_ms,
+                chunks_left=position.bulk.chunks_left,
+                chunks_done=position.bulk.chunks_done,
+                waiting=sorted(position.bulk.waiting),
+                lag=lag,
+            )
         )
         # A table that only got columns is complete without a copy.
         copied = [relation for relation in completed if relation in before.bulk.done]
         if copied:
-            self.emit("bulk_complete", flow=self.name, dataset=str(self.table), relations=copied)
+            self.emit(events.BulkComplete(flow=self.name, dataset=str(self.table), relations=copied))
         return position
 
     def _stage(self, rows: SourceRows) -> Staged:
@@ -350,28 +357,30 @@ class LogFlow(PolledFlow):
             elif writer != self._through_log.get(relation):
                 self._through_log[relation] = writer
                 self.emit(
-                    "copied_through_log",
-                    flow=self.name,
-                    dataset=str(self.table),
-                    relation=relation,
-                    reason=writer,
+                    events.CopiedThroughLog(
+                        flow=self.name,
+                        dataset=str(self.table),
+                        relation=relation,
+                        reason=writer,
+                    )
                 )
         return writers
 
     def _report_changes_through_log(self, relation: str, reason: Reason) -> None:
         self.emit(
-            "changes_through_log",
-            flow=self.name,
-            dataset=str(self.table),
-            relation=relation,
-            reason=reason,
+            events.ChangesThroughLog(
+                flow=self.name,
+                dataset=str(self.table),
+                relation=relation,
+                reason=reason,
+            )
         )
 
     def _report_left_to_spark(self, reason: Reason) -> None:
         """Once, until it is another reason."""
         if reason != self._left_to_spark:
             self._left_to_spark = reason
-            self.emit("log_written_by_spark", flow=self.name, dataset=str(self.table), reason=reason)
+            self.emit(events.LogWrittenBySpark(flow=self.name, dataset=str(self.table), reason=reason))
 
     def _acknowledge(self, position: LogPosition) -> None:
         """Only what the table holds; once for each point of the log."""

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import Unsupported
 from tautochrone.model.source_position import SparkPosition
@@ -50,7 +50,7 @@ class RowsLeftOut(SourceCheck):
 
     flow: str
     dataset: str
-    emit: Emit
+    emit: events.Emit
     _reported: set[Reason] = field(default_factory=set)
     _readers: dict[int, TopicIdReader] = field(default_factory=dict)
 
@@ -101,7 +101,7 @@ class RowsLeftOut(SourceCheck):
             self._emit(reason)
 
     def _emit(self, reason: Reason) -> None:
-        self.emit("source_rows_left_out", flow=self.flow, dataset=self.dataset, reason=reason)
+        self.emit(events.SourceRowsLeftOut(flow=self.flow, dataset=self.dataset, reason=reason))
 
     def close(self) -> None:
         for reader in self._readers.values():

@@ -22,6 +22,7 @@ from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.spark_query import SparkQuery
 from tautochrone.ingest.stream_errors import explain
+from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.sources.registry import prepared_stream
@@ -104,11 +105,12 @@ class SinkQuery(SparkQuery):
             has_new, self.batch = True, int(progress.batchId)
             self.rows += int(metrics["rows"])
             self.emit(
-                "sink_batch",
-                sink=self.sink,
-                flow=self.flow.name,
-                batch=self.batch,
-                rows=int(metrics["rows"]),
+                events.SinkBatch(
+                    sink=self.sink,
+                    flow=self.flow.name,
+                    batch=self.batch,
+                    rows=int(metrics["rows"]),
+                )
             )
         return has_new
 

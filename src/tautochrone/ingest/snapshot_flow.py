@@ -27,6 +27,7 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.ingest.source_observations import position_of
+from tautochrone.model import events
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import quoted
@@ -92,12 +93,13 @@ class SnapshotFlow(PolledFlow):
         self.rows += staged.rows
         self._snapshots += 1
         self.emit(
-            "batch",
-            flow=self.name,
-            dataset=str(self.table),
-            batch=self._snapshots,
-            rows=staged.rows,
-            snapshot=position.version,
+            events.Batch(
+                flow=self.name,
+                dataset=str(self.table),
+                batch=self._snapshots,
+                rows=staged.rows,
+                snapshot=position.version,
+            )
         )
         return False
 

@@ -21,7 +21,7 @@ from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.ingest.stream_errors import diverged
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason, Unsupported
 from tautochrone.model.source_position import SparkPosition
@@ -77,7 +77,7 @@ class SourceFiles(SourceCheck):
 
     flow: str
     dataset: str
-    emit: Emit
+    emit: events.Emit
     stored: Callable[[], Sequence[SkippedFiles]]
     store: Callable[[Sequence[SkippedFiles]], None]
     _folder: CheckpointFolder | None = None
@@ -171,7 +171,7 @@ class SourceFiles(SourceCheck):
         reason = Reason.of(ReasonCode.FILES_UNCHECKED, error_class=type(error).__name__, text=text)
         if reason not in self._unchecked_reasons:
             self._unchecked_reasons.add(reason)
-            self.emit("source_files_unchecked", flow=self.flow, dataset=self.dataset, reason=reason)
+            self.emit(events.SourceFilesUnchecked(flow=self.flow, dataset=self.dataset, reason=reason))
 
     def _compare(self, listing: FileListing) -> dict[SkipReason, list[str]]:
         skipped: dict[SkipReason, list[str]] = {}
@@ -193,12 +193,13 @@ class SourceFiles(SourceCheck):
         for reason, paths in skipped.items():
             if paths != self._last_report.get(reason):
                 self.emit(
-                    "source_files_skipped",
-                    flow=self.flow,
-                    dataset=self.dataset,
-                    reason=str(reason),
-                    files=len(paths),
-                    paths=paths[:MAX_REPORTED_PATHS],
+                    events.SourceFilesSkipped(
+                        flow=self.flow,
+                        dataset=self.dataset,
+                        reason=str(reason),
+                        files=len(paths),
+                        paths=paths[:MAX_REPORTED_PATHS],
+                    )
                 )
         new = [
             SkippedFiles(self.flow, reason, len(paths), tuple(paths[:MAX_REPORTED_PATHS]))

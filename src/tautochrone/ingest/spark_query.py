@@ -18,8 +18,8 @@ from tautochrone.errors import IngestError, TautochroneError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.stream_errors import explain
+from tautochrone.model import events
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.events import Emit
 
 __all__ = ["Begin", "SparkQuery", "StreamingFlow"]
 
@@ -50,7 +50,7 @@ class SparkQuery(ABC):
 
     flow: StreamingFlow
     effects: Effects
-    emit: Emit
+    emit: events.Emit
     begin: Begin | None = None
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     require_fence: Callable[[], object] = lambda: None

@@ -13,15 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from types import MappingProxyType
-from typing import Any
 from weakref import WeakValueDictionary
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import Store
 from tautochrone.metaservice.leftovers import Leftovers
 from tautochrone.metaservice.participant_calls import CALLS_AT_ONCE, ParticipantCalls
+from tautochrone.model import events
 from tautochrone.model.closeable import Closeable
-from tautochrone.model.events import Emit
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import (
     CLIENT,
@@ -50,9 +49,10 @@ _S = TransactionState
 _log = logging.getLogger(__name__)
 
 
-def _log_event(event: str, /, **fields: Any) -> None:
-    level = logging.ERROR if event == "transaction_needs_attention" else logging.WARNING
-    _log.log(level, "%s: %s", event, ", ".join(f"{name}={value}" for name, value in fields.items()))
+def _log_event(event: events.Event) -> None:
+    level = logging.ERROR if isinstance(event, events.TransactionNeedsAttention) else logging.WARNING
+    pairs = ", ".join(f"{name}={value}" for name, value in event.json_fields().items())
+    _log.log(level, "%s: %s", event.name, pairs)
 
 
 def _hint_of(error: Exception) -> str | None:
@@ -77,7 +77,7 @@ class TransactionCoordinator:
         store: Store,
         participants: Mapping[str, Participant] = MappingProxyType({}),
         *,
-        emit: Emit | None = None,
+        emit: events.Emit | None = None,
         max_failures: int = MAX_FAILURES,
         keep_ids_ms: int | None = None,
         slow_s: float = 10.0,
@@ -85,7 +85,7 @@ class TransactionCoordinator:
         self._store = store.transactions
         self._now_ms = store.now_ms
         self._participants = participants
-        self._emit: Emit = emit or _log_event
+        self._emit: events.Emit = emit or _log_event
         self._max_failures = max_failures
         if keep_ids_ms is not None and keep_ids_ms < LONGEST_TIMEOUT_MS:
             raise ValueError(f"keep_ids_ms is {keep_ids_ms}, and programs repeat calls for a day")
@@ -181,7 +181,7 @@ class TransactionCoordinator:
         It waits a second at most for participants; what they have not done by then goes on in their threads.
         """
         for transaction in self._store.roll_back_expired():
-            self._emit("transaction_expired", transaction=transaction)
+            self._emit(events.TransactionExpired(transaction=transaction))
         due: dict[str, list[str]] = {}
         for record in self._store.due():
             if record.participant == CLIENT:
@@ -335,22 +335,24 @@ class TransactionCoordinator:
 
     def _report_failure(self, failed: CoordinatedTransaction) -> None:
         self._emit(
-            "transaction_failed",
-            transaction=failed.id,
-            owner=failed.owner,
-            state=failed.state.value,
-            error=failed.error,
-            failures=failed.failures,
-        )
-        if failed.needs_attention:
-            self._emit(
-                "transaction_needs_attention",
+            events.TransactionFailed(
                 transaction=failed.id,
                 owner=failed.owner,
                 state=failed.state.value,
                 error=failed.error,
                 failures=failed.failures,
-                hint=f"taut transactions show {failed.id}",
+            )
+        )
+        if failed.needs_attention:
+            self._emit(
+                events.TransactionNeedsAttention(
+                    transaction=failed.id,
+                    owner=failed.owner,
+                    state=failed.state.value,
+                    error=failed.error,
+                    failures=failed.failures,
+                    hint=f"taut transactions show {failed.id}",
+                )
             )
 
     def _unknown_participant(self, name: str) -> MetaError:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tautochrone.meta.protocols.transactions import Transactions
-from tautochrone.model.events import Emit
-from tautochrone.model.reason import Reason, ReasonCode, reason_fields
+from tautochrone.model import events
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, Participant, Staged, TidyParticipant
 from tautochrone.redaction import redacted
@@ -34,7 +34,9 @@ _S = TransactionState
 class Leftovers:
     """Used by one thread for each participant."""
 
-    def __init__(self, store: Transactions, participants: Mapping[str, Participant], emit: Emit) -> None:
+    def __init__(
+        self, store: Transactions, participants: Mapping[str, Participant], emit: events.Emit
+    ) -> None:
         self._store, self._emit = store, emit
         self._participants: Mapping[str, TidyParticipant] = {
             name: each for name, each in participants.items() if isinstance(each, TidyParticipant)
@@ -60,16 +62,17 @@ class Leftovers:
                 if dropped:
                     reason = Reason.of(ReasonCode.TRANSACTION_HAD_ENDED, state=transaction.state.value)
                     self._emit(
-                        "transaction_leftovers_dropped",
-                        participant=name,
-                        transaction=transaction.id,
-                        tables=list(dropped),
-                        **reason_fields("reason", reason),
+                        events.TransactionLeftoversDropped(
+                            participant=name,
+                            transaction=transaction.id,
+                            tables=list(dropped),
+                            reason=reason,
+                        )
                     )
         except Exception as error:
             # The target does not answer, or refuses: the next time it is tried again.
             text = redacted(str(error)) or type(error).__name__
-            self._emit("transaction_leftovers_not_dropped", participant=name, error=text)
+            self._emit(events.TransactionLeftoversNotDropped(participant=name, error=text))
 
     def _ended(
         self, name: str, participant: TidyParticipant, staged: Sequence[Staged], now_ms: int

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from tautochrone.errors import SettingsError
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode
 
@@ -67,7 +67,7 @@ class OpenLineage:
     def __init__(
         self,
         transport: Transport,
-        emit: Emit,
+        emit: events.Emit,
         *,
         pipeline: str,
         lake: str,
@@ -83,44 +83,51 @@ class OpenLineage:
         self._sender = Thread(target=self._send, name="tautochrone-openlineage", daemon=True)
         self._sender.start()
 
-    def __call__(self, event: str, /, **fields: Any) -> None:
-        if event == "refresh" and fields["mode"] != RefreshMode.NO_DATA:
-            self._refreshed(fields)
-        elif event == "refresh_failed":
-            self._failed(fields)
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.Refresh) and event.mode is not RefreshMode.NO_DATA:
+            self._refreshed(event)
+        elif isinstance(event, events.RefreshFailed):
+            self._failed(event)
 
     def close(self) -> None:
         self._closing.set()
         self._sender.join(_CLOSE_TIMEOUT_S)
         left = self._waiting.qsize()
         if left:
-            self._emit("openlineage_failed", dropped=left, error="the run ended before they were delivered")
+            self._emit(
+                events.OpenlineageFailed(dropped=left, error="the run ended before they were delivered")
+            )
 
-    def _refreshed(self, fields: Mapping[str, Any]) -> None:
+    def _refreshed(self, event: events.Refresh) -> None:
         from openlineage.client.event_v2 import RunState
         from openlineage.client.generated.output_statistics_output_dataset import (
             OutputStatisticsOutputDatasetFacet,
         )
 
-        statistics = OutputStatisticsOutputDatasetFacet(rowCount=fields["rows_inserted"])
-        self._put(RunState.COMPLETE, fields, {}, {"outputStatistics": statistics})
+        statistics = OutputStatisticsOutputDatasetFacet(rowCount=event.rows_inserted)
+        self._put(RunState.COMPLETE, event.dataset, event.duration_ms, {}, {"outputStatistics": statistics})
 
-    def _failed(self, fields: Mapping[str, Any]) -> None:
+    def _failed(self, event: events.RefreshFailed) -> None:
         from openlineage.client.event_v2 import RunState
         from openlineage.client.generated.error_message_run import ErrorMessageRunFacet
 
-        error = ErrorMessageRunFacet(message=fields["error"], programmingLanguage="SQL")
-        self._put(RunState.FAIL, fields, {"errorMessage": error}, {})
+        error = ErrorMessageRunFacet(message=str(event.error), programmingLanguage="SQL")
+        self._put(RunState.FAIL, event.dataset, 0, {"errorMessage": error}, {})
 
     def _put(
-        self, state: RunState, fields: Mapping[str, Any], of_run: dict[str, Any], of_output: dict[str, Any]
+        self,
+        state: RunState,
+        dataset: str,
+        duration_ms: int,
+        of_run: dict[str, Any],
+        of_output: dict[str, Any],
     ) -> None:
         from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
         from openlineage.client.uuid import generate_new_uuid
 
         ended = datetime.now(UTC)
-        began = ended - timedelta(milliseconds=fields.get("duration_ms", 0))
-        name = TableName.parse(fields["dataset"])
+        began = ended - timedelta(milliseconds=duration_ms)
+        name = TableName.parse(dataset)
         run = str(generate_new_uuid(began))
         for event_type, event_time, in_run, in_output in (
             (RunState.START, began, {}, {}),
@@ -143,7 +150,7 @@ class OpenLineage:
             try:
                 self._waiting.put_nowait(event)
             except Full:
-                self._emit("openlineage_failed", dropped=1, error=f"{_QUEUE_SIZE} events wait already")
+                self._emit(events.OpenlineageFailed(dropped=1, error=f"{_QUEUE_SIZE} events wait already"))
 
     def _send(self) -> None:
         while True:
@@ -157,4 +164,4 @@ class OpenLineage:
                 self._transport.emit(event)
             except Exception as error:
                 # A library's transport raises what its own libraries raise.
-                self._emit("openlineage_failed", dropped=1, error=f"{type(error).__name__}: {error}")
+                self._emit(events.OpenlineageFailed(dropped=1, error=f"{type(error).__name__}: {error}"))

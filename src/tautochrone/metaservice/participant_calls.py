@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from threading import BoundedSemaphore, Lock, Thread
 
 from tautochrone.errors import TautochroneError
-from tautochrone.model.events import Emit
-from tautochrone.model.reason import Reason, ReasonCode, reason_fields
+from tautochrone.model import events
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["CALLS_AT_ONCE", "ParticipantCalls"]
 
@@ -33,7 +33,7 @@ class ParticipantCalls:
         slow_s: a call that takes longer is reported, and again each minute.
     """
 
-    def __init__(self, emit: Emit, *, wait_s: float = 1.0, slow_s: float = 10.0) -> None:
+    def __init__(self, emit: events.Emit, *, wait_s: float = 1.0, slow_s: float = 10.0) -> None:
         self._emit, self._wait_s, self._slow_s = emit, wait_s, slow_s
         self._guard = Lock()
         self._admissions: dict[str, BoundedSemaphore] = {}
@@ -96,11 +96,12 @@ class ParticipantCalls:
             seconds=int(time.monotonic() - worker.called_at),
         )
         self._emit(
-            "transaction_participant_slow",
-            participant=participant,
-            transaction=worker.transaction,
-            waiting=waiting,
-            **reason_fields("reason", reason),
+            events.TransactionParticipantSlow(
+                participant=participant,
+                transaction=worker.transaction,
+                waiting=waiting,
+                reason=reason,
+            )
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from tautochrone.app.open import Project
 from tautochrone.app.stores import project_store
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.model.effects import Effects
+from tautochrone.model.events import Event
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.settings import Settings
@@ -46,7 +47,10 @@ libraries:
 
 
 class Happened(list[dict[str, Any]]):
-    """The events of a run in their order, each with its name under `event`."""
+    """The events of a run in their order, as a line of `taut run --json` has them."""
+
+    def take(self, event: Event) -> None:
+        self.append(event.as_json())
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [entry for entry in self if entry["event"] == event]
@@ -149,9 +153,7 @@ class Pipeline:
         self._close_project()
         happened = Happened()
         self.effects = CountingEffects()
-        project = Project(
-            self._options, _listener(happened), base=self.session, effects=effects or self.effects
-        )
+        project = Project(self._options, happened.take, base=self.session, effects=effects or self.effects)
         self._project = project
         self._job = project.job(full)
         as_process(self._job)
@@ -237,13 +239,6 @@ class Pipeline:
         if self._project is not None:
             self._project.close()
         self._project = self._job = None
-
-
-def _listener(happened: Happened) -> Callable[..., None]:
-    def emit(event: str, /, **fields: Any) -> None:
-        happened.append({"event": event, **fields})
-
-    return emit
 
 
 def _bound(spark: SparkSession, settings: Settings) -> SparkSession:

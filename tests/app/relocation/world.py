@@ -150,10 +150,7 @@ def relocate(folder: Path, effects: Effects | None = None, **options: Any) -> Ha
     spec, settings = locate(Options(spec=str(folder / "spark-pipeline.yml")))
     happened = Happened()
 
-    def emit(event: str, /, **fields: Any) -> None:
-        happened.append({"event": event, **fields})
-
-    relocation = Relocation(spec, settings, effects or DirectEffects(), emit, **options)
+    relocation = Relocation(spec, settings, effects or DirectEffects(), happened.take, **options)
     if not relocation.survey():
         return None
     relocation.complete()

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,37 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import SettingsError
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
+from tautochrone.model import events
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import unclassified
+from tautochrone.model.refresh import RefreshMode
 from tautochrone.testing.harness import Pipeline
 
 ROOT, VIEW = TableName("lake", ("db",), "orders"), TableName("lake", ("db",), "totals")
-REFRESH = {"dataset": str(VIEW), "checkpoint": 4, "mode": "full", "rows_inserted": 7, "duration_ms": 1500}
-FAILURE = {"dataset": str(VIEW), "checkpoint": 5, "error": "[X] it broke"}
+REFRESH = events.Refresh(
+    dataset=str(VIEW),
+    checkpoint=4,
+    mode=RefreshMode.FULL,
+    reason=unclassified("it was chosen"),
+    nodes=(),
+    rows_inserted=7,
+    rows_deleted=0,
+    duration_ms=1500,
+    cpu_ms=None,
+    estimate_ms=None,
+    delta_rows=0,
+    expectations=(),
+)
+FAILURE = events.RefreshFailed(dataset=str(VIEW), checkpoint=5, error=unclassified("[X] it broke"), hint=None)
 
 
-class EventLog(list[tuple[str, dict[str, Any]]]):
-    def __call__(self, event: str, /, **fields: Any) -> None:
-        self.append((event, fields))
-
-
-def listener(target: str, folder: Path, log: EventLog) -> OpenLineage:
+def listener(target: str, folder: Path, log: list[events.Event]) -> OpenLineage:
     return OpenLineage(
-        transport_to(target, folder), log, pipeline="shop", lake="file:/warehouse", inputs={VIEW: {ROOT}}
+        transport_to(target, folder),
+        log.append,
+        pipeline="shop",
+        lake="file:/warehouse",
+        inputs={VIEW: {ROOT}},
     )
 
 
@@ -41,12 +57,12 @@ def seconds(event: dict[str, Any]) -> float:
 
 
 def test_lineage_events_of_refreshes(tmp_path: Path) -> None:
-    log = EventLog()
+    log: list[events.Event] = []
     lineage = listener("lineage.jsonl", tmp_path, log)
-    lineage("refresh", **REFRESH)
-    lineage("refresh", **{**REFRESH, "mode": "no_data"})
-    lineage("checkpoint", checkpoint=4)
-    lineage("refresh_failed", **FAILURE)
+    lineage(REFRESH)
+    lineage(replace(REFRESH, mode=RefreshMode.NO_DATA))
+    lineage(events.NoNews(checkpoint=4, duration_ms=1))
+    lineage(FAILURE)
     lineage.close()
     assert log == []
     start, complete, again, fail = map(json.loads, (tmp_path / "lineage.jsonl").read_text().splitlines())
@@ -83,24 +99,25 @@ def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def test_receiver_gets_all_events(tmp_path: Path, receiver: tuple[str, list[dict[str, Any]]]) -> None:
-    log = EventLog()
+    log: list[events.Event] = []
     lineage = listener(receiver[0], tmp_path, log)
     for _ in range(20):
-        lineage("refresh", **REFRESH)
+        lineage(REFRESH)
     lineage.close()
     assert log == []
     assert [event["eventType"] for event in receiver[1]] == ["START", "COMPLETE"] * 20
 
 
 def test_unreachable_receiver_is_reported_without_delay(tmp_path: Path, unused_port: int) -> None:
-    log = EventLog()
+    log: list[events.Event] = []
     lineage = listener(f"http://127.0.0.1:{unused_port}", tmp_path, log)
     started = time.monotonic()
-    lineage("refresh", **REFRESH)
+    lineage(REFRESH)
     assert time.monotonic() - started < 1
     lineage.close()
-    assert {event for event, _ in log} == {"openlineage_failed"}
-    assert sum(fields["dropped"] for _, fields in log) >= 1
+    dropped = [event.dropped for event in log if isinstance(event, events.OpenlineageFailed)]
+    assert len(dropped) == len(log)
+    assert sum(dropped) >= 1
 
 
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +134,8 @@ def test_a_run_tells_its_refreshes(tmp_path: Path, spark: SparkSession) -> None:
     pipeline.write("definitions/b.sql", "CREATE MATERIALIZED VIEW b AS SELECT count(*) AS n FROM a;")
     assert pipeline.run().state == "COMPLETED"
     pipeline.close()
-    events = [json.loads(line) for line in (tmp_path / "lineage.jsonl").read_text().splitlines()]
-    done = {e["job"]["name"]: e for e in events if e["eventType"] == "COMPLETE"}
+    lineage_events = [json.loads(line) for line in (tmp_path / "lineage.jsonl").read_text().splitlines()]
+    done = {e["job"]["name"]: e for e in lineage_events if e["eventType"] == "COMPLETE"}
     assert done.keys() == {"test.default.a", "test.default.b"}
     (read,) = done["test.default.b"]["inputs"]
     (written,) = done["test.default.a"]["outputs"]

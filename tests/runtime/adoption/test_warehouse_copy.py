@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -76,13 +76,10 @@ def content(folder: Path) -> dict[str, str]:
 def adopt(pipeline: Pipeline, warehouse: Path, effects: CountingEffects | None = None) -> Happened:
     happened = Happened()
 
-    def emit(event: str, /, **fields: Any) -> None:
-        happened.append({"event": event, **fields})
-
     options = Options(spec=str(pipeline.folder / "spark-pipeline.yml"))
-    with Project(options, emit, base=pipeline.session, effects=effects) as project:
+    with Project(options, happened.take, base=pipeline.session, effects=effects) as project:
         project.identify()
-        copy = WarehouseCopy(warehouse, project.lake, project.settings, project.effects, emit)
+        copy = WarehouseCopy(warehouse, project.lake, project.settings, project.effects, happened.take)
         copy.complete(dry_run=False)
         job = project.job()
         as_process(job)

@@ -163,11 +163,8 @@ class Built:
         """A job as a new process would open it."""
         happened = Happened()
 
-        def emit(event: str, /, **fields: Any) -> None:
-            happened.append({"event": event, **fields})
-
         options = Options(spec=str(self.folder / "spark-pipeline.yml"))
-        with Project(options, emit, base=self.pipeline.session, effects=effects) as project:
+        with Project(options, happened.take, base=self.pipeline.session, effects=effects) as project:
             job = project.job()
             as_process(job)
             try:

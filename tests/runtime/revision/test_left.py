@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tautochrone.model.events import Event, RevisionLeft
 from tautochrone.model.names import TableName
-from tautochrone.model.reason import ReasonCode
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, RevisionState
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.revise import complete_pending
@@ -22,7 +23,7 @@ def left(action: RevisionAction, *, exists: bool) -> list[dict[str, Any]]:
     )
     plan = RevisionPlan(to=None, tables=changed)
     decided = Revision(id="r1", state=RevisionState.DECIDED, plan=plan, decided_at_ms=1)
-    events: list[dict[str, Any]] = []
+    emitted: list[Event] = []
     job = SimpleNamespace(
         name="mine",
         spec=SimpleNamespace(name="shop"),
@@ -36,19 +37,19 @@ def left(action: RevisionAction, *, exists: bool) -> list[dict[str, Any]]:
             revisions=SimpleNamespace(find=lambda _states: [decided]),
         ),
         lake=SimpleNamespace(exists=lambda _table: exists),
-        emit=lambda event, **fields: events.append({"event": event, **fields}),
+        emit=emitted.append,
     )
     assert complete_pending(cast(Job, job)) == []
-    return events
+    return emitted
 
 
 def test_a_table_that_only_its_own_project_can_clear() -> None:
     (event,) = left(RevisionAction.CLEAR, exists=True)
-    assert (event["event"], event["revision"]) == ("revision_left", "r1")
-    assert (event["dataset"], event["job"]) == (str(THEIRS), "other")
-    assert event["reason"].code is ReasonCode.LEFT_TO_PROJECT_OF_JOB
+    reason = Reason.of(ReasonCode.LEFT_TO_PROJECT_OF_JOB)
+    assert event == RevisionLeft(revision="r1", dataset=str(THEIRS), job="other", reason=reason)
 
 
 def test_a_table_that_is_in_another_lake() -> None:
     (event,) = left(RevisionAction.ROLL_BACK, exists=False)
-    assert (event["event"], event["dataset"]) == ("revision_left", str(THEIRS))
+    assert isinstance(event, RevisionLeft)
+    assert event.dataset == str(THEIRS)

@@ -123,7 +123,7 @@ def test_invalid_values_fail_or_become_null(captured: Captured) -> None:
 def status_of(captured: Captured) -> dict[str, Any]:
     pipeline = captured.pipeline
     options = Options(spec=str(pipeline.folder / "spark-pipeline.yml"))
-    with Project(options, lambda _event, **_fields: None, base=pipeline.session) as project:
+    with Project(options, lambda _event: None, base=pipeline.session) as project:
         (status,) = capture_statuses(project)
     return source_line(status)
 

@@ -70,7 +70,7 @@ def test_first_copy_is_written_into_the_tables(bank: CapturedBank) -> None:
     long_ago = time.time() - 30 * 86_400
     for file in files:
         os.utime(file, (long_ago, long_ago))
-    with bank.open(StrikingEffects(None), lambda _event, **_fields: None) as project:
+    with bank.open(StrikingEffects(None), lambda _event: None) as project:
         Maintenance(project.job()).run()
     bank.work(10)
     attempt = bank.run()

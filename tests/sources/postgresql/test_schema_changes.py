@@ -253,7 +253,7 @@ def test_a_type_that_the_lake_cannot_take_stops_its_table_only(captured: Capture
     captured.require_equal("accounts", "id, owner, balance")
     assert captured.pipeline.query("SELECT id FROM bank_notes") == [(1,), (2,)]
     options = Options(spec=str(captured.pipeline.folder / "spark-pipeline.yml"))
-    with Project(options, lambda _event, **_fields: None, base=captured.pipeline.session) as project:
+    with Project(options, lambda _event: None, base=captured.pipeline.session) as project:
         (status,) = capture_statuses(project)
     assert status.set_aside["public.notes"].params["error"] == "INCOMPATIBLE_SCHEMA_CHANGE"
     # What its hint says ends it.

@@ -21,8 +21,8 @@ from tautochrone.meta import protocols
 from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.wire import Call, UnreadableError, calls_of, decode, decode_error
 from tautochrone.metaservice.rpc.routes import CALL_ID, PATH
+from tautochrone.model import events
 from tautochrone.model.closeable import Closeable
-from tautochrone.model.events import Emit
 from tautochrone.redaction import redacted
 
 __all__ = ["DEFAULT_RETRY_MS", "RemoteStore"]
@@ -42,11 +42,8 @@ class _ServiceUnavailableError(Exception):
         self.answered = answered
 
 
-def _log_event(event: str, /, **fields: Any) -> None:
-    if event == "meta_service_away":
-        _log.warning("%s; trying again in %d ms", fields["error"], fields["retry_in_ms"])
-    else:
-        _log.warning("the MetaService at %s answers again", fields["url"])
+def _log_event(event: events.Event) -> None:
+    _log.warning("%s", event.text())
 
 
 _Part = TypeVar("_Part")
@@ -91,7 +88,7 @@ class RemoteStore(Closeable):
         *,
         token: str | None = None,
         retry_ms: int = DEFAULT_RETRY_MS,
-        emit: Emit | None = None,
+        emit: events.Emit | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._url = url.rstrip("/")
@@ -158,15 +155,16 @@ class RemoteStore(Closeable):
                 wait_s = min(wait_s, (self._retry_ms - spent_ms) / 1000)
                 failed = True
                 self._emit(
-                    "meta_service_away",
-                    url=self._shown_url,
-                    error=str(error),
-                    retry_in_ms=round(wait_s * 1000),
+                    events.MetaServiceAway(
+                        url=self._shown_url,
+                        error=str(error),
+                        retry_in_ms=round(wait_s * 1000),
+                    )
                 )
                 time.sleep(wait_s)
         if failed:
             away_ms = round((time.monotonic() - started) * 1000)
-            self._emit("meta_service_back", url=self._shown_url, duration_ms=away_ms)
+            self._emit(events.MetaServiceBack(url=self._shown_url, duration_ms=away_ms))
         return answer
 
     def _send_once(self, call: Call, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:

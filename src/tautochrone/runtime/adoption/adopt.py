@@ -20,7 +20,8 @@ from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model import events
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Committed
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -131,11 +132,13 @@ class Adoption:
         ]
         job.journal.publish(checkpoint.number, round(time.time() * 1000))
         job.emit(
-            "checkpoint",
-            checkpoint=int(checkpoint.number),
-            state="published",
-            failed=sorted(map(str, failed)),
-            duration_ms=round((time.monotonic() - started) * 1000),
+            events.Checkpoint(
+                checkpoint=checkpoint.number,
+                state=CheckpointState.PUBLISHED,
+                job=job.name,
+                failed=sorted(map(str, failed)),
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
         )
         return checkpoint.number
 
@@ -148,7 +151,7 @@ class Adoption:
         if checkpoint is not None:
             job.journal.abort(checkpoint.number)
             reason = Reason.of(ReasonCode.ADOPTION_INTERRUPTED)
-            job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
+            job.emit(events.CheckpointAborted(checkpoint=checkpoint.number, reason=reason))
             above = max(above, int(checkpoint.number) + 1)
         if job.settings.tag_external_tables:
             external = {name: roots[name] for name in job.external_tables() & roots.keys()}
@@ -200,11 +203,12 @@ class Adoption:
             )
         done = finding.table.adopt(finding.fork, job.topology.table_definition(name), commit_metadata)
         job.emit(
-            "adopted",
-            dataset=str(name),
-            action=str(finding.action),
-            version=str(done.version),
-            reason=finding.reason,
+            events.Adopted(
+                dataset=str(name),
+                action=str(finding.action),
+                version=str(done.version),
+                reason=finding.reason,
+            )
         )
         return done
 

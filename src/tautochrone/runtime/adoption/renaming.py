@@ -17,6 +17,7 @@ from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.meta import Store
+from tautochrone.model import events
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import CommitMetadata, Fork, LakeTable
@@ -59,7 +60,7 @@ def hand_over(job: Job, before: str) -> int:
     for owner, fence in fences.items():
         if owner in {status.name for status in store.jobs.states()}:
             store.jobs.end_run(owner, fence)
-    job.emit("pipeline_renamed", before=before, pipeline=after, jobs=jobs, tables=moved)
+    job.emit(events.PipelineRenamed(before=before, pipeline=after, jobs=jobs, tables=moved))
     return moved
 
 

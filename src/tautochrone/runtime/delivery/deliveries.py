@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -60,10 +61,11 @@ class Deliveries:
         for sink in sinks:
             if not sink.flows:
                 self._job.emit(
-                    "sink_not_served",
-                    sink=sink.name,
-                    format=sink.format,
-                    reason=Reason.of(ReasonCode.SINK_WITHOUT_FLOW),
+                    events.SinkNotServed(
+                        sink=sink.name,
+                        format=sink.format,
+                        reason=Reason.of(ReasonCode.SINK_WITHOUT_FLOW),
+                    )
                 )
         return sinks
 
@@ -140,4 +142,4 @@ class Deliveries:
             lambda: job.store.deliveries.retire_others(job.name, job.journal.fence, sorted(names)),
         )
         for name in retired:
-            job.emit("sink_retired", sink=name, reason=Reason.of(ReasonCode.SINK_NOT_DECLARED))
+            job.emit(events.SinkRetired(sink=name, reason=Reason.of(ReasonCode.SINK_NOT_DECLARED)))

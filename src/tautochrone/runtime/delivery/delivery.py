@@ -23,10 +23,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tautochrone.errors import CheckpointUnavailableError, SinkContentError, SinkError, SinkFencedError
+from tautochrone.model import events
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import Fence, TableName
-from tautochrone.model.reason import Reason, ReasonCode, reason_fields
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Chunk,
     Intent,
@@ -164,7 +165,7 @@ class Delivery:
         require_own(declaration.name, published, status, self.job.incarnation, tables)
 
     def _report_wait(self, reason: Reason) -> None:
-        self.job.emit("sink_waiting", sink=self.declaration.name, reason=reason)
+        self.job.emit(events.SinkWaiting(sink=self.declaration.name, reason=reason))
 
     def _require_fit(self, sink: Sink) -> None:
         declaration, capabilities = self.declaration, sink.capabilities
@@ -198,11 +199,12 @@ class Delivery:
             self._journal.aborted()
         for outcome in outcomes:
             self.job.emit(
-                "sink_recovered",
-                sink=self.declaration.name,
-                checkpoint=int(outcome.transaction.checkpoint),
-                state=str(outcome.state),
-                reason=Reason.of(ReasonCode.TRANSACTION_UNFINISHED),
+                events.SinkRecovered(
+                    sink=self.declaration.name,
+                    checkpoint=outcome.transaction.checkpoint,
+                    state=str(outcome.state),
+                    reason=Reason.of(ReasonCode.TRANSACTION_UNFINISHED),
+                )
             )
         is_committed = any(outcome.state is TransactionState.COMMITTED for outcome in outcomes)
         self._is_expected = is_recorded or is_committed or (published is None and delivered is None)
@@ -302,30 +304,35 @@ class Delivery:
         self._journal.delivered(published)
         before, self._published = self._published, published
         self._is_expected = True
-        replaced = {delta.table: delta.reason for delta in deltas if delta.rows is not None}
+        replaced = {
+            delta.table: delta.reason
+            for delta in deltas
+            if delta.rows is not None and delta.reason is not None
+        }
         self.job.emit(
-            "sink_delivered",
-            sink=self.declaration.name,
-            checkpoint=int(resolution.checkpoint),
-            since=None if before is None else int(before.checkpoint),
-            rows=sum(chunk.digest.rows for chunk in chunks),
-            replaced={str(table): str(reason) for table, reason in replaced.items()},
-            replaced_reasons=[
-                {"dataset": str(table), **reason_fields("reason", reason)}
-                for table, reason in replaced.items()
-            ],
-            left_to_spark=[
-                {"dataset": str(delta.table), **reason_fields("reason", delta.left_to_spark)}
-                for delta in deltas
-                if delta.left_to_spark is not None
-            ],
-            compared=[
-                {"dataset": str(table), **reason_fields("reason", reason)}
-                for table, reason in (
-                    sink.compared_by().items() if isinstance(sink, ReportsComparison) else ()
-                )
-            ],
-            duration_ms=round((time.monotonic() - started) * 1000),
+            events.SinkDelivered(
+                sink=self.declaration.name,
+                checkpoint=resolution.checkpoint,
+                since=None if before is None else before.checkpoint,
+                rows=sum(chunk.digest.rows for chunk in chunks),
+                replaced={str(table): str(reason) for table, reason in replaced.items()},
+                replaced_reasons=[
+                    events.DatasetReason(dataset=str(table), reason=reason)
+                    for table, reason in replaced.items()
+                ],
+                left_to_spark=[
+                    events.DatasetReason(dataset=str(delta.table), reason=delta.left_to_spark)
+                    for delta in deltas
+                    if delta.left_to_spark is not None
+                ],
+                compared=[
+                    events.DatasetReason(dataset=str(table), reason=reason)
+                    for table, reason in (
+                        sink.compared_by().items() if isinstance(sink, ReportsComparison) else ()
+                    )
+                ],
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
         )
         if isinstance(sink, SinkMaintenance):
             self._maintain(sink)
@@ -339,22 +346,24 @@ class Delivery:
         except SinkError as error:
             self._is_recovered = False
             self.job.emit(
-                "sink_maintenance_failed",
-                sink=self.declaration.name,
-                error=str(error),
-                error_class=error.error_class,
-                hint=error.hint,
+                events.SinkMaintenanceFailed(
+                    sink=self.declaration.name,
+                    error=str(error),
+                    error_class=error.error_class,
+                    hint=error.hint,
+                )
             )
             return
         for table in folded:
             self.job.emit(
-                "sink_history_folded",
-                sink=self.declaration.name,
-                dataset=str(table.table),
-                rows_before=table.rows_before,
-                rows_after=table.rows_after,
-                oldest=table.oldest,
-                reason=Reason.of(ReasonCode.SINK_HISTORY_OLD, oldest=table.oldest),
+                events.SinkHistoryFolded(
+                    sink=self.declaration.name,
+                    dataset=str(table.table),
+                    rows_before=table.rows_before,
+                    rows_after=table.rows_after,
+                    oldest=table.oldest,
+                    reason=Reason.of(ReasonCode.SINK_HISTORY_OLD, oldest=table.oldest),
+                )
             )
 
     def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[Chunk]:

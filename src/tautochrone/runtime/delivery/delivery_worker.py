@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tautochrone.errors import SettingsError, SinkError, TautochroneError
+from tautochrone.model import events
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryPolicy, SinkDeclaration
 from tautochrone.runtime.delivery.delivery import Delivery
@@ -82,15 +83,16 @@ class DeliveryWorker(SinkWorker):
         self._report_failure(error, text, is_last=self._needs_attention)
         if is_skipped:
             self._job.emit(
-                "sink_skipped",
-                sink=self.name,
-                failures=self._failures,
-                reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
+                events.SinkSkipped(
+                    sink=self.name,
+                    failures=self._failures,
+                    reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
+                )
             )
         if not self._needs_attention:
             if isinstance(error, SinkError) and error_class == "SINK_NOT_REACHABLE":
                 reason = Reason.of(ReasonCode.SINK_SERVER_AWAY, text=error.message)
-                self._job.emit("sink_waiting", sink=self.name, reason=reason)
+                self._job.emit(events.SinkWaiting(sink=self.name, reason=reason))
             self._pause()
 
     def _has_new_secrets(self) -> bool:
@@ -109,11 +111,11 @@ class DeliveryWorker(SinkWorker):
         self._close()
         self._delivery = Delivery(self._job, self._declaration)
         reason = Reason.of(ReasonCode.SINK_SECRETS_CHANGED)
-        self._job.emit("sink_login_again", sink=self.name, reason=reason)
+        self._job.emit(events.SinkLoginAgain(sink=self.name, reason=reason))
         return True
 
     def _close(self) -> None:
         try:
             self._delivery.close()
         except (SinkError, OSError) as error:
-            self._job.emit("sink_failed", sink=self.name, error=str(error), error_class="SINK_CLOSE")
+            self._job.emit(events.SinkCloseFailed(sink=self.name, error=str(error), error_class="SINK_CLOSE"))

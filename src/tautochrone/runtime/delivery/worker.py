@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 
 from tautochrone.errors import FencedError, SinkFencedError, TautochroneError
+from tautochrone.model import events
 from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.runtime.job.job import Job
 from tautochrone.traces import is_defect, trace_of
@@ -143,13 +144,16 @@ class SinkWorker(ABC):
         """
         self.error = text
         self._job.emit(
-            "sink_failed",
-            sink=self.name,
-            error=text,
-            error_class=error.error_class if isinstance(error, TautochroneError) else type(error).__name__,
-            hint=error.hint if isinstance(error, TautochroneError) else None,
-            failures=self._failures,
-            retry_in_ms=None if is_last else round(self._pause_s * 1000),
+            events.SinkFailed(
+                sink=self.name,
+                error=text,
+                error_class=error.error_class
+                if isinstance(error, TautochroneError)
+                else type(error).__name__,
+                hint=error.hint if isinstance(error, TautochroneError) else None,
+                failures=self._failures,
+                retry_in_ms=None if is_last else round(self._pause_s * 1000),
+            )
         )
 
     @property

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import Store
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.reason import Reason, ReasonCode
 
@@ -123,7 +123,7 @@ class Ownership:
         dead_run = owner.run if owner is not None and self.has_ended(owner) else None
         return Claim(process=process_of(self.run), takeover=self.takeover, ended_run=dead_run)
 
-    def require_free(self, store: Store, job: str, emit: Emit) -> None:
+    def require_free(self, store: Store, job: str, emit: events.Emit) -> None:
         """Return when no other run has the job, or when this run may fence it off.
 
         Raises:
@@ -131,7 +131,7 @@ class Ownership:
         """
         self.claimed(store, job, emit, lambda claim: store.jobs.require_free(job, claim))
 
-    def claimed(self, store: Store, job: str, emit: Emit, take: Callable[[Claim], T]) -> T:
+    def claimed(self, store: Store, job: str, emit: events.Emit, take: Callable[[Claim], T]) -> T:
         """Call `take` until the job is free, and return its result.
 
         Raises:
@@ -149,19 +149,20 @@ class Ownership:
                 if details.get("owner") != reported:
                     reported = details.get("owner")
                     emit(
-                        "waiting_for_run",
-                        job=job,
-                        owner=reported,
-                        host=details.get("host"),
-                        pid=int(details["pid"]) if "pid" in details else None,
-                        since_ms=int(details["since_ms"]) if details.get("since_ms") else None,
-                        checkpoint=int(details["checkpoint"]) if "checkpoint" in details else None,
-                        wait_ms=self.wait_ms,
-                        reason=Reason.of(
-                            ReasonCode.JOB_HAS_RUNNING_OWNER,
-                            error_class=error.error_class,
-                            text=error.message,
-                        ),
+                        events.WaitingForRun(
+                            job=job,
+                            owner=reported,
+                            host=details.get("host"),
+                            pid=int(details["pid"]) if "pid" in details else None,
+                            since_ms=int(details["since_ms"]) if details.get("since_ms") else None,
+                            checkpoint=int(details["checkpoint"]) if "checkpoint" in details else None,
+                            wait_ms=self.wait_ms,
+                            reason=Reason.of(
+                                ReasonCode.JOB_HAS_RUNNING_OWNER,
+                                error_class=error.error_class,
+                                text=error.message,
+                            ),
+                        )
                     )
             if self.cancelled.wait(_POLL_S):
                 # The run was stopped while it waits: the next try is the last one.

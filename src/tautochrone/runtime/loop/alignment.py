@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tautochrone.errors import HistoryLostError
+from tautochrone.model import events
 from tautochrone.model.checkpoint import HeldBack, SourceTime
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName, Version
@@ -54,11 +55,14 @@ class Aligner:
         roots = {name: event_time_of(job.definitions.datasets[name]) for name in job.topology.root_tables}
         self._columns = {name: column for name, column in roots.items() if column is not None}
         job.emit(
-            "alignment",
-            bound_ms=max_skew_ms,
-            roots=sorted(map(str, self._columns)),
-            unaligned=sorted(str(name) for name in (roots.keys() - self._columns) | job.external_tables()),
-            reason=Reason.of(ReasonCode.NO_EVENT_TIME, property=EVENT_TIME),
+            events.Alignment(
+                bound_ms=max_skew_ms,
+                roots=sorted(map(str, self._columns)),
+                unaligned=sorted(
+                    str(name) for name in (roots.keys() - self._columns) | job.external_tables()
+                ),
+                reason=Reason.of(ReasonCode.NO_EVENT_TIME, property=EVENT_TIME),
+            )
         )
 
     def align(self, cut: Cut, last: Mapping[TableName, Version]) -> Cut:
@@ -86,11 +90,12 @@ class Aligner:
             self._held_back_roots = frozenset(alignment.held_back)
             for name, lag in sorted(alignment.held_back.items()):
                 job.emit(
-                    "cut_aligned",
-                    root=name,
-                    ahead_ms=lag.ahead_ms,
-                    behind=lag.behind,
-                    reason=_reason(name, lag),
+                    events.CutAligned(
+                        root=name,
+                        ahead_ms=lag.ahead_ms,
+                        behind=lag.behind,
+                        reason=_reason(name, lag),
+                    )
                 )
         roots = {name: Version(alignment.roots[str(name)]) for name in cut.roots}
         observations = {

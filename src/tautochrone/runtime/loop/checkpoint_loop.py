@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 
 from tautochrone.errors import MetaError, TautochroneError
+from tautochrone.model import events
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
-from tautochrone.model.events import Field
 from tautochrone.model.inputs import is_file_table
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
@@ -75,7 +75,7 @@ class CheckpointLoop:
         self._waiting_for_bulk = frozenset[TableName]()
         self._broken: dict[str, str] = {}
         self._rejected_roots: dict[TableName, Version] | None = None
-        self._last_report: tuple[str, dict[str, Field]] | None = None
+        self._last_report: events.Event | None = None
         self._number: int | None = None
         self._started_at, self._started_cpu_ms = 0.0, 0
 
@@ -134,7 +134,7 @@ class CheckpointLoop:
         sinks = self._deliveries.holding_back
         for name, error in sinks.items():
             reason = Reason.of(ReasonCode.SINK_LACKS_CHECKPOINT, sink=name, cause=error)
-            self._report_once("held_back", checkpoint=None, jobs=[], reason=reason)
+            self._report_once(events.HeldBack(checkpoint=None, jobs=[], reason=reason))
         return bool(sinks)
 
     def _advance(self) -> bool:
@@ -151,9 +151,10 @@ class CheckpointLoop:
             return False
         if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
             job.emit(
-                "no_news",
-                checkpoint=None if latest is None else int(latest.number),
-                duration_ms=round((time.monotonic() - started) * 1000),
+                events.NoNews(
+                    checkpoint=None if latest is None else int(latest.number),
+                    duration_ms=round((time.monotonic() - started) * 1000),
+                )
             )
             self._heartbeat.report_no_news(cut, None if latest is None else latest.number)
             return False
@@ -179,10 +180,11 @@ class CheckpointLoop:
         holders = job.store.checkpoints.busy_jobs(job.name, job.settings.patience_ms)
         if holders:
             self._report_once(
-                "held_back",
-                checkpoint=int(holders[0].checkpoint),
-                jobs=[holder.job for holder in holders],
-                reason=Reason.of(ReasonCode.JOBS_AT_WORK),
+                events.HeldBack(
+                    checkpoint=int(holders[0].checkpoint),
+                    jobs=[holder.job for holder in holders],
+                    reason=Reason.of(ReasonCode.JOBS_AT_WORK),
+                )
             )
             return None
         if job.settings.tag_external_tables:
@@ -209,7 +211,7 @@ class CheckpointLoop:
             reason = Reason.of(
                 ReasonCode.CHECKPOINT_OPENED_BY_OTHERS, error_class=error.error_class, text=str(error)
             )
-            self._report_once("held_back", checkpoint=None, jobs=[], reason=reason)
+            self._report_once(events.HeldBack(checkpoint=None, jobs=[], reason=reason))
             return None
 
     def _absent_job(self) -> str | None:
@@ -239,7 +241,7 @@ class CheckpointLoop:
             reason = Reason.of(
                 ReasonCode.GIVEN_UP_BY_OTHERS, error_class=error.error_class, text=error.message
             )
-            self._job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
+            self._job.emit(events.CheckpointAborted(checkpoint=checkpoint.number, reason=reason))
             return False
 
     def _is_pending(self, checkpoint: Checkpoint) -> bool:
@@ -262,7 +264,7 @@ class CheckpointLoop:
         checked = self._refresher.check()
         for name, reason in checked.skipped.items():
             self._job.emit(
-                "invariant_skipped", invariant=name, checkpoint=int(checkpoint.number), reason=reason
+                events.InvariantSkipped(invariant=name, checkpoint=checkpoint.number, reason=reason)
             )
         if checked.broken:
             self._reject(checkpoint, checked.broken)
@@ -279,11 +281,9 @@ class CheckpointLoop:
         self._last_report = None
         self._deliveries.published()
         state = job.store.checkpoints.get(checkpoint.number).state
-        job.emit(
-            "checkpoint",
-            checkpoint=int(checkpoint.number),
-            state=str(state),
-            **self._publication.part_done(checkpoint.number, state),
+        self._publication.report_part(
+            checkpoint.number,
+            state,
             failed=sorted(str(table) for table in self._failed),
             duration_ms=round((time.monotonic() - self._started_at) * 1000),
             cpu_ms=spent_ms,
@@ -294,34 +294,36 @@ class CheckpointLoop:
         job, number = self._job, int(checkpoint.number)
         for invariant in broken:
             job.emit(
-                "invariant_broken",
-                invariant=invariant.name,
-                checkpoint=number,
-                location=invariant.location,
-                rows=invariant.rows,
-                at_least=invariant.at_least,
-                sample=list(invariant.sample),
-                error=invariant.error,
+                events.InvariantBroken(
+                    invariant=invariant.name,
+                    checkpoint=number,
+                    location=invariant.location,
+                    rows=invariant.rows,
+                    at_least=invariant.at_least,
+                    sample=list(invariant.sample),
+                    error=invariant.error,
+                )
             )
         job.journal.abort(checkpoint.number, broken)
         self._broken = {f"invariant {invariant.name}": invariant.error for invariant in broken}
         self._rejected_roots, self._last_report = dict(checkpoint.roots), None
-        job.emit("checkpoint_aborted", checkpoint=number, reason=Reason.of(ReasonCode.BREAKS_INVARIANTS))
+        job.emit(events.CheckpointAborted(checkpoint=number, reason=Reason.of(ReasonCode.BREAKS_INVARIANTS)))
 
     def _abort(self, checkpoint: Checkpoint, reason: Reason) -> None:
         self._job.journal.abort(checkpoint.number)
-        self._job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
+        self._job.emit(events.CheckpointAborted(checkpoint=checkpoint.number, reason=reason))
 
     def _wait_for_job(self, checkpoint: Checkpoint, progress: RefreshProgress) -> None:
         job = self._job
         table, owner = min(progress.waiting.items())
         job.store.checkpoints.record_wait(job.name, job.journal.fence, checkpoint.number, owner)
         self._report_once(
-            "waiting_for_job",
-            checkpoint=int(checkpoint.number),
-            job=owner or None,
-            dataset=str(table),
-            reason=Reason.of(ReasonCode.WAITS_FOR_VERSION),
+            events.WaitingForJob(
+                checkpoint=checkpoint.number,
+                job=owner or None,
+                dataset=str(table),
+                reason=Reason.of(ReasonCode.WAITS_FOR_VERSION),
+            )
         )
 
     def _last_complete_versions(self) -> dict[TableName, dict[TableName, Version]]:
@@ -335,9 +337,8 @@ class CheckpointLoop:
         versions = {number: store.checkpoints.versions_at(number) for number in set(last.values())}
         return {dataset: versions[number] for dataset, number in last.items()}
 
-    def _report_once(self, event: str, /, **fields: Field) -> None:
+    def _report_once(self, event: events.Event) -> None:
         """Emit an event unless the last call emitted the same."""
-        report = event, fields
-        if report != self._last_report:
-            self._last_report = report
-            self._job.emit(event, **fields)
+        if event != self._last_report:
+            self._last_report = event
+            self._job.emit(event)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.errors import TautochroneError
+from tautochrone.model import events
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.events import Emit
 from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -16,7 +16,7 @@ __all__ = ["tag_cut"]
 _PREFIX = "tautochrone-cut-"
 
 
-def tag_cut(lake: LakeCatalog, versions: Mapping[TableName, Version], kept: int, emit: Emit) -> None:
+def tag_cut(lake: LakeCatalog, versions: Mapping[TableName, Version], kept: int, emit: events.Emit) -> None:
     """Tag each external table's version of the cut, and drop the oldest tags when it has more than `kept`.
 
     A table that cannot be tagged is reported and does not fail the run: its readers fail later, if the
@@ -33,4 +33,4 @@ def tag_cut(lake: LakeCatalog, versions: Mapping[TableName, Version], kept: int,
                 table.untag(tag)
         except TautochroneError as error:
             reason = Reason.of(ReasonCode.TAG_FAILED, error_class=error.error_class, text=str(error))
-            emit("outsider_not_tagged", dataset=str(name), reason=reason)
+            emit(events.OutsiderNotTagged(dataset=str(name), reason=reason))

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 
 from tautochrone.errors import FencedError, TautochroneError
+from tautochrone.model import events
 from tautochrone.model.closeable import Closeable
-from tautochrone.model.events import Emit
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.journal import Journal
@@ -24,7 +24,7 @@ __all__ = ["Heartbeat"]
 class Heartbeat(Closeable):
     """Renews the lease three times per lease period, in its own thread, from `start` until `close`."""
 
-    def __init__(self, journal: Journal, lease_ms: int, emit: Emit) -> None:
+    def __init__(self, journal: Journal, lease_ms: int, emit: events.Emit) -> None:
         self._journal = journal
         self._lease_ms = lease_ms
         self._emit = emit
@@ -79,4 +79,4 @@ class Heartbeat(Closeable):
 
     def _report_missed(self, error_class: str, text: str) -> None:
         reason = Reason.of(ReasonCode.LEASE_NOT_RENEWED, error_class=error_class, text=text)
-        self._emit("heartbeat_missed", job=self._journal.name, reason=reason)
+        self._emit(events.HeartbeatMissed(job=self._journal.name, reason=reason))

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from tautochrone.meta import Store
+from tautochrone.model import events
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.events import Emit, Field
 from tautochrone.model.jobs import BlockerKind, PublicationBlocker
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode, several
@@ -30,7 +30,9 @@ class Publication:
         unreadable: what the run leaves unpublished, with the reason. Such a run ends as failed.
     """
 
-    def __init__(self, store: Store, settings: Settings, emit: Emit, stopping: threading.Event) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, emit: events.Emit, stopping: threading.Event
+    ) -> None:
         self._store = store
         self._job = settings.job
         self._settings = settings
@@ -44,17 +46,37 @@ class Publication:
         """Remember the start of the run: data that arrives later may be left to the next run."""
         self._started_ms = self._store.now_ms()
 
-    def part_done(self, number: CheckpointNumber, state: CheckpointState) -> dict[str, Field]:
-        """Fields of the event of a checkpoint whose part of this job is done: which jobs are missing."""
+    def report_part(
+        self,
+        number: CheckpointNumber,
+        state: CheckpointState,
+        *,
+        failed: Sequence[str],
+        duration_ms: int,
+        cpu_ms: int,
+    ) -> None:
+        """Report that this job's part of a checkpoint is done, and which jobs are missing.
+
+        Args:
+            failed: datasets without a version.
+            duration_ms: since the part was begun; so is `cpu_ms`.
+        """
         self._unpublished = number if state is CheckpointState.OPEN else None
         blockers = [] if state is CheckpointState.PUBLISHED else self._blockers(number)
         pending = (BlockerKind.PENDING, BlockerKind.AWAY)
-        return {
-            "job": self._job,
-            "waits_for": [blocker.job for blocker in blockers if blocker.kind in pending],
-            "skipped_by": [blocker.job for blocker in blockers if blocker.kind is BlockerKind.SKIPPED],
-            "invariants": [name for blocker in blockers for name in blocker.invariants],
-        }
+        self._emit(
+            events.Checkpoint(
+                checkpoint=number,
+                state=state,
+                job=self._job,
+                waits_for=[blocker.job for blocker in blockers if blocker.kind in pending],
+                skipped_by=[blocker.job for blocker in blockers if blocker.kind is BlockerKind.SKIPPED],
+                invariants=[name for blocker in blockers for name in blocker.invariants],
+                failed=failed,
+                duration_ms=duration_ms,
+                cpu_ms=cpu_ms,
+            )
+        )
 
     def report_outcome(self) -> None:
         """Report once whether the checkpoint of which this job did its part was published."""
@@ -66,20 +88,21 @@ class Publication:
             return
         self._unpublished = None
         if checkpoint.state is CheckpointState.PUBLISHED:
-            self._emit("checkpoint_published", checkpoint=int(number), state=str(checkpoint.state))
+            self._emit(events.CheckpointPublished(checkpoint=number, state=checkpoint.state))
             return
         blockers = self._blockers(number)
         self._emit(
-            "checkpoint_held",
-            checkpoint=int(number),
-            state=str(checkpoint.state),
-            jobs=[blocker.job for blocker in blockers],
-            invariants=[name for blocker in blockers for name in blocker.invariants],
-            reason=(
-                several([blocker.reason for blocker in blockers])
-                if blockers
-                else Reason.of(ReasonCode.CHECKPOINT_STATE, state=str(checkpoint.state))
-            ),
+            events.CheckpointHeld(
+                checkpoint=number,
+                state=checkpoint.state,
+                jobs=[blocker.job for blocker in blockers],
+                invariants=[name for blocker in blockers for name in blocker.invariants],
+                reason=(
+                    several([blocker.reason for blocker in blockers])
+                    if blockers
+                    else Reason.of(ReasonCode.CHECKPOINT_STATE, state=str(checkpoint.state))
+                ),
+            )
         )
 
     def _blockers(self, number: CheckpointNumber) -> list[PublicationBlocker]:
@@ -111,7 +134,7 @@ class Publication:
                 return
             if reason != reported:
                 reported = reason
-                self._emit("waiting_for_jobs", checkpoint=int(number), jobs=list(jobs), reason=reason)
+                self._emit(events.WaitingForJobs(checkpoint=number, jobs=jobs, reason=reason))
             self._stopping.wait(_POLL_S)
             if self._store.checkpoints.next_for(self._job) is not None:
                 advance()
@@ -135,11 +158,12 @@ class Publication:
             name = "checkpoint" if number is None else f"checkpoint {number}"
             self.unreadable = {name: f"[CHECKPOINT_NOT_READABLE] {reason}"}
         self._emit(
-            "checkpoint_left",
-            job=self._job,
-            error_class="CHECKPOINT_NOT_READABLE",
-            checkpoint=None if number is None else int(number),
-            jobs=list(jobs),
-            invariants=list(invariants),
-            reason=reason,
+            events.CheckpointLeft(
+                job=self._job,
+                error_class="CHECKPOINT_NOT_READABLE",
+                checkpoint=number,
+                jobs=jobs,
+                invariants=invariants,
+                reason=reason,
+            )
         )

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import SparkDiedError, TautochroneError
 from tautochrone.ingest.running_flow import RunningFlow
+from tautochrone.model import events
 from tautochrone.model.catalog import NEWEST, job_read_point
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.delivery.deliveries import Deliveries
@@ -199,5 +200,5 @@ class Run:
             # Flows that lack new definitions work again once these are loaded; other problems stay.
             problems -= self._ingestion.outdated_flows
         state = RunState.FAILED if problems else state
-        self._job.emit("run", state=str(state), problems=sorted(problems))
+        self._job.emit(events.Run(state=str(state), problems=sorted(problems)))
         return state

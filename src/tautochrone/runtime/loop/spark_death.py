@@ -6,7 +6,7 @@ import threading
 import time
 
 from tautochrone.errors import FencedError, SparkDiedError
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.spark.session.jvm_liveness import jvm_failure
 from tautochrone.traces import trace_of
 
@@ -28,7 +28,7 @@ def wait_while_alive(stopping: threading.Event, seconds: float) -> None:
             raise failure
 
 
-def report_spark_death(job: str, emit: Emit, error: Exception) -> SparkDiedError:
+def report_spark_death(job: str, emit: events.Emit, error: Exception) -> SparkDiedError:
     """Report the death of Spark as the cause of `error`.
 
     Raises:
@@ -41,6 +41,6 @@ def report_spark_death(job: str, emit: Emit, error: Exception) -> SparkDiedError
         raise error
     details = {"the last lines of Spark's Java process": died.parameters.get("last_lines", "")}
     trace = trace_of(error, f"run of job {job}: {died.error_class}", details)
-    emit("spark_died", error_class=died.error_class, error=f"{died} ({trace})", hint=died.hint)
-    emit("run", state="FAILED", problems=[died.error_class])
+    emit(events.SparkDied(error_class=died.error_class, error=f"{died} ({trace})", hint=died.hint))
+    emit(events.Run(state="FAILED", problems=[died.error_class]))
     return died

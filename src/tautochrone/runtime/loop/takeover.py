@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta import DatasetEntry
+from tautochrone.model import events
 from tautochrone.model.auto_cdc import keyed_apply_of
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
@@ -86,7 +87,7 @@ def take_over(
     _persist_views(job)
     _report_roots(job.journal, {name: job.tables[name] for name in job.topology.root_tables})
     describe(job.topology, job.journal)
-    job.emit("takeover", job=job.name, fence=int(job.journal.fence))
+    job.emit(events.Takeover(job=job.name, fence=int(job.journal.fence)))
 
 
 def become_owner(job: Job, fence_in_lake: Fence) -> None:
@@ -156,10 +157,11 @@ def clear(job: Job, name: TableName) -> None:
     if name in job.topology.root_tables:
         job.journal.report({name: commit.version})
     job.emit(
-        "full_refresh",
-        dataset=str(name),
-        invalidates=[str(reader) for reader in job.graph.downstream(name)],
-        reason=Reason.of(ReasonCode.ROWS_AND_POSITIONS_DROPPED),
+        events.FullRefresh(
+            dataset=str(name),
+            invalidates=[str(reader) for reader in job.graph.downstream(name)],
+            reason=Reason.of(ReasonCode.ROWS_AND_POSITIONS_DROPPED),
+        )
     )
 
 
@@ -174,9 +176,10 @@ def _persist_views(job: Job) -> None:
             name, query, resolved.schema, resolved.fingerprint
         ):
             job.emit(
-                "view_not_persisted",
-                dataset=str(name),
-                reason=Reason.of(ReasonCode.CATALOG_WITHOUT_VIEWS),
+                events.ViewNotPersisted(
+                    dataset=str(name),
+                    reason=Reason.of(ReasonCode.CATALOG_WITHOUT_VIEWS),
+                )
             )
 
 
@@ -211,24 +214,26 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
         if prepared.parent == table.current_version():
             table.commit(prepared, job.journal.fence)
             job.emit(
-                "recommit",
-                dataset=str(table.name),
-                rows=prepared.rows,
-                fence=int(prepared.commit_metadata.fence),
+                events.Recommit(
+                    dataset=str(table.name),
+                    rows=prepared.rows,
+                    fence=int(prepared.commit_metadata.fence),
+                )
             )
         else:
             table.abort(prepared)
             job.emit(
-                "abort",
-                dataset=str(table.name),
-                rows=prepared.rows,
-                reason=Reason.of(ReasonCode.PREPARED_ON_OLDER_VERSION),
+                events.Abort(
+                    dataset=str(table.name),
+                    rows=prepared.rows,
+                    reason=Reason.of(ReasonCode.PREPARED_ON_OLDER_VERSION),
+                )
             )
     if not job.topology.is_view(table.name) and table.name not in full:
         added = _with_new_columns(job, table)
         if added:
             reason = Reason.of(ReasonCode.COLUMNS_IN_DEFINITION)
-            job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
+            job.emit(events.ColumnsAdded(dataset=str(table.name), columns=list(added), reason=reason))
         _report_kept_columns(job, table.name)
     table.raise_fence(table.fork(), job.commit_metadata())
 
@@ -250,7 +255,9 @@ def _with_new_columns(job: Job, table: LakeTable) -> Sequence[str]:
         job.set_aside[table.name] = reason
         dataset_name = str(table.name)
         job.emit(
-            "table_set_aside", flow=dataset_name, dataset=dataset_name, relation=apply.relation, reason=reason
+            events.TableSetAside(
+                flow=dataset_name, dataset=dataset_name, relation=apply.relation, reason=reason
+            )
         )
         return ()
 
@@ -260,11 +267,12 @@ def _report_kept_columns(job: Job, name: TableName) -> None:
     apply = keyed_apply_of(dataset.properties, str(dataset.location))
     if apply is not None and (apply.ignored or apply.absent):
         job.emit(
-            "columns_ignored",
-            dataset=str(name),
-            columns=list(apply.ignored),
-            absent=list(apply.absent),
-            reason=Reason.of(ReasonCode.TABLE_KEEPS_COLUMNS),
+            events.ColumnsIgnored(
+                dataset=str(name),
+                columns=list(apply.ignored),
+                absent=list(apply.absent),
+                reason=Reason.of(ReasonCode.TABLE_KEEPS_COLUMNS),
+            )
         )
 
 

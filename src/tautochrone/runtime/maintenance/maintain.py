@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from tautochrone.errors import FencedError, LakeError, MetaError, TautochroneError
+from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.inputs import is_file_table
 from tautochrone.model.lake import LakeTable
@@ -108,9 +109,10 @@ class Maintenance:
         for name in list(self._waiting):
             if budget_ms is not None and (time.monotonic() - started) * 1000 >= budget_ms:
                 self.job.emit(
-                    "maintenance_deferred",
-                    datasets=[str(name) for name in self._waiting],
-                    reason=Reason.of(ReasonCode.BUDGET_USED_UP, budget_ms=budget_ms),
+                    events.MaintenanceDeferred(
+                        datasets=[str(name) for name in self._waiting],
+                        reason=Reason.of(ReasonCode.BUDGET_USED_UP, budget_ms=budget_ms),
+                    )
                 )
                 break
             # Removed first, so that a table that always fails does not starve the others.
@@ -126,7 +128,7 @@ class Maintenance:
                 raise
             except LakeError as error:
                 self.failed.append(name)
-                self._report_failure(error, dataset=str(name))
+                self._report_failure(error, str(name))
         if not dry_run:
             self.job.effects.perform(
                 Step.META_EXPIRE,
@@ -135,13 +137,13 @@ class Maintenance:
             )
         return done
 
-    def _report_failure(self, error: TautochroneError, **where: str) -> None:
+    def _report_failure(self, error: TautochroneError, dataset: str | None = None) -> None:
         require_live_jvm()
         text = str(error)
         if is_defect(error):
-            text = f"{text} ({trace_of(error, ' '.join(['maintenance', *where.values()]))})"
+            text = f"{text} ({trace_of(error, ' '.join(filter(None, ('maintenance', dataset))))})"
         reason = Reason.of(ReasonCode.TRIED_AGAIN_LATER, error_class=error.error_class)
-        self.job.emit("maintenance_failed", **where, error=text, reason=reason)
+        self.job.emit(events.MaintenanceFailed(dataset=dataset, error=text, reason=reason))
 
     def _due(self) -> bool:
         latest = self.job.store.checkpoints.latest_done(self.job.name)
@@ -205,19 +207,20 @@ class Maintenance:
             expired.append(number)
         if expired:
             job.emit(
-                "checkpoints_expired",
-                count=len(expired),
-                first=int(expired[0]),
-                last=int(expired[-1]),
-                held=needed,
-                dry_run=dry_run,
-                reason=Reason.of(
-                    ReasonCode.CHECKPOINT_RETENTION,
-                    keep_ms=rules.keep_ms,
-                    spacing_ms=rules.spacing_ms,
-                    keep_last=rules.keep_last,
-                ),
-                duration_ms=round((time.monotonic() - started) * 1000),
+                events.CheckpointsExpired(
+                    count=len(expired),
+                    first=int(expired[0]),
+                    last=int(expired[-1]),
+                    needed=needed,
+                    dry_run=dry_run,
+                    reason=Reason.of(
+                        ReasonCode.CHECKPOINT_RETENTION,
+                        keep_ms=rules.keep_ms,
+                        spacing_ms=rules.spacing_ms,
+                        keep_last=rules.keep_last,
+                    ),
+                    duration_ms=round((time.monotonic() - started) * 1000),
+                )
             )
         return expired
 
@@ -236,19 +239,20 @@ class Maintenance:
         except LakeError as error:
             require_live_jvm()
             reason = Reason.of(ReasonCode.TRIED_AGAIN_LATER, error_class=error.error_class)
-            self.job.emit("log_not_shortened", dataset=str(table.name), reason=reason)
+            self.job.emit(events.LogNotShortened(dataset=str(table.name), reason=reason))
             return
         if isinstance(done, Reason):
-            self.job.emit("log_not_shortened", dataset=str(table.name), reason=done)
+            self.job.emit(events.LogNotShortened(dataset=str(table.name), reason=done))
         elif done is not None:
             retention = self.job.definitions.datasets[table.name].properties[LOG_RETENTION]
             self.job.emit(
-                "log_shortened",
-                dataset=str(table.name),
-                files=done.files,
-                rows=done.rows,
-                reason=Reason.of(ReasonCode.LOG_RETENTION, retention=retention),
-                duration_ms=round((time.monotonic() - started) * 1000),
+                events.LogShortened(
+                    dataset=str(table.name),
+                    files=done.files,
+                    rows=done.rows,
+                    reason=Reason.of(ReasonCode.LOG_RETENTION, retention=retention),
+                    duration_ms=round((time.monotonic() - started) * 1000),
+                )
             )
 
     def _compact(self, table: LakeTable) -> None:
@@ -273,17 +277,18 @@ class Maintenance:
         except LakeError as error:
             require_live_jvm()
             reason = Reason.of(ReasonCode.COMPACTION_FAILED, error_class=error.error_class, text=str(error))
-            self.job.emit("compaction_skipped", dataset=str(table.name), reason=reason)
+            self.job.emit(events.CompactionSkipped(dataset=str(table.name), reason=reason))
             return
         if done.version is not None:
             self.job.emit(
-                "compacted",
-                dataset=str(table.name),
-                files_before=done.files_before,
-                files_after=done.files_after,
-                bytes=done.bytes,
-                reason=Reason.of(ReasonCode.SMALL_FILES, min_files=rules.min_files),
-                duration_ms=round((time.monotonic() - started) * 1000),
+                events.Compacted(
+                    dataset=str(table.name),
+                    files_before=done.files_before,
+                    files_after=done.files_after,
+                    bytes=done.bytes,
+                    reason=Reason.of(ReasonCode.SMALL_FILES, min_files=rules.min_files),
+                    duration_ms=round((time.monotonic() - started) * 1000),
+                )
             )
 
     def _expire(
@@ -300,13 +305,14 @@ class Maintenance:
         expired = table.expire(needs.of(table.name, after_ms), fence, at_least=at_least, dry_run=dry_run)
         if expired.versions:
             self.job.emit(
-                "versions_expired",
-                dataset=str(table.name),
-                versions=expired.versions,
-                files=expired.files,
-                kept=expired.kept,
-                dry_run=dry_run,
-                reason=Reason.of(ReasonCode.VERSIONS_NOT_NEEDED),
-                duration_ms=round((time.monotonic() - started) * 1000),
+                events.VersionsExpired(
+                    dataset=str(table.name),
+                    versions=expired.versions,
+                    files=expired.files,
+                    kept=expired.kept,
+                    dry_run=dry_run,
+                    reason=Reason.of(ReasonCode.VERSIONS_NOT_NEEDED),
+                    duration_ms=round((time.monotonic() - started) * 1000),
+                )
             )
         return expired

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tautochrone.errors import FencedError, LakeError
+from tautochrone.model import events
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.maintenance import Orphans
 from tautochrone.model.names import Fence, TableName
@@ -73,7 +74,7 @@ class OrphanRemoval:
         try:
             before_ms = orphans_end(job, table, now_ms - job.settings.maintenance.orphans_ms)
             if isinstance(before_ms, Reason):
-                job.emit("orphans_skipped", dataset=str(table.name), reason=before_ms)
+                job.emit(events.OrphansSkipped(dataset=str(table.name), reason=before_ms))
                 return
             self._require_own_table(table)
             if self._folders is None:
@@ -85,19 +86,20 @@ class OrphanRemoval:
             reason = Reason.of(
                 ReasonCode.ORPHAN_SEARCH_FAILED, error_class=error.error_class, text=str(error)
             )
-            job.emit("orphans_skipped", dataset=str(table.name), reason=reason)
+            job.emit(events.OrphansSkipped(dataset=str(table.name), reason=reason))
             return
         self.results.append(orphans)
         if orphans.files:
             job.emit(
-                "orphans_removed",
-                dataset=str(table.name),
-                count=len(orphans.files),
-                bytes=orphans.bytes,
-                files=list(orphans.files) if dry_run else [],
-                dry_run=dry_run,
-                reason=Reason.of(ReasonCode.FILES_UNREFERENCED, older_than_ms=now_ms - before_ms),
-                duration_ms=round((time.monotonic() - started) * 1000),
+                events.OrphansRemoved(
+                    dataset=str(table.name),
+                    count=len(orphans.files),
+                    bytes=orphans.bytes,
+                    files=list(orphans.files) if dry_run else [],
+                    dry_run=dry_run,
+                    reason=Reason.of(ReasonCode.FILES_UNREFERENCED, older_than_ms=now_ms - before_ms),
+                    duration_ms=round((time.monotonic() - started) * 1000),
+                )
             )
 
     def _require_own_table(self, table: LakeTable) -> None:

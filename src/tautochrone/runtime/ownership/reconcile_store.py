@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import LakeVersion, StoreRelation
+from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName
@@ -57,15 +58,16 @@ def reconcile_store(
         Step.META_RECONCILE, job.name, lambda: job.store.recovery.reconcile(job.name, lake)
     )
     job.emit(
-        "store_reconciled",
-        job=job.name,
-        relation=str(reconciled.relation),
-        store=reconciled.incarnation,
-        numbers_above=reconciled.last_number,
-        published=[str(number) for number in reconciled.published],
-        revoked=[str(number) for number in reconciled.revoked],
-        given_up=[str(number) for number in reconciled.given_up],
-        reason=reconciled.reason,
+        events.StoreReconciled(
+            job=job.name,
+            relation=str(reconciled.relation),
+            store=reconciled.incarnation,
+            numbers_above=reconciled.last_number,
+            published=[str(number) for number in reconciled.published],
+            revoked=[str(number) for number in reconciled.revoked],
+            given_up=[str(number) for number in reconciled.given_up],
+            reason=reconciled.reason,
+        )
     )
 
 
@@ -133,10 +135,11 @@ def _rebuild(job: Job, lake: Mapping[TableName, list[LakeVersion]]) -> None:
         return
     numbers = job.effects.perform(Step.META_REBUILD, job.name, lambda: job.store.recovery.rebuild(lake))
     job.emit(
-        "rebuilt",
-        job=job.name,
-        checkpoints=[str(number) for number in numbers],
-        reason=Reason.of(ReasonCode.STORE_WAS_EMPTY),
+        events.Rebuilt(
+            job=job.name,
+            checkpoints=[str(number) for number in numbers],
+            reason=Reason.of(ReasonCode.STORE_WAS_EMPTY),
+        )
     )
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, IngestError, TautochroneError
+from tautochrone.model import events
 from tautochrone.model.inputs import FILE_PATH, FILE_STAMP, describe_files
 from tautochrone.model.lake import FILE_COLUMN, NO_VERSION, POSITION_COLUMN, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName
@@ -160,7 +161,7 @@ class FileTables:
         """Let views read the files themselves until the next listing."""
         self._listings.pop(table, None)
         self.unfollowed[table] = reason
-        self.job.emit("files_not_taken_in", files=describe_files(table), reason=reason)
+        self.job.emit(events.FilesNotTakenIn(files=describe_files(table), reason=reason))
 
     def _take_in_or_repeat(self, flow: ResolvedFlow, relation: FileRelation, fork: Fork) -> None:
         session = self.job.graph.analysis_session
@@ -207,13 +208,14 @@ class FileTables:
         self._listings[table.name] = (version, new)
         self._stale.discard(table.name)
         self.job.emit(
-            "files_taken_in",
-            files=describe_files(table.name),
-            added=len(added - gone),
-            changed=len(added & gone),
-            removed=len(gone - added),
-            rows_inserted=sum(part.rows for part in staged),
-            rows_deleted=sum(len(positions) for positions in removed.values()),
+            events.FilesTakenIn(
+                files=describe_files(table.name),
+                added=len(added - gone),
+                changed=len(added & gone),
+                removed=len(gone - added),
+                rows_inserted=sum(part.rows for part in staged),
+                rows_deleted=sum(len(positions) for positions in removed.values()),
+            )
         )
 
     def _known(self, table: LakeTable, fork: Fork) -> Mapping[str, str]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
 from tautochrone.meta import Store
-from tautochrone.model import limits
+from tautochrone.model import events, limits
 from tautochrone.model.catalog import job_read_point
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.reason import Reason, ReasonCode, reason_fields
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.evaluations import require_same_query
 from tautochrone.project.table_properties import policy_of
@@ -400,24 +400,22 @@ class CheckpointRefresher:
         self._sessions.add(table, result.version)
         if refresh.reason.code is ReasonCode.FEW_INPUT_ROWS and not self._few_rows_explained:
             self._few_rows_explained = True
-            job.emit("few_input_rows", rows=limits.TINY_INPUT_ROWS)
+            job.emit(events.FewInputRows(rows=limits.TINY_INPUT_ROWS))
         job.emit(
-            "refresh",
-            dataset=str(table),
-            checkpoint=int(checkpoint.number),
-            mode=str(refresh.mode),
-            nodes=[
-                {"node": node.node, "mode": str(node.mode), **reason_fields("reason", node.reason)}
-                for node in refresh.nodes
-            ],
-            reason=refresh.reason,
-            rows_inserted=refresh.rows_inserted,
-            rows_deleted=refresh.rows_deleted,
-            duration_ms=refresh.duration_ms,
-            cpu_ms=refresh.cpu_ms,
-            estimate_ms=refresh.estimate_ms,
-            delta_rows=refresh.delta_rows,
-            expectations=[asdict(count) for count in refresh.expectations],
+            events.Refresh(
+                dataset=str(table),
+                checkpoint=checkpoint.number,
+                mode=refresh.mode,
+                nodes=refresh.nodes,
+                reason=refresh.reason,
+                rows_inserted=refresh.rows_inserted,
+                rows_deleted=refresh.rows_deleted,
+                duration_ms=refresh.duration_ms,
+                cpu_ms=refresh.cpu_ms,
+                estimate_ms=refresh.estimate_ms,
+                delta_rows=refresh.delta_rows,
+                expectations=refresh.expectations,
+            )
         )
 
     def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> Reason:
@@ -430,9 +428,7 @@ class CheckpointRefresher:
     def _wait(self, checkpoint: Checkpoint, table: TableName, reason: Reason) -> Reason:
         """The dataset has no version for the checkpoint, which is no error: a source is not complete yet."""
         self._job.journal.failure(checkpoint.number, table, reason, RefreshMode.WAITING)
-        self._job.emit(
-            "refresh_waiting", dataset=str(table), checkpoint=int(checkpoint.number), reason=reason
-        )
+        self._job.emit(events.RefreshWaiting(dataset=str(table), checkpoint=checkpoint.number, reason=reason))
         self._waiting_for_bulk.add(table)
         self._finished.add(table)
         return reason
@@ -444,11 +440,12 @@ class CheckpointRefresher:
         require_live_jvm()
         self._job.journal.failure(checkpoint.number, table, failure)
         self._job.emit(
-            "refresh_failed",
-            dataset=str(table),
-            checkpoint=int(checkpoint.number),
-            error=failure,
-            hint=hint,
+            events.RefreshFailed(
+                dataset=str(table),
+                checkpoint=checkpoint.number,
+                error=failure,
+                hint=hint,
+            )
         )
         self._finished.add(table)
         return failure

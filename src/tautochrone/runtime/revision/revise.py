@@ -25,6 +25,7 @@ from tautochrone.errors import (
     TableMissingError,
 )
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.model import events
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
@@ -187,11 +188,12 @@ def complete_pending(job: Job, running: Fence | None = None) -> list[Revision]:
         table = _needs_other_project(job.lake, revision, pipeline_jobs)
         if table is not None:
             job.emit(
-                "revision_left",
-                revision=revision.id,
-                dataset=str(table.table),
-                job=table.job,
-                reason=Reason.of(ReasonCode.LEFT_TO_PROJECT_OF_JOB),
+                events.RevisionLeft(
+                    revision=revision.id,
+                    dataset=str(table.table),
+                    job=table.job,
+                    reason=Reason.of(ReasonCode.LEFT_TO_PROJECT_OF_JOB),
+                )
             )
             continue
         fences = {} if running is None else {job.name: running}
@@ -320,7 +322,7 @@ def _take_over(job: Job, name: str, plan: RevisionPlan, *, decided: bool = False
             ),
         ),
     )
-    job.emit("takeover", job=name, fence=int(fence))
+    job.emit(events.Takeover(job=name, fence=int(fence)))
     return fence
 
 
@@ -330,12 +332,13 @@ def _complete(job: Job, revision: Revision, fences: Mapping[str, Fence], *, runn
             pass
     job.effects.perform(Step.META_REVISED, revision.id, lambda: job.store.revisions.complete(revision.id))
     job.emit(
-        "revision",
-        revision=revision.id,
-        to=revision.plan.to,
-        tables=len(revision.plan.changed),
-        sinks=list(revision.plan.sinks),
-        reason=Reason.of(ReasonCode.OLD_DATA_KEPT),
+        events.Revision(
+            revision=revision.id,
+            to=revision.plan.to,
+            tables=len(revision.plan.changed),
+            sinks=list(revision.plan.sinks),
+            reason=Reason.of(ReasonCode.OLD_DATA_KEPT),
+        )
     )
     # These jobs do not run now, so other jobs need not wait for the end of their leases.
     _return_leases(job.store, {name: fence for name, fence in fences.items() if name != running})
@@ -355,12 +358,13 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
     except TableMissingError as error:
         # A dropped table must not keep its job from running; the job creates it anew.
         job.emit(
-            "revised",
-            revision=revision.id,
-            dataset=str(revised.table),
-            action="gone",
-            version=None,
-            reason=Reason.of(ReasonCode.TABLE_DROPPED, error_class=error.error_class, text=str(error)),
+            events.Revised(
+                revision=revision.id,
+                dataset=str(revised.table),
+                action="gone",
+                version=None,
+                reason=Reason.of(ReasonCode.TABLE_DROPPED, error_class=error.error_class, text=str(error)),
+            )
         )
         return
     commit = RevisionCommit(fence, job.store.incarnation, revoked_range(revision.plan))
@@ -373,12 +377,13 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
             lambda: job.store.roots.report(revised.job or "", fence, {revised.table: version}),
         )
     job.emit(
-        "revised",
-        revision=revision.id,
-        dataset=str(revised.table),
-        action=str(revised.action),
-        version=str(version),
-        reason=revised.reason,
+        events.Revised(
+            revision=revision.id,
+            dataset=str(revised.table),
+            action=str(revised.action),
+            version=str(version),
+            reason=revised.reason,
+        )
     )
 
 

@@ -21,7 +21,7 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.ingest.running_flow import RunningFlow
-from tautochrone.model.events import Emit
+from tautochrone.model import events
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
@@ -51,10 +51,6 @@ class _Flow:
     restart_at: float | None = None
 
     @property
-    def names(self) -> dict[str, str]:
-        return {"flow": self.query.name, "dataset": str(self.query.table)}
-
-    @property
     def wait_s(self) -> float:
         return min(_FIRST_WAIT_S * 2.0 ** (self.failures - 1), _LONGEST_WAIT_S)
 
@@ -62,7 +58,7 @@ class _Flow:
 class Ingestion:
     """Starts flows, watches them, and starts again those that failed."""
 
-    def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, emit: events.Emit, clock: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit
         self._clock = clock
         self._flows: list[_Flow] = []
@@ -123,7 +119,14 @@ class Ingestion:
                 self._look(flow)
             elif flow.restart_at is not None and self._clock() >= flow.restart_at:
                 reason = Reason.of(ReasonCode.RESTART_WAIT_OVER, wait_s=flow.wait_s)
-                self._emit("flow_restarted", **flow.names, attempt=flow.failures, reason=reason)
+                self._emit(
+                    events.FlowRestarted(
+                        flow=flow.query.name,
+                        dataset=str(flow.query.table),
+                        attempt=flow.failures,
+                        reason=reason,
+                    )
+                )
                 self._start(flow)
 
     def store_time_is(self, store_ms: int) -> None:
@@ -168,7 +171,11 @@ class Ingestion:
         if error is not None:
             self._failed(flow, error)
         elif flow.problem is not None and flow.query.progressed:
-            self._emit("flow_recovered", **flow.names, attempts=flow.failures)
+            self._emit(
+                events.FlowRecovered(
+                    flow=flow.query.name, dataset=str(flow.query.table), attempts=flow.failures
+                )
+            )
             flow.problem, flow.failures = None, 0
 
     def _failed(self, flow: _Flow, error: TautochroneError) -> None:
@@ -183,9 +190,11 @@ class Ingestion:
         flow.running, flow.problem = False, error
         flow.restart_at = self._clock() + flow.wait_s if again else None
         self._emit(
-            "flow_failed",
-            **flow.names,
-            error=str(error),
-            hint=error.hint,
-            again_in_s=flow.wait_s if again else None,
+            events.FlowFailed(
+                flow=flow.query.name,
+                dataset=str(flow.query.table),
+                error=str(error),
+                hint=error.hint,
+                again_in_s=flow.wait_s if again else None,
+            )
         )

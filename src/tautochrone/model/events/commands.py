@@ -1,0 +1,204 @@
+"""Adoption, relocation, revision: what `taut adopt`, `taut relocate` and `taut revise` did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tautochrone.model.events.base import Event
+from tautochrone.model.events.texts import dataset_line, done_or_planned
+from tautochrone.model.reason import Reason
+from tautochrone.model.revision import RevisedTable
+
+__all__ = [
+    "Adopted",
+    "LakeAccepted",
+    "NothingToAdopt",
+    "PipelineRenamed",
+    "Relocated",
+    "RelocationOutside",
+    "Revised",
+    "Revision",
+    "RevisionConfirmed",
+    "RevisionLeft",
+    "RevisionPlanned",
+    "RevisionWaiting",
+    "Surveyed",
+    "TableCopied",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed(Event):
+    """What `taut adopt` would do with a table."""
+
+    dataset: str
+    action: str
+    reason: Reason
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCopied(Event):
+    """`taut adopt --from-warehouse` copies a table into the lake, or would with `--dry-run`."""
+
+    dataset: str
+    files: int
+    bytes: int
+    dry_run: bool
+
+    def text(self) -> str:
+        copied = done_or_planned("copied", dry_run=self.dry_run)
+        return dataset_line(self.dataset, f"{copied}: {self.files:,} files, {self.bytes:,} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted(Event):
+    """A table was taken over."""
+
+    dataset: str
+    action: str
+    version: str
+    reason: Reason
+
+    def text(self) -> str:
+        outcome = "left to be rebuilt" if self.action == "rebuild" else "taken over"
+        return dataset_line(self.dataset, f"{outcome} at version {self.version}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingToAdopt(Event):
+    """There is no table to take over."""
+
+    job: str
+    reason: Reason
+
+    def text(self) -> str:
+        return f"nothing to take over for job {self.job}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRenamed(Event):
+    """Tables belong to the pipeline under its new name."""
+
+    pipeline: str
+    before: str
+    jobs: int
+    tables: int
+
+    def text(self) -> str:
+        return f"{self.tables} tables of pipeline {self.before} belong to pipeline {self.pipeline} now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relocated(Event):
+    """A copied storage is one of its own."""
+
+    storage: str
+    before: Sequence[str]
+    id: str
+    tables: int
+    source_lists: int
+
+    def text(self) -> str:
+        return (
+            f"{self.storage} is a storage of its own now: {self.tables} tables and views, "
+            f"{self.source_lists} lists of source files"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelocationOutside(Event):
+    """Files outside the storage were left alone."""
+
+    table: str
+    files: int
+    sample: str
+    reason: str
+
+    def text(self) -> str:
+        return dataset_line(
+            self.table, f"{self.files} files left alone, such as {self.sample}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeAccepted(Event):
+    """The store takes the lake at its new address for the same one."""
+
+    pipeline: str
+    lake: str
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionPlanned(Event):
+    """What a revision would do."""
+
+    to: int | None
+    tables: Sequence[RevisedTable]
+    revoked: tuple[int, ...]
+    sinks: Sequence[str]
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionWaiting(Event):
+    """A revision still keeps the old data."""
+
+    revision: str
+    state: str
+    to: int | None
+    tables: Sequence[RevisedTable]
+    revoked: tuple[int, ...]
+    sinks: Sequence[str]
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revised(Event):
+    """A table was taken back."""
+
+    revision: str
+    dataset: str
+    action: str
+    version: str | None
+    reason: Reason | str
+
+    def text(self) -> str:
+        return dataset_line(self.dataset, f"{self.action}  ({self.reason})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionLeft(Event):
+    """A table is left to another job's run."""
+
+    revision: str
+    dataset: str
+    job: str | None
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision(Event):
+    """All tables of a revision are taken back."""
+
+    revision: str
+    to: int | None
+    tables: int
+    sinks: Sequence[str]
+    reason: Reason
+
+    def text(self) -> str:
+        return (
+            f"revision {self.revision}: {self.tables} tables; the next run computes them again; "
+            f"`taut revise --confirm {self.revision}` drops the old data"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionConfirmed(Event):
+    """The old data of a revision was given up."""
+
+    revision: str
+    tables: int
