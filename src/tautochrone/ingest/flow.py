@@ -186,20 +186,22 @@ class FlowQuery:
     @property
     def committed_up_to_ms(self) -> int | None:
         """All that the sources held at this time, by the store's clock, is in the table. None: not known."""
-        query = self._query
-        if query is not None and not self._stopped:
-            if self._endless:
-                progress = query.lastProgress
-                if self.checks.same_sources(progress):
-                    self.observations.trigger_ended(progress, self._sources)
-                elif self.checks.problem is not None:
-                    query.stop()
-            elif (
-                not query.isActive and self.failure() is None and self.checks.same_sources(query.lastProgress)
-            ):
-                # It ends when all is taken that was there when it began; its triggers don't look again.
-                self.observations.took_all_since(self._began_ms)
         return self.observations.committed_up_to_ms
+
+    def observe(self) -> None:
+        """See `RunningFlow`. The query ends if a source is not the one of before."""
+        query = self._query
+        if query is None or self._stopped:
+            return
+        if self._endless:
+            progress = query.lastProgress
+            if self.checks.trigger_ended(progress):
+                self.observations.trigger_ended(progress, self._sources)
+            elif self.checks.problem is not None:
+                query.stop()
+        elif not query.isActive and self.failure() is None and self.checks.trigger_ended(query.lastProgress):
+            # It ends when all is taken that was there when it began; its triggers don't look again.
+            self.observations.took_all_since(self._began_ms)
 
     def store_time_is(self, store_ms: int) -> None:
         """It is `store_ms` now, or was a moment ago, by the store's clock."""
@@ -258,7 +260,7 @@ class FlowQuery:
         self._end()
         if self._query is not None and not self._stopped:
             # The last trigger of a query that ended by itself is checked while the connection is open.
-            self.checks.same_sources(self._query.lastProgress)
+            self.checks.trigger_ended(self._query.lastProgress)
         self.checks.close()
 
     def _end(self) -> None:

@@ -145,7 +145,7 @@ class CheckpointLoop:
         latest = job.store.checkpoints.latest_done(job.name)
         last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
         self._file_tables.synchronize()
-        cut = self._aligner.align(take_cut(job, self._ingestion, self._file_tables.unfollowed), last)
+        cut = self._aligner.align(self._take_cut(), last)
         if self._rejected_roots is not None and not changed_roots(job.input_table, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
             return False
@@ -159,6 +159,12 @@ class CheckpointLoop:
             return False
         checkpoint = self._open(cut)
         return checkpoint is None or not self._refresh_and_publish(checkpoint, cut.missing)
+
+    def _take_cut(self) -> Cut:
+        observed_ms = self._job.store.now_ms()
+        self._ingestion.observe(observed_ms)
+        ingested = self._ingestion.committed_up_to_ms()
+        return take_cut(self._job, observed_ms, ingested, self._file_tables.unfollowed)
 
     # -- open -------------------------------------------------------------------------------------
 
