@@ -114,6 +114,7 @@ class FlowQuery:
     paused process may still take it later, which its folder's name makes harmless."""
     rows: int = 0
     observations: SourceObservations = field(default_factory=SourceObservations)
+    _commit_metadata: CommitMetadata | None = None
     _began_ms: int = 0
     _sources: Sequence[SparkSource] = ()
     _evaluated: tuple[SparkSession, DataFrame] | None = None
@@ -122,11 +123,14 @@ class FlowQuery:
     _endless: bool = False
     _query: StreamingQuery | None = field(default=None)
 
-    def start(self, session: SparkSession, **trigger: Any) -> None:
+    def start(
+        self, session: SparkSession, commit_metadata: CommitMetadata | None = None, **trigger: Any
+    ) -> None:
         """Make the folder agree with the table, then start.
 
         Args:
             session: where the flow's query is evaluated.
+            commit_metadata: see `TableCommitter.submit`.
             trigger: as of `DataStreamWriter.trigger`: `availableNow=True` or `processingTime="5 seconds"`.
 
         Raises:
@@ -137,6 +141,7 @@ class FlowQuery:
         self._read_position()
         self._reconcile()
         self._error, self._stopped, self._query = None, False, None
+        self._commit_metadata = commit_metadata
         self._endless = "availableNow" not in trigger and "once" not in trigger
         # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
@@ -327,7 +332,7 @@ class FlowQuery:
     def _move_to(self, position: SparkPosition) -> None:
         """Commit the position to the table, then write it into the folder."""
         nothing = Staged(table=self.committer.table.name, files=(), rows=0, at_ms=self._began_ms)
-        self.committer.submit(self.flow.name, nothing, position)
+        self.committer.submit(self.flow.name, nothing, position, commit_metadata=self._commit_metadata)
         self.position = position
         self._reconcile()
 
@@ -407,7 +412,9 @@ class FlowQuery:
         position = self.checks.after_batch(previous, position)
         if self._planned(batch_id) != planned:
             raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
-        self.committer.submit(self.flow.name, split.good, position, split.bad, violations)
+        self.committer.submit(
+            self.flow.name, split.good, position, split.bad, violations, self._commit_metadata
+        )
         self.folder.committed()
         self.position = position
         self.rows += split.good.rows

@@ -27,7 +27,6 @@ from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.log_retention import KeepsColumns
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source import BadRecords, RecreatedTopic
@@ -237,10 +236,6 @@ class Streams:
         owner = None if dataset is None else dataset.bad_records_of
         committer = self._committers.get(owner or table)
         return nullcontext() if committer is None else committer.exclusive
-
-    def set_commit_metadata(self, table: TableName, commit_metadata: CommitMetadata) -> None:
-        """What the table's next commits say about themselves."""
-        self._committer(table).commit_metadata = commit_metadata
 
     def session(self, flow: ResolvedFlow) -> SparkSession:
         """Where an ingestion flow is evaluated: datasets that it joins with are read at the newest
