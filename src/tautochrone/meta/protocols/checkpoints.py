@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
@@ -27,6 +27,7 @@ __all__ = [
     "Checkpoints",
     "InvariantCheck",
     "Invariants",
+    "NewCheckpoint",
     "ReportTime",
     "Roots",
     "UnexpiredCheckpoint",
@@ -110,7 +111,7 @@ class Roots(Protocol):
         """What a cut would take now, of the roots given and of all that the topology of `job` reports.
 
         Args:
-            roots: as of `checkpoints.open`.
+            roots: as of `NewCheckpoint`.
             max_skew_ms: how far one root may be ahead of another in source time.
         """
 
@@ -161,44 +162,49 @@ class BusyJob:
     since_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """What a job opens a checkpoint with.
+
+    Attributes:
+        roots: versions of the job's own roots, of the external tables that it read, and of all clocks that
+            the topology reads. Roots of other jobs are what they reported.
+        cut_at_ms: when the cut was taken, in epoch milliseconds of the job's clock.
+        at_least: the lowest number to give.
+        observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
+        observations: see `Jobs.heartbeat`, for the versions in `roots`.
+        patience_ms: for how many milliseconds the others wait for a job that has not done its part.
+        align_ms: the greatest distance of the roots in source time, in milliseconds (`model.checkpoint`).
+            Of roots that are further ahead an older version is taken, also of those in `roots`. None: no
+            bound.
+        store: the incarnation of the store that the job was taken over in; None when it is not known.
+        after: the highest number that the job was ever given. A store that never gave it is an older copy.
+    """
+
+    roots: Mapping[TableName, Version]
+    cut_at_ms: int
+    _: KW_ONLY
+    at_least: int = 0
+    observed_ms: int | None = None
+    observations: Mapping[TableName, int] = field(default_factory=dict)
+    patience_ms: int = PATIENCE_MS
+    align_ms: int | None = None
+    store: str | None = None
+    after: int = 0
+
+
 class Checkpoints(Protocol):
     """Opening, filling, publishing and expiring checkpoints, and reading what they show."""
 
     @writes
-    def open(
-        self,
-        job: str,
-        fence: Fence,
-        roots: Mapping[TableName, Version],
-        cut_at_ms: int,
-        *,
-        at_least: int = 0,
-        observed_ms: int | None = None,
-        observations: Mapping[TableName, int] | None = None,
-        patience_ms: int = PATIENCE_MS,
-        align_ms: int | None = None,
-        store: str | None = None,
-        after: int = 0,
-    ) -> Checkpoint:
+    def open(self, job: str, fence: Fence, new: NewCheckpoint) -> Checkpoint:
         """Open a checkpoint for all jobs that share checkpoints with `job`. Its number is above every number
         ever given.
 
         Args:
             job: the job that opens it.
             fence: the fence of the job's last takeover.
-            roots: versions of the job's own roots, of the external tables that it read, and of
-                all clocks that the topology reads. Roots of other jobs are what they reported.
-            cut_at_ms: when the cut was taken, in epoch milliseconds of the job's clock.
-            at_least: the lowest number to give.
-            observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
-            observations: see `Jobs.heartbeat`, for the versions in `roots`.
-            patience_ms: for how many milliseconds the others wait for a job that has not done its part.
-            align_ms: the greatest distance of the roots in source time, in milliseconds (`model.checkpoint`).
-                Of roots that are further ahead an older version is taken, also of those in `roots`. None:
-                no bound.
-            store: the incarnation of the store that the job was taken over in; None when it is not known.
-            after: the highest number that the caller was ever given. A store that never gave it is an older
-                copy.
+            new: what the checkpoint is opened with.
 
         Returns:
             The open checkpoint. A repeated call with the same cut (a lost answer) returns the same one.

@@ -20,6 +20,7 @@ from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Committed
@@ -153,7 +154,7 @@ class Adoption:
         if job.settings.tag_external_tables:
             external = {name: roots[name] for name in job.external_tables() & roots.keys()}
             tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
-        return job.journal.open(roots, self._now_us // 1000, above)
+        return job.journal.open(NewCheckpoint(roots, self._now_us // 1000, at_least=above))
 
     def _derived(
         self, finding: Finding, versions: dict[TableName, Version], number: CheckpointNumber

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tautochrone.meta import Store
 from tautochrone.meta.database.repository import compare_fence
-from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.definitions import DatasetDetails, ExpectationCount
 from tautochrone.model.effects import Effects, Step
@@ -89,33 +89,11 @@ class Journal:
             lambda: self.store.roots.observe_external_table(self.name, self.fence, table, before, now),
         )
 
-    def open(
-        self,
-        roots: Mapping[TableName, Version],
-        cut_at_ms: int,
-        at_least: int = 0,
-        *,
-        observed_ms: int | None = None,
-        observations: Mapping[TableName, int] | None = None,
-        patience_ms: int = PATIENCE_MS,
-        align_ms: int | None = None,
-    ) -> Checkpoint:
+    def open(self, new: NewCheckpoint) -> Checkpoint:
+        """Open a checkpoint in the store that gave the fence and all numbers of this owner."""
+        here = replace(new, store=self.incarnation, after=self.highest_number)
         opened = self.effects.perform(
-            Step.META_OPEN,
-            self.name,
-            lambda: self.store.checkpoints.open(
-                self.name,
-                self.fence,
-                roots,
-                cut_at_ms,
-                at_least=at_least,
-                observed_ms=observed_ms,
-                observations=observations,
-                patience_ms=patience_ms,
-                align_ms=align_ms,
-                store=self.incarnation,
-                after=self.highest_number,
-            ),
+            Step.META_OPEN, self.name, lambda: self.store.checkpoints.open(self.name, self.fence, here)
         )
         self.highest_number = max(self.highest_number, opened.number)
         return opened

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from tautochrone.errors import MetaError, TautochroneError
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.events import Field
 from tautochrone.model.inputs import is_file_table
@@ -206,12 +207,14 @@ class CheckpointLoop:
             tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
         try:
             return job.journal.open(
-                cut.roots,
-                cut.taken_at_us // 1000,
-                observed_ms=cut.observed_ms,
-                observations=cut.observations,
-                patience_ms=job.settings.patience_ms,
-                align_ms=job.settings.align_ms,
+                NewCheckpoint(
+                    cut.roots,
+                    cut.taken_at_us // 1000,
+                    observed_ms=cut.observed_ms,
+                    observations=cut.observations,
+                    patience_ms=job.settings.patience_ms,
+                    align_ms=job.settings.align_ms,
+                )
             )
         except MetaError as error:
             if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
