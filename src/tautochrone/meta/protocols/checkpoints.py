@@ -15,6 +15,7 @@ from tautochrone.model.checkpoint import (
     InvariantEntry,
     SourceTime,
 )
+from tautochrone.model.effects import Step
 from tautochrone.model.jobs import JobProgress
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
@@ -46,7 +47,7 @@ class ReportTime:
 class Roots(Protocol):
     """Versions of roots that a cut takes: those that jobs report, those of external tables."""
 
-    @writes
+    @writes(step=Step.META_REPORT, subject="versions")
     def report(self, job: str, fence: Fence, versions: Mapping[TableName, Version]) -> None:
         """Record versions that one flow or one source transaction committed together.
 
@@ -64,7 +65,7 @@ class Roots(Protocol):
     def report_times(self) -> tuple[ReportTime, ...]:
         """The time of the newest report of each table, by table."""
 
-    @writes
+    @writes(step=Step.META_OBSERVE, subject="table")
     def observe_external_table(
         self, job: str, fence: Fence, table: TableName, before: Version | None, now: Version
     ) -> Version:
@@ -196,7 +197,7 @@ class NewCheckpoint:
 class Checkpoints(Protocol):
     """Opening, filling, publishing and expiring checkpoints, and reading what they show."""
 
-    @writes
+    @writes(step=Step.META_OPEN, subject="job")
     def open(self, job: str, fence: Fence, new: NewCheckpoint) -> Checkpoint:
         """Open a checkpoint for all jobs that share checkpoints with `job`. Its number is above every number
         ever given.
@@ -220,7 +221,7 @@ class Checkpoints(Protocol):
     def next_for(self, job: str) -> Checkpoint | None:
         """The checkpoint that the job has to do next; None when it did its part of all."""
 
-    @writes
+    @writes(step=Step.META_TAKE, subject="job")
     def begin_next(self, job: str, fence: Fence) -> Checkpoint | None:
         """As `next_for`, and the job starts its part. It skips older checkpoints that it has not done.
 
@@ -248,7 +249,7 @@ class Checkpoints(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @writes
+    @writes(step=Step.META_VERSION, subject="dataset")
     def record_version(
         self,
         job: str,
@@ -274,7 +275,7 @@ class Checkpoints(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @writes
+    @writes(step=Step.META_FAILURE, subject="dataset")
     def record_failure(
         self,
         job: str,
@@ -300,7 +301,7 @@ class Checkpoints(Protocol):
             MetaError: `DATASET_NOT_FOUND`, or `CHECKPOINT_NOT_WRITABLE`.
         """
 
-    @writes
+    @writes(step=Step.META_PUBLISH, subject="job")
     def publish(
         self,
         job: str,
@@ -324,7 +325,7 @@ class Checkpoints(Protocol):
                 `CHECKPOINT_NOT_WRITABLE`, the job skipped the checkpoint.
         """
 
-    @writes
+    @writes(step=Step.META_ABORT, subject="job")
     def abort(self, job: str, fence: Fence, number: int, *, broken: Iterable[BrokenInvariant] = ()) -> None:
         """The job gives up its part of an open checkpoint. When all did, its versions are deleted.
         Repeatable.

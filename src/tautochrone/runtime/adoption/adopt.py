@@ -20,7 +20,7 @@ from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint, Roots
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Committed
@@ -114,7 +114,7 @@ class Adoption:
         for finding in findings:
             if finding.dataset in roots:
                 versions[finding.dataset] = self._adopt(finding, versions, None).version
-                job.journal.report({finding.dataset: versions[finding.dataset]})
+                job.journal.record(Roots.report, {finding.dataset: versions[finding.dataset]})
         above = max(
             (
                 int(commit_metadata.checkpoint) + 1
@@ -130,7 +130,7 @@ class Adoption:
             for finding in findings
             if finding.dataset not in roots and not self._derived(finding, versions, checkpoint.number)
         ]
-        job.journal.publish(checkpoint.number, round(time.time() * 1000))
+        job.journal.record(Checkpoints.publish, checkpoint.number, round(time.time() * 1000))
         job.emit(
             "checkpoint",
             checkpoint=int(checkpoint.number),

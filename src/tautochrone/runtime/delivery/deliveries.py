@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tautochrone.model.effects import Step
+from tautochrone.meta import protocols
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryPolicy, DeliveryState
@@ -134,10 +134,6 @@ class Deliveries:
         retired = [sink.name for sink in undeclared if sink.state is not DeliveryState.RETIRED]
         if not retired:
             return
-        job.effects.perform(
-            Step.META_DELIVERY_RETIRE,
-            job.name,
-            lambda: job.store.deliveries.retire_others(job.name, job.journal.fence, sorted(names)),
-        )
+        job.journal.record(protocols.Deliveries.retire_others, sorted(names))
         for name in retired:
             job.emit("sink_retired", sink=name, reason=Reason.of(ReasonCode.SINK_NOT_DECLARED))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.events import Field
 from tautochrone.model.inputs import is_file_table
@@ -289,7 +289,13 @@ class CheckpointLoop:
         job = self._job
         self._broken, self._rejected_roots = {}, None
         spent_ms = max(0, cpu_ms() - self._started_cpu_ms)
-        job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.satisfied)
+        job.journal.record(
+            Checkpoints.publish,
+            checkpoint.number,
+            round(time.time() * 1000),
+            cpu_ms=spent_ms,
+            passed_invariants=checked.satisfied,
+        )
         self._last_report = None
         self._deliveries.published()
         state = job.store.checkpoints.get(checkpoint.number).state

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tautochrone.errors import TableMissingError
+from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model.inputs import NOW
 from tautochrone.model.lake import ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import TableName, Version
@@ -90,7 +91,7 @@ def _observe_external(journal: Journal, table: LakeTable, observed: Version | No
     current = table.current_version()
     if current == observed or (observed is not None and not _moved(table, observed, current)):
         return observed, True
-    agreed = journal.observe(table.name, observed, current)
+    agreed = journal.record(Roots.observe_external_table, table.name, observed, current)
     return agreed, agreed == current
 
 
