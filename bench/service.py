@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.api.flip import resolve_versions
 from tautochrone.metaservice.client import Client
 from tautochrone.model.names import TableName, Version
@@ -91,7 +92,7 @@ def _fill(store: Store) -> list[str]:
         }
         for job, versions in cuts.items():
             store.roots.report(f"job{job:02}", fences[job], versions)
-        number = store.checkpoints.open("job00", fences[0], cuts[0], n * 1_000).number
+        number = store.checkpoints.open("job00", fences[0], NewCheckpoint(cuts[0], n * 1_000)).number
         for job in range(_JOBS):
             target = store.checkpoints.begin_next(f"job{job:02}", fences[job])
             if target is None:

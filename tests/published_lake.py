@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -45,7 +46,7 @@ class Lake:
 
     def cut(self, *, fail: bool = False, roots: tuple[str, ...] = ("db.orders",)) -> int:
         versions = {TableName.parse(f"lake.{root}"): self.version(root) for root in roots}
-        n = self.store.checkpoints.open("job", self.fence, versions, 1).number
+        n = self.store.checkpoints.open("job", self.fence, NewCheckpoint(versions, 1)).number
         if fail:
             self.store.checkpoints.record_failure(
                 "job", self.fence, n, name("totals"), unclassified("division by zero")

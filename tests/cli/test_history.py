@@ -10,6 +10,7 @@ import pytest
 
 from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -47,7 +48,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str
         store.jobs.start_run("shop", "shop", [DatasetEntry(VIEW, "materialized view", "d")])
         fence = store.jobs.take_over("shop")
         for index, refresh in enumerate(HISTORY):
-            number = store.checkpoints.open("shop", fence, {}, index).number
+            number = store.checkpoints.open("shop", fence, NewCheckpoint({}, index)).number
             store.checkpoints.record_version("shop", fence, number, VIEW, Version(str(index)), refresh)
             store.checkpoints.publish("shop", fence, number, index)
 
@@ -133,7 +134,7 @@ def test_errors_have_a_column_when_there_are_any(run: Callable[..., str], tmp_pa
     assert "error" not in run("status", "totals", "--history")
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
         fence = store.jobs.take_over("shop")
-        number = store.checkpoints.open("shop", fence, {}, 9).number
+        number = store.checkpoints.open("shop", fence, NewCheckpoint({}, 9)).number
         store.checkpoints.record_failure(
             "shop", fence, number, VIEW, unclassified("[REFRESH_NOT_INCREMENTAL] no")
         )

@@ -13,6 +13,7 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.database import HEAD
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -51,7 +52,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         store.jobs.start_run("shop", "shop", [DatasetEntry(ROOT, "streaming table", quoted_secrets), view])
         fence = store.jobs.take_over("shop")
         for index in range(2):
-            number = store.checkpoints.open("shop", fence, {ROOT: Version("r")}, index).number
+            number = store.checkpoints.open("shop", fence, NewCheckpoint({ROOT: Version("r")}, index)).number
             if index:
                 store.checkpoints.record_failure(
                     "shop", fence, number, VIEW, unclassified(f"cannot log in with {quoted_secrets}")

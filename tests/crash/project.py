@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 
 __all__ = ["OUTSIDE", "Sources", "amount", "kind", "write_project"]
@@ -299,7 +300,7 @@ class Sources:
                 "other", "other", [DatasetEntry(table, "streaming table", "t", is_root=True)]
             )
             fence = store.jobs.take_over("other", ingests=[table])
-            target = store.checkpoints.open("other", fence, {table: Version("1")}, 1)
+            target = store.checkpoints.open("other", fence, NewCheckpoint({table: Version("1")}, 1))
             store.checkpoints.publish("other", fence, target.number, 1)
 
     def copy_store(self, to: Path) -> None:

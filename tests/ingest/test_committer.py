@@ -20,7 +20,7 @@ from tautochrone.errors import (
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.model.events import Abort, CleanupFailed, Event, Recommit
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, Prepared, Staged
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.source_position import SparkPosition
 
 NAME = TableName("lake", ("default",), "events")
@@ -159,6 +159,14 @@ def test_single_flow_commits_each_batch(committer: TableCommitter, table: Table,
     assert table.metadata[0].positions == {"f": position(7)}
     assert table.metadata[0].fence == 3
     assert reported == ["1"]
+
+
+def test_batch_brings_what_its_commit_says(committer: TableCommitter, table: Table) -> None:
+    of_checkpoint = replace(COMMIT_METADATA, checkpoint=CheckpointNumber(8))
+    committer.submit("f", staged("a"), position(1), commit_metadata=of_checkpoint)
+    committer.submit("f", staged("b"), position(2))
+    assert [metadata.checkpoint for metadata in table.metadata] == [8, None]
+    assert table.metadata[0].positions == {"f": position(1)}
 
 
 def test_waiting_batches_share_one_commit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import FencedError, IngestError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
+from tautochrone.ingest.source_checks import SourceCheck, SourceChecks
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence
 from tautochrone.runtime.job.effects import DirectEffects
@@ -26,8 +28,13 @@ class Query:
 
     isActive: bool = False  # noqa: N815
 
+    lastProgress: None = None  # noqa: N815
+
     def exception(self) -> None:
         return None
+
+    def stop(self) -> None:
+        self.isActive = False
 
 
 def flow_query(error: Exception | None = None) -> FlowQuery:
@@ -91,6 +98,24 @@ def test_query_that_ends_silently_is_a_failure(
     if problem is not None:
         assert isinstance(problem, IngestError)
         assert problem.error_class == "FLOW_FAILED"
+
+
+def test_reading_asks_no_source() -> None:
+    recreated = IngestError("KAFKA_TOPIC_RECREATED", "another topic")
+    checked: list[object] = []
+
+    class Check(SourceCheck):
+        def idle(self, progress: Mapping[str, Any] | None) -> None:
+            checked.append(progress)
+            raise recreated
+
+    query, running = flow_query(), Query(isActive=True)
+    stream: Any = running
+    query._query, query._endless, query.checks = stream, True, SourceChecks((Check(),))
+    assert (query.committed_up_to_ms, query.failure(), checked) == (None, None, [])
+    query.observe()
+    assert checked == [None]
+    assert (query.failure(), running.isActive) == (recreated, False)
 
 
 def test_folder_steps_require_the_fence() -> None:

@@ -38,6 +38,9 @@ class Query:
     def ends_within(self, _timeout_s: float) -> bool:
         return not self.active
 
+    def observe(self) -> None:
+        """There is no source."""
+
     def store_time_is(self, store_ms: int) -> None:
         """Not used here."""
 

@@ -12,6 +12,7 @@ from tests.meta.virtual_job import Process, refresh
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.jobs import Part
 from tautochrone.model.lake import ChangeKind
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -106,12 +107,14 @@ class JobLoop(Judged):
             opened = store.checkpoints.open(
                 job,
                 fence,
-                own,
-                self.now,
-                observations=observations,
-                align_ms=self.times.max_skew_ms,
-                store=process.incarnation,
-                after=process.newest,
+                NewCheckpoint(
+                    own,
+                    self.now,
+                    observations=observations,
+                    align_ms=self.times.max_skew_ms,
+                    store=process.incarnation,
+                    after=process.newest,
+                ),
             )
         except MetaError as error:
             if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):

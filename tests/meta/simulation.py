@@ -30,7 +30,7 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.meta import DatasetEntry, MetaStore, Store
-from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
+from tautochrone.meta.protocols.checkpoints import PATIENCE_MS, NewCheckpoint
 from tautochrone.model.jobs import JOB_LEASE_MS
 from tautochrone.model.names import Fence, TableName, Version
 
@@ -248,7 +248,7 @@ class Simulation(JobLoop):
                 zombie.job, zombie.fence, {TableName("lake", ("db",), "t0"): Version("z")}
             ),
             lambda: self.store.checkpoints.begin_next(zombie.job, zombie.fence),
-            lambda: self.store.checkpoints.open(zombie.job, zombie.fence, {}, 0),
+            lambda: self.store.checkpoints.open(zombie.job, zombie.fence, NewCheckpoint({}, 0)),
             lambda: self.store.jobs.heartbeat(zombie.job, zombie.fence),
         ):
             with pytest.raises(FencedError):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.database import Database
 from tautochrone.meta.database import tables as t
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
@@ -78,7 +79,7 @@ class Stores:
             fence = store.jobs.take_over(job)
             store.roots.report(job, fence, {own_tables[0]: Version("o1")})
             roots = {own_tables[0]: Version("o1")}
-            opened = store.checkpoints.open(job, fence, roots, 1_000, at_least=number)
+            opened = store.checkpoints.open(job, fence, NewCheckpoint(roots, 1_000, at_least=number))
             store.checkpoints.record_version(job, fence, opened.number, own_tables[1], Version("o2"), FULL)
             store.checkpoints.publish(job, fence, opened.number, 1_000)
             store.jobs.end_run(job, fence)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import SourceTime, align
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.testing.stores import Backing
@@ -136,7 +137,9 @@ class Jobs:
 
     def cut(self, now_ms: int) -> dict[TableName, str]:
         """Open the next checkpoint from the views' job, and let it be given up again by all."""
-        opened = self.store.checkpoints.open("views", self.fences["views"], {}, now_ms, align_ms=HOUR)
+        opened = self.store.checkpoints.open(
+            "views", self.fences["views"], NewCheckpoint({}, now_ms, align_ms=HOUR)
+        )
         assert self.store.checkpoints.get(opened.number).roots == opened.roots
         return dict(opened.roots)
 

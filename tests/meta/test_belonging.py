@@ -8,6 +8,7 @@ import pytest
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -30,7 +31,7 @@ def store(backing: Backing) -> Iterator[Store]:
 
 def publish(store: Store, job: str, fence: Fence, version: str) -> int:
     store.roots.report(job, fence, {ORDERS: Version(version)})
-    target = store.checkpoints.open(job, fence, {ORDERS: Version(version)}, 1_000)
+    target = store.checkpoints.open(job, fence, NewCheckpoint({ORDERS: Version(version)}, 1_000))
     refresh = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
     store.checkpoints.record_version(job, fence, target.number, SALES, Version(version), refresh)
     store.checkpoints.publish(job, fence, target.number, 2_000)

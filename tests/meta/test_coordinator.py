@@ -8,7 +8,7 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DatasetEntry
-from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
+from tautochrone.meta.protocols.checkpoints import PATIENCE_MS, NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.inputs import NOW
 from tautochrone.model.jobs import JOB_LEASE_MS, JobState, Part
@@ -49,7 +49,7 @@ class World:
         self.store.roots.report("in", self.fences["in"], {WORDS: v(version)})
 
     def open(self, job: str, **roots: str) -> int:
-        return self.store.checkpoints.open(job, self.fences[job], {}, self.now).number
+        return self.store.checkpoints.open(job, self.fences[job], NewCheckpoint({}, self.now)).number
 
     def do(self, job: str) -> int | None:
         """Do the job's target completely; the tables' versions tell the root's."""
@@ -137,7 +137,7 @@ def test_clock_dependent_views_are_never_skipped(world: World) -> None:
     assert world.store.roots.shared_clocks("counts") == {NOW}
     for round_ in (1, 2):
         fence = world.fences["counts"]
-        n = world.store.checkpoints.open("counts", fence, {NOW: v(round_)}, 0).number
+        n = world.store.checkpoints.open("counts", fence, NewCheckpoint({NOW: v(round_)}, 0)).number
         assert world.part(n, "sums") is Part.PENDING
         for job in JOBS:
             world.do(job)
@@ -235,7 +235,7 @@ def test_unrelated_jobs_do_not_wait_for_each_other(world: World) -> None:
         assert store.reads.resolve(tables=[ALONE]).checkpoint == n
         for job in ("in", "counts", "sums", "joins"):
             world.do(job)
-        later = store.checkpoints.open("alone", world.fences["alone"], {}, 0).number
+        later = store.checkpoints.open("alone", world.fences["alone"], NewCheckpoint({}, 0)).number
         world.do("alone")
         # At a checkpoint of others a table is what it was at its newest one before.
         assert store.reads.resolve(tables=[BOTH], checkpoint=later).versions == {BOTH: v("both@1")}

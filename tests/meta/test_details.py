@@ -10,6 +10,7 @@ import pytest
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import CheckpointLine, DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -76,10 +77,10 @@ def test_what_is_retired_is_not_described(store: Store) -> None:
 
 
 def test_the_timeline_counts(store: Store) -> None:
-    first = store.checkpoints.open("job", Fence(1), {ROOT: Version("1")}, 1_000).number
+    first = store.checkpoints.open("job", Fence(1), NewCheckpoint({ROOT: Version("1")}, 1_000)).number
     store.checkpoints.record_version("job", Fence(1), first, VIEW, Version("v1"), FULL)
     store.checkpoints.publish("job", Fence(1), first, 1_500)
-    second = store.checkpoints.open("job", Fence(1), {ROOT: Version("2")}, 2_000).number
+    second = store.checkpoints.open("job", Fence(1), NewCheckpoint({ROOT: Version("2")}, 2_000)).number
     store.checkpoints.record_failure("job", Fence(1), second, VIEW, unclassified("broke"))
     done = CheckpointLine(
         number=CheckpointNumber(first),

@@ -8,6 +8,7 @@ import pytest
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -48,7 +49,7 @@ def test_counts_of_unknown_dataset_are_refused(store: Store) -> None:
 
 def test_refresh_keeps_its_counts(store: Store) -> None:
     refresh = Refresh(mode=RefreshMode.FULL, reason=Reason.of(ReasonCode.FIRST_BUILD), expectations=(FIRST,))
-    number = store.checkpoints.open("job", Fence(1), {}, 0).number
+    number = store.checkpoints.open("job", Fence(1), NewCheckpoint({}, 0)).number
     store.checkpoints.record_version("job", Fence(1), number, VIEW, Version("1"), refresh)
     store.datasets.record_expectations("job", Fence(1), VIEW, [SECOND])
     (record,) = store.history.refreshes(VIEW, 9)

@@ -8,7 +8,7 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import DatasetEntry, Store
-from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint, UnexpiredCheckpoint
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
@@ -31,7 +31,7 @@ def store(backing: Backing) -> Iterator[Store]:
         for second in range(1, 11):
             opened.roots.report("job", fence, {ROOT: Version(f"r{second}")})
             number = opened.checkpoints.open(
-                "job", fence, {ROOT: Version(f"r{second}")}, second * 1000
+                "job", fence, NewCheckpoint({ROOT: Version(f"r{second}")}, second * 1000)
             ).number
             opened.checkpoints.record_version("job", fence, number, VIEW, Version(f"v{second}"), DONE)
             opened.checkpoints.publish("job", fence, number, second * 1000 + 500)

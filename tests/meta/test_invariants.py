@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import BrokenInvariant, CheckpointState, Consistency, InvariantEntry
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import Fence, TableName, Version
@@ -56,7 +57,7 @@ class World:
 
     def open(self, job: str) -> int:
         self.now += 1
-        return int(self.store.checkpoints.open(job, self.fences[job], {}, self.now).number)
+        return int(self.store.checkpoints.open(job, self.fences[job], NewCheckpoint({}, self.now)).number)
 
     def do(self, job: str, broken: tuple[BrokenInvariant, ...] = ()) -> None:
         store, fence = self.store, self.fences[job]

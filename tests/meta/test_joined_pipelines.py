@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tautochrone.meta import DatasetEntry, LakeVersion
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.testing.stores import Backing
@@ -32,6 +33,8 @@ def test_external_table_is_shown_at_its_own_jobs_checkpoint(
         store.recovery.reconcile("a", {MIDDLE: [commit("a", "10", SOURCE, "1")]})
         entry = DatasetEntry(MIDDLE, "materialized view", "d", frozenset([SOURCE]))
         store.jobs.start_run("a", "a", [entry])
-        opened = store.checkpoints.open("a", store.jobs.take_over("a"), {SOURCE: Version("2")}, 5)
+        opened = store.checkpoints.open(
+            "a", store.jobs.take_over("a"), NewCheckpoint({SOURCE: Version("2")}, 5)
+        )
 
         assert MIDDLE not in store.checkpoints.versions_at(opened.number)

@@ -8,6 +8,7 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import DatasetEntry
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.inputs import NOW
 from tautochrone.model.names import Fence, TableName, Version
@@ -59,7 +60,9 @@ class World:
         store, fence = self.store, self.fences["views"]
         roots = {EXTERNAL: Version(str(external))}
         by_table = {TableName("lake", ("db",), name): ms for name, ms in observations.items()}
-        number = store.checkpoints.open("views", fence, roots, self.now, observations=by_table).number
+        number = store.checkpoints.open(
+            "views", fence, NewCheckpoint(roots, self.now, observations=by_table)
+        ).number
         for table in (VIEW, APART):
             store.checkpoints.record_version(
                 "views", fence, number, table, Version(f"{table.table}@{number}"), FULL
@@ -140,7 +143,7 @@ def test_unrelated_jobs_do_not_reset_observations(world: World) -> None:
     world.store.jobs.start_run("p", "other", [DatasetEntry(other, "streaming table", "o", is_root=True)])
     fence = world.store.jobs.take_over("other", ingests=[other])
     number = world.store.checkpoints.open(
-        "other", fence, {other: Version("1")}, 1, observations={other: 50}
+        "other", fence, NewCheckpoint({other: Version("1")}, 1, observations={other: 50})
     ).number
     world.store.checkpoints.publish("other", fence, number, 1)
     assert world.store.reads.resolve(tables=[VIEW], lease_ms=0).checkpoint == number > first

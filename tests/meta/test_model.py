@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError
 from tautochrone.meta import DatasetEntry
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -62,7 +63,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(version=VERSIONS)
     def the_old_owner_tries(self, version: Version) -> None:
         try:
-            self.store.checkpoints.open("j", self.old or Fence(0), {ROOT: version}, 1)
+            self.store.checkpoints.open("j", self.old or Fence(0), NewCheckpoint({ROOT: version}, 1))
         except FencedError:
             return
         raise AssertionError("not fenced")
@@ -70,7 +71,9 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open is None)
     @rule(version=VERSIONS, gap=st.integers(0, 3))
     def open_target(self, version: Version, gap: int) -> None:
-        target = self.store.checkpoints.open("j", self.fence, {ROOT: version}, 1, at_least=self.newest + gap)
+        target = self.store.checkpoints.open(
+            "j", self.fence, NewCheckpoint({ROOT: version}, 1, at_least=self.newest + gap)
+        )
         assert target.number > self.newest
         self.open = self.newest = target.number
         self.cuts[self.open] = {ROOT: version}

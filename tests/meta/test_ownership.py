@@ -10,6 +10,7 @@ import pytest
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store, TableRole
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -60,7 +61,7 @@ def begin(store: Store, run: str, topology: tuple[DatasetEntry, ...] = TOPOLOGY,
 
 def test_second_run_is_refused_and_changes_nothing(store: Store, clock: Clock) -> None:
     fence = begin(store, "one")
-    number = store.checkpoints.open("job", fence, {ROOT: Version("1")}, 1).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version("1")}, 1)).number
     store.checkpoints.record_version("job", fence, number, VIEW, Version("1"), FULL)
     clock.now += 5_000
     for act in (

@@ -12,6 +12,7 @@ RACER = """
 import sys
 from tautochrone.errors import FencedError
 from tautochrone.meta import DatasetEntry
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.app.stores import open_store
 name = TableName("lake", ("db",), "t")
@@ -24,7 +25,8 @@ for turn in range(12):
         for _ in range(4):
             target = store.checkpoints.next_for("race")
             if target is None:
-                target = store.checkpoints.open("race", fence, {name: Version(f"{fence}-{turn}")}, 1)
+                roots = {name: Version(f"{fence}-{turn}")}
+                target = store.checkpoints.open("race", fence, NewCheckpoint(roots, 1))
             store.checkpoints.publish("race", fence, target.number, fence)
             done += 1
     except FencedError:

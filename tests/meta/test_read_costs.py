@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from tautochrone.meta import DatasetEntry
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
@@ -37,7 +38,7 @@ def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) ->
     store.jobs.start_run("shop", "job", entries)
     fence = store.jobs.take_over("job")
     for cut in range(1, len(VIEWS) + 3):
-        number = store.checkpoints.open("job", fence, {ROOT: Version(str(cut))}, cut).number
+        number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version(str(cut))}, cut)).number
         for index, view in enumerate(VIEWS):
             if cut <= index + 1:
                 store.checkpoints.record_version("job", fence, number, view, Version(f"v{cut}"), FULL)

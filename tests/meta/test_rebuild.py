@@ -9,6 +9,7 @@ import pytest
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.inputs import NOW, today
 from tautochrone.model.lake import CommitMetadata
@@ -63,7 +64,7 @@ def test_rebuild_restores_all_complete_checkpoints(store: Store) -> None:
     store.jobs.start_run("shop", "job", [DatasetEntry(n, "materialized view", "") for n in (ROOT, A, B)])
     fence = store.jobs.take_over("job", at_least=9)
     assert fence > 1000
-    assert store.checkpoints.open("job", fence, {ROOT: Version("r3")}, 1).number > 1000
+    assert store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version("r3")}, 1)).number > 1000
     assert not store.recovery.is_empty()
     with pytest.raises(MetaError, match="META_STORE_NOT_EMPTY"):
         store.recovery.rebuild({})
@@ -166,7 +167,7 @@ def test_rebuild_restores_connected_jobs_together(store: Store) -> None:
     store.jobs.start_run("shop", "ingest", entries(ROOT))
     fence = store.jobs.take_over("ingest", at_least=3)
     store.roots.report("ingest", fence, {ROOT: Version("r4")})
-    number = store.checkpoints.open("ingest", fence, {ROOT: Version("r4")}, 1).number
+    number = store.checkpoints.open("ingest", fence, NewCheckpoint({ROOT: Version("r4")}, 1)).number
     assert number > 1000
     assert store.reads.resolve(tables=[ROOT, B], lease_ms=0).versions == {ROOT: "r2", B: "b2"}
     assert store.checkpoints.versions_at(8) == {**seven, apart: "x1", other: "o1"}
@@ -182,5 +183,5 @@ def test_table_known_from_readers_gets_its_job_at_start(store: Store) -> None:
     fence = store.jobs.take_over("b")
     store.jobs.start_run("shop", "a", entries(A, ROOT))
     assert store.reads.resolve(tables=[A, B], lease_ms=0).versions == {A: "a1", B: "b1"}
-    number = store.checkpoints.open("b", fence, {ROOT: Version("r2")}, 1).number
+    number = store.checkpoints.open("b", fence, NewCheckpoint({ROOT: Version("r2")}, 1)).number
     assert store.checkpoints.versions_at(number) == {ROOT: "r2"}

@@ -11,6 +11,7 @@ import pytest
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, StoreRelation
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.api.events import Cursor, events_after
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.lake import CommitMetadata
@@ -78,7 +79,7 @@ class World:
         self.count += 1
         root = self.commit(ROOT, f"r{self.count}")
         self.store.roots.report("job", self.fence, {ROOT: root})
-        return self.store.checkpoints.open("job", self.fence, {ROOT: root}, self.count).number
+        return self.store.checkpoints.open("job", self.fence, NewCheckpoint({ROOT: root}, self.count)).number
 
     def publish(self) -> int:
         number = self.open()
@@ -179,9 +180,9 @@ def test_another_pipelines_store_keeps_its_rows(world: World, tmp_path: Path) ->
     world.store = MetaStore.open(f"sqlite:///{tmp_path}/theirs.db")
     world.store.jobs.start_run("theirs", "them", [DatasetEntry(THEIRS, "streaming table", "t", is_root=True)])
     fence = world.store.jobs.take_over("them")
-    first = world.store.checkpoints.open("them", fence, {THEIRS: Version("t1")}, 1)
+    first = world.store.checkpoints.open("them", fence, NewCheckpoint({THEIRS: Version("t1")}, 1))
     world.store.checkpoints.publish("them", fence, first.number, 1)
-    opened = world.store.checkpoints.open("them", fence, {THEIRS: Version("t2")}, 2)
+    opened = world.store.checkpoints.open("them", fence, NewCheckpoint({THEIRS: Version("t2")}, 2))
     theirs = world.store.incarnation
     done = world.store.recovery.reconcile("job", world.lake)
     assert (done.relation, done.incarnation) == (StoreRelation.FOREIGN, theirs)
@@ -221,7 +222,7 @@ def test_restored_store_refuses_older_processes(world: World) -> None:
     world.put_back(copy)
     # Its fence is the copy's too; what it knows is more.
     with pytest.raises(MetaError) as refused:
-        world.store.checkpoints.open("job", world.fence, {ROOT: Version("r9")}, 9, after=last)
+        world.store.checkpoints.open("job", world.fence, NewCheckpoint({ROOT: Version("r9")}, 9, after=last))
     assert refused.value.error_class == "META_STORE_REPLACED"
     old, incarnation = world.fence, world.incarnation
     world.store.recovery.reconcile("job", world.lake)
@@ -229,7 +230,7 @@ def test_restored_store_refuses_older_processes(world: World) -> None:
         world.store.roots.report("job", old, {ROOT: Version("r9")})
     fence = world.store.jobs.take_over("job", at_least=old)
     with pytest.raises(MetaError, match=incarnation):
-        world.store.checkpoints.open("job", fence, {ROOT: Version("r9")}, 9, store=incarnation)
+        world.store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version("r9")}, 9, store=incarnation))
 
 
 def test_replaced_database_file_is_not_written(world: World, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -25,7 +26,7 @@ def store(backing: Backing) -> Iterator[Store]:
 
 def run(store: Store, fence: Fence, *, version: str | None) -> int:
     """One whole checkpoint; None means that the view failed."""
-    number = store.checkpoints.open("job", fence, {}, 1).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({}, 1)).number
     if version is None:
         store.checkpoints.record_failure("job", fence, number, VIEW, unclassified("it broke"))
     else:
@@ -36,7 +37,7 @@ def run(store: Store, fence: Fence, *, version: str | None) -> int:
 
 def test_estimate_and_actual_are_kept(store: Store) -> None:
     fence = store.jobs.take_over("job")
-    number = store.checkpoints.open("job", fence, {}, 1).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({}, 1)).number
     node = NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason=unclassified("telescoping"))
     refresh = Refresh(
         mode=RefreshMode.INCREMENTAL,

@@ -9,6 +9,7 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError, ConflictError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -36,7 +37,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def checkpoint(store: Store, fence: Fence, version: int, *, publish: bool = True) -> int:
-    number = store.checkpoints.open("job", fence, {ROOT: Version(f"r{version}")}, version).number
+    number = store.checkpoints.open(
+        "job", fence, NewCheckpoint({ROOT: Version(f"r{version}")}, version)
+    ).number
     store.roots.report("job", fence, {ROOT: Version(f"r{version}")})
     store.checkpoints.record_version("job", fence, number, VIEW, Version(f"v{version}"), DONE)
     store.checkpoints.record_version("job", fence, number, APART, Version("a"), DONE)
@@ -162,15 +165,15 @@ def test_pending_revision_blocks_connected_checkpoints(store: Store) -> None:
     with pytest.raises(
         MetaError, match=r"CHECKPOINT_HELD_BACK.*Revision one takes tables of job back"
     ) as refused:
-        store.checkpoints.open("beside", reader_fence, {}, 2)
+        store.checkpoints.open("beside", reader_fence, NewCheckpoint({}, 2))
     assert refused.value.retryable
     store.jobs.start_run(
         "shop", "apart", [DatasetEntry(TableName("lake", ("db",), "alone"), "streaming table", "f")]
     )
     apart_fence = store.jobs.take_over("apart")
-    assert store.checkpoints.open("apart", apart_fence, {}, 2).number > n1
+    assert store.checkpoints.open("apart", apart_fence, NewCheckpoint({}, 2)).number > n1
     store.revisions.complete("one")
-    assert store.checkpoints.open("beside", reader_fence, {}, 2).number > n1
+    assert store.checkpoints.open("beside", reader_fence, NewCheckpoint({}, 2)).number > n1
 
 
 def test_changed_topology_refuses_the_plan(store: Store) -> None:
@@ -192,7 +195,7 @@ def test_changed_topology_refuses_the_plan(store: Store) -> None:
 def test_last_complete_version_of_missing_tables(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1 = checkpoint(store, fence, 1)
-    n2 = store.checkpoints.open("job", fence, {ROOT: Version("r2")}, 2).number
+    n2 = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version("r2")}, 2)).number
     store.checkpoints.record_failure("job", fence, n2, VIEW, unclassified("boom"))
     store.checkpoints.record_version("job", fence, n2, APART, Version("a"), DONE)
     store.checkpoints.publish("job", fence, n2, 2)

@@ -8,6 +8,7 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.inputs import NOW, today
 from tautochrone.model.names import Fence, TableName, Version
@@ -57,7 +58,7 @@ def v(text: object) -> Version:
 
 def run(store: Store, fence: Fence, cut: int, root: str, *, view: str | None, top: str | None) -> int:
     """One whole checkpoint; None means that the dataset failed."""
-    number = store.checkpoints.open("job", fence, {ROOT: v(root)}, cut).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v(root)}, cut)).number
     for name, version in ((VIEW, view), (TOP, top)):
         if version is None:
             store.checkpoints.record_failure("job", fence, number, name, unclassified(f"{name.table} broke"))
@@ -79,11 +80,11 @@ def test_takeover_raises_fence_above_store_and_lake(store: Store) -> None:
 
 def test_every_write_of_an_older_owner_is_fenced(store: Store) -> None:
     old = store.jobs.take_over("job")
-    number = store.checkpoints.open("job", old, {ROOT: v(1)}, 1).number
+    number = store.checkpoints.open("job", old, NewCheckpoint({ROOT: v(1)}, 1)).number
     store.jobs.take_over("job")
     writes = [
         lambda: store.roots.report("job", old, {ROOT: v(1)}),
-        lambda: store.checkpoints.open("job", old, {}, 1),
+        lambda: store.checkpoints.open("job", old, NewCheckpoint({}, 1)),
         lambda: store.checkpoints.record_version("job", old, number, VIEW, v(1), FULL),
         lambda: store.checkpoints.record_failure("job", old, number, VIEW, unclassified("x")),
         lambda: store.checkpoints.publish("job", old, number, 1),
@@ -100,7 +101,7 @@ def test_every_write_of_an_older_owner_is_fenced(store: Store) -> None:
 
 def test_new_owner_finishes_open_checkpoint(store: Store) -> None:
     old = store.jobs.take_over("job")
-    target = store.checkpoints.open("job", old, {ROOT: v(1)}, 7)
+    target = store.checkpoints.open("job", old, NewCheckpoint({ROOT: v(1)}, 7))
     store.checkpoints.record_version("job", old, target.number, VIEW, v("a"), FULL)
     new = store.jobs.take_over("job")
     assert store.checkpoints.next_for("job") == target
@@ -125,24 +126,24 @@ def test_reports_keep_the_newest_of_each_table(store: Store) -> None:
 
 def test_one_open_checkpoint_at_a_time_with_growing_numbers(store: Store) -> None:
     fence = store.jobs.take_over("job")
-    opened = store.checkpoints.open("job", fence, {ROOT: v(1)}, 1)
+    opened = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v(1)}, 1))
     first = opened.number
     for roots, cut_at_ms, at_least in (({ROOT: v(2)}, 1, 0), ({ROOT: v(1)}, 2, 0), ({ROOT: v(1)}, 1, 9)):
         with pytest.raises(MetaError, match="CHECKPOINT_ALREADY_OPEN"):
-            store.checkpoints.open("job", fence, roots, cut_at_ms, at_least=at_least)
-    assert store.checkpoints.open("job", fence, {ROOT: v(1)}, 1) == opened
+            store.checkpoints.open("job", fence, NewCheckpoint(roots, cut_at_ms, at_least=at_least))
+    assert store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v(1)}, 1)) == opened
     store.checkpoints.abort("job", fence, first)
     store.checkpoints.abort("job", fence, first)
-    second = store.checkpoints.open("job", fence, {ROOT: v(1)}, 1, at_least=500).number
+    second = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v(1)}, 1, at_least=500)).number
     assert (first, second) == (1, 500)
     store.checkpoints.abort("job", fence, second)
-    assert store.checkpoints.open("job", fence, {}, 1, at_least=3).number == 501
+    assert store.checkpoints.open("job", fence, NewCheckpoint({}, 1, at_least=3)).number == 501
 
 
 def test_publish_wants_a_word_about_each_dataset(store: Store) -> None:
     fence = store.jobs.take_over("job")
     run(store, fence, 1, "r1", view="a", top="b")
-    number = store.checkpoints.open("job", fence, {ROOT: v("r2")}, 2).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r2")}, 2)).number
     # The old intervals reach over the open target, yet nobody said that they hold for it.
     assert store.checkpoints.versions_at(number) == {ROOT: v("r2")}
     with pytest.raises(MetaError, match=r"CHECKPOINT_INCOMPLETE.*lake.db.top, lake.db.totals"):
@@ -158,7 +159,7 @@ def test_an_unchanged_version_costs_no_row(store: Store, backing: Backing) -> No
     fence = store.jobs.take_over("job")
     run(store, fence, 1, "r", view="a", top="b")
     for cut in range(2, 30):
-        number = store.checkpoints.open("job", fence, {ROOT: v("r")}, cut).number
+        number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r")}, cut)).number
         store.checkpoints.record_version("job", fence, number, VIEW, v("a"), IDLE)
         store.checkpoints.record_version("job", fence, number, TOP, v("b"), IDLE)
         store.checkpoints.publish("job", fence, number, cut)
@@ -205,7 +206,7 @@ def test_failed_dataset_is_missing_until_repaired(store: Store) -> None:
 def test_abort_brings_the_old_versions_back(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1 = run(store, fence, 1, "r1", view="a1", top="t1")
-    n2 = store.checkpoints.open("job", fence, {ROOT: v("r2")}, 2).number
+    n2 = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r2")}, 2)).number
     store.checkpoints.record_version("job", fence, n2, VIEW, v("a2"), FULL)
     store.checkpoints.record_failure("job", fence, n2, TOP, unclassified("boom"))
     assert store.reads.resolve(Consistency.WEAK, [VIEW]).versions == {VIEW: v("a2")}
@@ -213,7 +214,7 @@ def test_abort_brings_the_old_versions_back(store: Store) -> None:
     assert store.checkpoints.versions_at(n2) == {}
     assert store.checkpoints.get(n2).state is CheckpointState.ABORTED
     assert store.reads.resolve(Consistency.WEAK).versions == {ROOT: v("r1"), VIEW: v("a1"), TOP: v("t1")}
-    n3 = store.checkpoints.open("job", fence, {ROOT: v("r2")}, 3).number
+    n3 = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r2")}, 3)).number
     store.checkpoints.record_version("job", fence, n3, VIEW, v("a3"), FULL)
     store.checkpoints.record_version("job", fence, n3, TOP, v("t1"), IDLE)
     store.checkpoints.publish("job", fence, n3, 4)
@@ -230,7 +231,7 @@ def test_why_a_checkpoint_cannot_be_read(store: Store) -> None:
     n1 = run(store, fence, 1, "r1", view="a1", top=None)
     n2 = run(store, fence, 2, "r2", view="a2", top="t2")
     n3 = run(store, fence, 3, "r3", view="a3", top="t3")
-    n4 = store.checkpoints.open("job", fence, {ROOT: v("r4")}, 4).number
+    n4 = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r4")}, 4)).number
     store.checkpoints.expire(n2)
     store.checkpoints.revoke("job", fence, n3)
     for number, error_class in (
@@ -289,7 +290,7 @@ def test_topology_refresh_retires_and_brings_back(store: Store) -> None:
     n1 = run(store, fence, 1, "r1", view="a1", top="t1")
     store.jobs.start_run("shop", "job", TOPOLOGY[:2], fence=fence)
     assert [d.name for d in store.datasets.entries()] == [ROOT, VIEW]
-    n2 = store.checkpoints.open("job", fence, {ROOT: v("r2")}, 2).number
+    n2 = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r2")}, 2)).number
     store.checkpoints.record_version("job", fence, n2, VIEW, v("a2"), FULL)
     with pytest.raises(MetaError, match="DATASET_NOT_FOUND"):
         store.checkpoints.record_version("job", fence, n2, TOP, v("t2"), FULL)
@@ -316,7 +317,7 @@ def test_jobs_share_checkpoint_numbers(store: Store) -> None:
     store.jobs.start_run("second", "two", [DatasetEntry(other_table, "materialized view", "d")])
     first_fence, second_fence = store.jobs.take_over("job"), store.jobs.take_over("two")
     run(store, first_fence, 1, "r1", view="a1", top="t1")
-    n2 = store.checkpoints.open("two", second_fence, {}, 2).number
+    n2 = store.checkpoints.open("two", second_fence, NewCheckpoint({}, 2)).number
     store.checkpoints.record_version("two", second_fence, n2, other_table, v("o2"), FULL)
     n3 = run(store, first_fence, 3, "r3", view="a3", top="t3")
     # What `other` is at checkpoint 3 is only decided when its own target 2 is.
@@ -332,7 +333,7 @@ def test_jobs_share_checkpoint_numbers(store: Store) -> None:
 def test_external_tables_are_omitted_or_pinned_to_the_cut(store: Store) -> None:
     fence = store.jobs.take_over("job")
     unknown, known = (TableName("lake", ("x",), name) for name in ("unknown", "known"))
-    number = store.checkpoints.open("job", fence, {ROOT: v("r"), known: v("k")}, 1).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r"), known: v("k")}, 1)).number
     for name in (VIEW, TOP):
         store.checkpoints.record_version("job", fence, number, name, v("x"), FULL)
     store.checkpoints.publish("job", fence, number, 1)
@@ -347,7 +348,7 @@ def test_clocks_are_no_tables_of_the_lake(store: Store, consistency: Consistency
     store.jobs.start_run("shop", "job", (TOPOLOGY[0], DatasetEntry(VIEW, "materialized view", "b", inputs)))
     fence = store.jobs.take_over("job", at_least=Fence(0))
     store.roots.report("job", fence, {ROOT: v("r1")})
-    number = store.checkpoints.open("job", fence, {ROOT: v("r1"), **clocks}, 10).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r1"), **clocks}, 10)).number
     store.checkpoints.record_version("job", fence, number, VIEW, v("v1"), FULL)
     store.checkpoints.publish("job", fence, number, 15)
     lake = {ROOT: v("r1"), VIEW: v("v1")}

@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.names import Fence, TableName, Version
@@ -46,7 +47,7 @@ class Shop:
 
     def checkpoint(self, version: int, *, cut_at_ms: int = 1_000, fail: bool = False) -> int:
         n = self.store.checkpoints.open(
-            "shop", self.fence, {name("orders"): Version(str(version))}, cut_at_ms
+            "shop", self.fence, NewCheckpoint({name("orders"): Version(str(version))}, cut_at_ms)
         ).number
         view_version = Version(f"{version}0")
         self.store.checkpoints.record_version(

@@ -13,6 +13,7 @@ import pytest
 
 from tautochrone.errors import QueryError
 from tautochrone.meta import Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.api.events import Cursor, events_after
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
@@ -34,7 +35,7 @@ def test_events_come_once_and_in_order(shop: Shop) -> None:
     store = shop.store
     cursor = Cursor.now(store)
     assert event_names(store, cursor) == ([], cursor)
-    n = store.checkpoints.open("shop", shop.fence, {name("orders"): Version("2")}, 1).number
+    n = store.checkpoints.open("shop", shop.fence, NewCheckpoint({name("orders"): Version("2")}, 1)).number
     opened, cursor = event_names(store, cursor)
     assert opened == [("checkpoint", (n, "open"))]
     assert event_names(store, cursor) == ([], cursor)
@@ -54,7 +55,7 @@ def test_stream_resumes_after_any_event(shop: Shop) -> None:
     start = Cursor.now(shop.store)
     for version in range(2, 6):
         shop.checkpoint(version, fail=version == 3)
-    n = shop.store.checkpoints.open("shop", shop.fence, {}, 1).number
+    n = shop.store.checkpoints.open("shop", shop.fence, NewCheckpoint({}, 1)).number
     everything, _ = events_after(shop.store, start)
     assert len(everything) == 4 * 3 + 1
     for index, (_, cursor, _) in enumerate(everything):
@@ -67,7 +68,7 @@ def test_older_open_checkpoint_is_still_reported(shop: Shop) -> None:
     shop.store.jobs.start_run("other", "other", [])
     fence = shop.store.jobs.take_over("other")
     start = Cursor.now(shop.store)
-    slow = shop.store.checkpoints.open("other", fence, {}, 1).number
+    slow = shop.store.checkpoints.open("other", fence, NewCheckpoint({}, 1)).number
     shop.checkpoint(2)
     _, cursor = events_after(shop.store, start)
     assert cursor.open == (slow,)

@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tautochrone.errors import FencedError
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import Version
 
 from .conftest import FULL, Shop, name
@@ -159,7 +160,7 @@ def test_late_end_of_an_older_run_is_ignored(client: TestClient) -> None:
 
 
 def test_what_an_ended_run_still_writes_is_refused(client: TestClient, shop: Shop) -> None:
-    shop.store.checkpoints.open("shop", shop.fence, {name("orders"): Version("2")}, 5)
+    shop.store.checkpoints.open("shop", shop.fence, NewCheckpoint({name("orders"): Version("2")}, 5))
     assert client.delete("/unregister/shop").status_code == 200
     assert shop.store.checkpoints.next_for("shop") is None
     with pytest.raises(FencedError):
@@ -177,7 +178,7 @@ def test_new_job_takes_over_existing_versions(client: TestClient, shop: Shop) ->
         "1",
         "10",
     ]
-    n = shop.store.checkpoints.open("heir", fence, {}, 9).number
+    n = shop.store.checkpoints.open("heir", fence, NewCheckpoint({}, 9)).number
     shop.store.checkpoints.record_version("heir", fence, n, name("orders"), Version("5"), FULL)
     shop.store.checkpoints.publish("heir", fence, n, 10)
     assert client.get("/version/strong/lake/db/orders").json()["versions"][0]["version"] == "5"

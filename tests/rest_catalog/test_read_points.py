@@ -9,6 +9,7 @@ import pytest
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.rest_catalog.read_points import ReadPoints
 
@@ -25,7 +26,7 @@ class PublishedStore:
         self.meta.jobs.start_run("shop", "shop", [DatasetEntry(TABLE, "streaming table", "o", is_root=True)])
         self.fence = self.meta.jobs.take_over("shop")
         self.meta.roots.report("shop", self.fence, {TABLE: Version("v1")})
-        self.number = self.meta.checkpoints.open("shop", self.fence, {}, self.now_ms).number
+        self.number = self.meta.checkpoints.open("shop", self.fence, NewCheckpoint({}, self.now_ms)).number
         self.meta.checkpoints.begin_next("shop", self.fence)
         self.meta.checkpoints.publish("shop", self.fence, self.number, self.now_ms)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.cut import take_cut
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.loop.takeover import take_over
-from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
@@ -121,8 +121,8 @@ def test_what_was_cut_before_the_query_asked_for_the_time_has_none(clocked: Cloc
     with clocked.pipeline.opened() as (job, _):
         # As a process leaves it that dies right after its cut.
         take_over(job)
-        cut = take_cut(job, Ingestion(job.emit))
-        unfinished = job.journal.open(cut.roots, cut.taken_at_us // 1000)
+        cut = take_cut(job, job.store.now_ms(), {})
+        unfinished = job.journal.open(NewCheckpoint(cut.roots, cut.taken_at_us // 1000))
     clocked.pipeline.write("definitions/views.sql", TIMED)
 
     with clocked.pipeline.opened():

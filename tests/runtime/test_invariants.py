@@ -19,6 +19,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Invariant
 from tautochrone.runtime.job.effects import CountingEffects
 from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.loop.checkpoint_loop import Outcome
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh import check_invariants as invariants
 from tautochrone.testing.harness import Happened, Pipeline
@@ -191,13 +192,13 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
             run = Run(job, select(job.topology, (), (), everything=False))
             run._begin(availableNow=True)
             run._ingestion.wait(Event())
-            for _ in range(5):
-                run._checkpoints.advance()
+            outcomes = [run._checkpoints.advance() for _ in range(5)]
+            assert outcomes == [Outcome.DONE, *[Outcome.NOTHING_NEW] * 4]
             assert evaluated == ["known", "known", "solvent"]
             assert len(happened.of("checkpoint_aborted")) == 1
             assert "known" in str(run.problems)
             world.sql("INSERT INTO lake.src.accounts VALUES ('d', 'Di')")
-            run._checkpoints.advance()
+            assert run._checkpoints.advance() is Outcome.DONE
             assert run.problems == {}
             run._heartbeat.close()
             run._ingestion.stop()

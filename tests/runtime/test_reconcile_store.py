@@ -12,6 +12,7 @@ import pytest
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.lake import CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.runtime.job.effects import DirectEffects
@@ -56,7 +57,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
             "shop", "job", [DatasetEntry(n, "streaming table", "", is_root=True) for n in (A, B)]
         )
         fence = opened.jobs.take_over("job")
-        number = opened.checkpoints.open("job", fence, {A: Version("1"), B: Version("1")}, 1).number
+        number = opened.checkpoints.open(
+            "job", fence, NewCheckpoint({A: Version("1"), B: Version("1")}, 1)
+        ).number
         opened.checkpoints.publish("job", fence, number, 1)
         opened.datasets.record_table_ids("job", fence, {A: "id-a", B: "id-b"})
         yield opened

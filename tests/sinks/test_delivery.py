@@ -25,6 +25,7 @@ from tautochrone.errors import (
     SinkFencedError,
 )
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CollectedChange, RowChange
 from tautochrone.model.names import Fence, TableName, Version
@@ -135,7 +136,7 @@ class World:
             for table, bag, parent in zip(tables, bags, parents, strict=True)
         }
         self.cut += 1
-        number = self.store.checkpoints.open("job", self.fence, roots, self.cut).number
+        number = self.store.checkpoints.open("job", self.fence, NewCheckpoint(roots, self.cut)).number
         self.store.checkpoints.publish("job", self.fence, number, self.cut)
         return int(number)
 

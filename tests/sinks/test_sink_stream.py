@@ -73,7 +73,7 @@ class Sink:
         self.stream._journal = SimpleNamespace(  # type: ignore[assignment]
             fence=1,
             status=lambda: SimpleNamespace(delivered=SimpleNamespace(checkpoint=7)),
-            streamed=lambda *state: self.recorded.append(state),
+            record=lambda _method, *state: self.recorded.append(state),
             failed=lambda *_, **__: None,
         )
         self.stream._session = lambda _flow: None  # type: ignore[method-assign, assignment, return-value]

@@ -11,6 +11,7 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.errors import FencedError, MetaError, SinkFencedError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import (
     DeliveryPolicy,
@@ -57,7 +58,7 @@ def transaction(store: Store, checkpoint: int, fence: Fence) -> TransactionId:
 
 
 def publish(store: Store, fence: Fence, version: str) -> CheckpointNumber:
-    number = store.checkpoints.open("job", fence, {ORDERS: Version(version)}, 1).number
+    number = store.checkpoints.open("job", fence, NewCheckpoint({ORDERS: Version(version)}, 1)).number
     store.checkpoints.publish("job", fence, number, store.now_ms())
     return number
 

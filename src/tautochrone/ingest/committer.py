@@ -67,8 +67,9 @@ class _Part:
     flow: str
     staged: Staged
     position: SourcePosition
-    bad: Staged | None = None
-    violations: Mapping[str, int] = field(default_factory=dict)
+    bad: Staged | None
+    violations: Mapping[str, int]
+    commit_metadata: CommitMetadata
     done: Committed | None = None
     error: Exception | None = None
 
@@ -79,7 +80,7 @@ class TableCommitter:
 
     Args:
         table: the target.
-        commit_metadata: pipeline, job, fence and store of this run; positions are added per commit.
+        commit_metadata: pipeline, job, fence and store of this run.
         report: called after each commit with the new versions (the *reported unit*).
         emit: who hears of files that could not be deleted (`cleanup_failed`).
         quarantine_table: takes the bad records, for a table with flows that quarantine them.
@@ -102,18 +103,22 @@ class TableCommitter:
         position: SourcePosition,
         bad: Staged | None = None,
         violations: Mapping[str, int] | None = None,
+        commit_metadata: CommitMetadata | None = None,
     ) -> Committed:
         """Commit one staged batch, together with whatever else waits. Blocks until it is committed.
 
-        `bad` are its records that are quarantined, `violations` how many of its rows violate each of the
-        table's expectations.
+        Args:
+            bad: its records that are quarantined.
+            violations: how many of its rows violate each of the table's expectations.
+            commit_metadata: what the commit says besides positions and violations; the same for all batches
+                that may wait at one time. None: what all commits of this run say.
 
         Raises:
             ConflictError: main moved; the batch's files are deleted, the source is unharmed.
             CommitOutcomeUnknownError: the next start reads the table to find out.
             MetaError: the batch is committed, only its report failed; the next start reports it.
         """
-        part = _Part(flow, staged, position, bad, violations or {})
+        part = _Part(flow, staged, position, bad, violations or {}, commit_metadata or self.commit_metadata)
         with self._queue:
             self._waiting.append(part)
         with self._commit_lock:
@@ -133,7 +138,7 @@ class TableCommitter:
 
     def _commit(self, group: list[_Part]) -> None:
         commit_metadata = replace(
-            self.commit_metadata,
+            group[0].commit_metadata,
             positions={part.flow: part.position for part in group},
             violations=self._violations(group),
         )

@@ -85,17 +85,21 @@ class FlowQuery(SparkQuery):
     """`folder` and those of older owners; None: there are none."""
     rows: int = 0
     observations: SourceObservations = field(default_factory=SourceObservations)
+    _commit_metadata: CommitMetadata | None = None
     _began_ms: int = 0
     _sources: Sequence[SparkSource] = ()
     _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
     _endless: bool = False
 
-    def start(self, session: SparkSession, **trigger: Any) -> None:
+    def start(
+        self, session: SparkSession, commit_metadata: CommitMetadata | None = None, **trigger: Any
+    ) -> None:
         """Make the folder agree with the table, then start.
 
         Args:
             session: where the flow's query is evaluated.
+            commit_metadata: see `TableCommitter.submit`.
             trigger: as of `DataStreamWriter.trigger`: `availableNow=True` or `processingTime="5 seconds"`.
 
         Raises:
@@ -106,6 +110,7 @@ class FlowQuery(SparkQuery):
         self._read_position()
         self._reconcile()
         self._error, self._stopped, self._query = None, False, None
+        self._commit_metadata = commit_metadata
         self._endless = "availableNow" not in trigger and "once" not in trigger
         # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
@@ -130,20 +135,22 @@ class FlowQuery(SparkQuery):
     @property
     def committed_up_to_ms(self) -> int | None:
         """All that the sources held at this time, by the store's clock, is in the table. None: not known."""
-        query = self._query
-        if query is not None and not self._stopped:
-            if self._endless:
-                progress = query.lastProgress
-                if self.checks.same_sources(progress):
-                    self.observations.trigger_ended(progress, self._sources)
-                elif self.checks.problem is not None:
-                    query.stop()
-            elif (
-                not query.isActive and self.failure() is None and self.checks.same_sources(query.lastProgress)
-            ):
-                # It ends when all is taken that was there when it began; its triggers don't look again.
-                self.observations.took_all_since(self._began_ms)
         return self.observations.committed_up_to_ms
+
+    def observe(self) -> None:
+        """See `RunningFlow`. The query ends if a source is not the one of before."""
+        query = self._query
+        if query is None or self._stopped:
+            return
+        if self._endless:
+            progress = query.lastProgress
+            if self.checks.trigger_ended(progress):
+                self.observations.trigger_ended(progress, self._sources)
+            elif self.checks.problem is not None:
+                query.stop()
+        elif not query.isActive and self.failure() is None and self.checks.trigger_ended(query.lastProgress):
+            # It ends when all is taken that was there when it began; its triggers don't look again.
+            self.observations.took_all_since(self._began_ms)
 
     def store_time_is(self, store_ms: int) -> None:
         """It is `store_ms` now, or was a moment ago, by the store's clock."""
@@ -190,7 +197,7 @@ class FlowQuery(SparkQuery):
         self._end()
         if self._query is not None and not self._stopped:
             # The last trigger of a query that ended by itself is checked while the connection is open.
-            self.checks.same_sources(self._query.lastProgress)
+            self.checks.trigger_ended(self._query.lastProgress)
         self.checks.close()
 
     @property
@@ -248,7 +255,7 @@ class FlowQuery(SparkQuery):
     def _move_to(self, position: SparkPosition) -> None:
         """Commit the position to the table, then write it into the folder."""
         nothing = Staged(table=self.committer.table.name, files=(), rows=0, at_ms=self._began_ms)
-        self.committer.submit(self.flow.name, nothing, position)
+        self.committer.submit(self.flow.name, nothing, position, commit_metadata=self._commit_metadata)
         self.position = position
         self._reconcile()
 
@@ -315,7 +322,9 @@ class FlowQuery(SparkQuery):
         position = self.checks.after_batch(previous, position)
         if self._planned(batch_id) != planned:
             raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
-        self.committer.submit(self.flow.name, split.good, position, split.bad, violations)
+        self.committer.submit(
+            self.flow.name, split.good, position, split.bad, violations, self._commit_metadata
+        )
         self.folder.committed()
         self.position = position
         self.rows += split.good.rows

@@ -113,6 +113,9 @@ class PolledFlow(ABC):
     def committed_up_to_ms(self) -> int | None:
         return self.observations.committed_up_to_ms
 
+    def observe(self) -> None:  # noqa: B027
+        """Each round does."""
+
     def store_time_is(self, store_ms: int) -> None:
         self.observations.store_time_is(store_ms)
 

@@ -45,6 +45,9 @@ class RunningFlow(Protocol):
     def committed_up_to_ms(self) -> int | None:
         """All that the source held at this time, by the store's clock, is in the table. None: not known."""
 
+    def observe(self) -> None:
+        """Ask whether all that the source held is in the table, as `committed_up_to_ms` tells afterwards."""
+
     def store_time_is(self, store_ms: int) -> None:
         """It is `store_ms` now, or was a moment ago, by the store's clock."""
 

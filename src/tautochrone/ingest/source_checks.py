@@ -121,9 +121,13 @@ class SourceChecks:
             position = check.after_batch(previous, position)
         return position
 
-    def same_sources(self, progress: Mapping[str, Any] | None) -> bool:
-        """Whether a trigger looked at the sources that the position speaks of; if not, maybe a `problem`.
-        Without an answer it does not count, and the next one asks again."""
+    def trigger_ended(self, progress: Mapping[str, Any] | None) -> bool:
+        """A trigger ended: ask the sources whether it looked at those that the position speaks of. One that
+        is not the one of before is the `problem` from now on.
+
+        Returns:
+            Whether it did. Without an answer it does not count, and the next one asks again.
+        """
         if self.problem is None:
             try:
                 for check in self.checks:

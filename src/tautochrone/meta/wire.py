@@ -21,7 +21,7 @@ from cattrs.preconf.json import make_converter
 from tautochrone import errors
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta.protocols.marks import MethodEffect, effect_of
-from tautochrone.meta.protocols.store import Store
+from tautochrone.meta.protocols.store import Store, parts
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 
@@ -33,7 +33,6 @@ __all__ = [
     "decode_error",
     "encode",
     "encode_error",
-    "parts",
     "remote_calls",
 ]
 
@@ -121,12 +120,6 @@ def calls_of(part: str | None, protocol: type) -> tuple[Call, ...]:
         if not name.startswith("_") and name not in _LOCAL_METHODS
         if isinstance(member, property) or inspect.isfunction(member)
     )
-
-
-@cache
-def parts() -> Mapping[str, type]:
-    """The parts of a store and the protocol of each: whatever `Store` has as an attribute."""
-    return get_type_hints(Store)
 
 
 @cache

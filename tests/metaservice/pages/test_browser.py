@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.pages.rendering import NAVIGATION
 from tautochrone.model.names import TableName, Version
 
@@ -214,7 +215,7 @@ def test_page_refreshes_itself_unless_paused_or_focused(
     expect(problems).to_have_count(0)
     roots = {name(table): Version("99") for table in ("orders", "payments")}
     fence = site.store.jobs.newest_fence("shop")
-    number = site.store.checkpoints.open("shop", fence, roots, 1).number
+    number = site.store.checkpoints.open("shop", fence, NewCheckpoint(roots, 1)).number
     expect(problems).to_have_count(1, timeout=20_000)
 
     pause.click()

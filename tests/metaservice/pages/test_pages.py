@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.pages.rendering import ASSETS, NAVIGATION
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
@@ -282,5 +283,5 @@ def test_changes_show_at_the_next_request(open_site: OpenSite) -> None:
     job, fence = "shop", site.store.jobs.newest_fence("shop")
     roots = {TableName.parse(t): Version("99") for t in ("lake.shop.orders", "lake.shop.payments")}
     assert "Under way" not in get(site, "/").text
-    site.store.checkpoints.open(job, fence, roots, time.time_ns() // 1_000_000)
+    site.store.checkpoints.open(job, fence, NewCheckpoint(roots, time.time_ns() // 1_000_000))
     assert "Under way" in get(site, "/").text

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.definitions import (
     Column,
     ColumnLineage,
@@ -60,7 +61,7 @@ class Seeder:
 
     def cut(self, job: str, roots: Mapping[TableName, int], at_ms: int) -> int:
         versions = {table: Version(str(version)) for table, version in roots.items()}
-        return self.store.checkpoints.open(job, self.fences[job], versions, at_ms).number
+        return self.store.checkpoints.open(job, self.fences[job], NewCheckpoint(versions, at_ms)).number
 
     def done(self, job: str, number: int, table: TableName, refresh: Refresh, at_ms: int) -> None:
         version = Version(f"{number}{abs(hash(str(table))) % 10**12}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry, SourceTime
 from tautochrone.model.definitions import ColumnLineage, DatasetDetails, ExpectationCount, ViolationAction
 from tautochrone.model.lake import CommitMetadata
@@ -82,7 +83,7 @@ def deciding(store: Store) -> TransactionState:
 
 
 def opened(store: Store, fence: Fence, version: int = 1) -> CheckpointNumber:
-    return store.checkpoints.open("job", fence, {ROOT: Version(f"r{version}")}, version).number
+    return store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version(f"r{version}")}, version)).number
 
 
 def whole(store: Store, fence: Fence, version: int = 1) -> CheckpointNumber:
@@ -228,7 +229,9 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
     "roots.report": lambda store, fence: store.roots.report(
         "job", fence, {ROOT: Version("r1"), VIEW: Version("x")}
     ),
-    "checkpoints.open": lambda store, fence: store.checkpoints.open("job", fence, {ROOT: Version("r")}, 7),
+    "checkpoints.open": lambda store, fence: store.checkpoints.open(
+        "job", fence, NewCheckpoint({ROOT: Version("r")}, 7)
+    ),
     "checkpoints.record_version": whole,
     "checkpoints.record_failure": failed,
     "checkpoints.publish": whole,

@@ -16,6 +16,7 @@ from tautochrone.app.stores import existing_store, open_store
 from tautochrone.cli.main import main
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
 from tautochrone.reader.leases import Leases
 from tautochrone.testing.stores import Backing, ServiceThread, fresh_postgres
@@ -54,7 +55,7 @@ def test_reading_command_uses_the_service(
 ) -> None:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
         store.jobs.start_run("shop", "shop", [])
-        store.checkpoints.open("shop", store.jobs.take_over("shop"), {}, 1)
+        store.checkpoints.open("shop", store.jobs.take_over("shop"), NewCheckpoint({}, 1))
         service = ServiceThread(store, "let-me-in")
         monkeypatch.setenv("TAUTOCHRONE_META_URL", service.url)
         assert main(["checkpoints", "--spec", str(options.spec)]) == 1
@@ -105,7 +106,9 @@ def test_pins_are_renewed_over_http_by_a_thread(tmp_path: Path) -> None:
     remote = backing.open()
     remote.jobs.start_run("shop", "job", [])
     fence = remote.jobs.take_over("job")
-    remote.checkpoints.publish("job", fence, remote.checkpoints.open("job", fence, {}, 1).number, 2)
+    remote.checkpoints.publish(
+        "job", fence, remote.checkpoints.open("job", fence, NewCheckpoint({}, 1)).number, 2
+    )
     beats: list[Any] = []
     leases = Leases(remote, 4_000, lambda: beats.append(1))
     holders = [Holder(), Holder()]

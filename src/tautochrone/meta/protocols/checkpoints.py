@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
@@ -15,6 +15,7 @@ from tautochrone.model.checkpoint import (
     InvariantEntry,
     SourceTime,
 )
+from tautochrone.model.effects import Step
 from tautochrone.model.jobs import JobProgress
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
@@ -27,6 +28,7 @@ __all__ = [
     "Checkpoints",
     "InvariantCheck",
     "Invariants",
+    "NewCheckpoint",
     "ReportTime",
     "Roots",
     "UnexpiredCheckpoint",
@@ -45,7 +47,7 @@ class ReportTime:
 class Roots(Protocol):
     """Versions of roots that a cut takes: those that jobs report, those of external tables."""
 
-    @writes
+    @writes(step=Step.META_REPORT, subject="versions")
     def report(self, job: str, fence: Fence, versions: Mapping[TableName, Version]) -> None:
         """Record versions that one flow or one source transaction committed together.
 
@@ -63,7 +65,7 @@ class Roots(Protocol):
     def report_times(self) -> tuple[ReportTime, ...]:
         """The time of the newest report of each table, by table."""
 
-    @writes
+    @writes(step=Step.META_OBSERVE, subject="table")
     def observe_external_table(
         self, job: str, fence: Fence, table: TableName, before: Version | None, now: Version
     ) -> Version:
@@ -110,7 +112,7 @@ class Roots(Protocol):
         """What a cut would take now, of the roots given and of all that the topology of `job` reports.
 
         Args:
-            roots: as of `checkpoints.open`.
+            roots: as of `NewCheckpoint`.
             max_skew_ms: how far one root may be ahead of another in source time.
         """
 
@@ -161,44 +163,49 @@ class BusyJob:
     since_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """What a job opens a checkpoint with.
+
+    Attributes:
+        roots: versions of the job's own roots, of the external tables that it read, and of all clocks that
+            the topology reads. Roots of other jobs are what they reported.
+        cut_at_ms: when the cut was taken, in epoch milliseconds of the job's clock.
+        at_least: the lowest number to give.
+        observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
+        observations: see `Jobs.heartbeat`, for the versions in `roots`.
+        patience_ms: for how many milliseconds the others wait for a job that has not done its part.
+        align_ms: the greatest distance of the roots in source time, in milliseconds (`model.checkpoint`).
+            Of roots that are further ahead an older version is taken, also of those in `roots`. None: no
+            bound.
+        store: the incarnation of the store that the job was taken over in; None when it is not known.
+        after: the highest number that the job was ever given. A store that never gave it is an older copy.
+    """
+
+    roots: Mapping[TableName, Version]
+    cut_at_ms: int
+    _: KW_ONLY
+    at_least: int = 0
+    observed_ms: int | None = None
+    observations: Mapping[TableName, int] = field(default_factory=dict)
+    patience_ms: int = PATIENCE_MS
+    align_ms: int | None = None
+    store: str | None = None
+    after: int = 0
+
+
 class Checkpoints(Protocol):
     """Opening, filling, publishing and expiring checkpoints, and reading what they show."""
 
-    @writes
-    def open(
-        self,
-        job: str,
-        fence: Fence,
-        roots: Mapping[TableName, Version],
-        cut_at_ms: int,
-        *,
-        at_least: int = 0,
-        observed_ms: int | None = None,
-        observations: Mapping[TableName, int] | None = None,
-        patience_ms: int = PATIENCE_MS,
-        align_ms: int | None = None,
-        store: str | None = None,
-        after: int = 0,
-    ) -> Checkpoint:
+    @writes(step=Step.META_OPEN, subject="job")
+    def open(self, job: str, fence: Fence, new: NewCheckpoint) -> Checkpoint:
         """Open a checkpoint for all jobs that share checkpoints with `job`. Its number is above every number
         ever given.
 
         Args:
             job: the job that opens it.
             fence: the fence of the job's last takeover.
-            roots: versions of the job's own roots, of the external tables that it read, and of
-                all clocks that the topology reads. Roots of other jobs are what they reported.
-            cut_at_ms: when the cut was taken, in epoch milliseconds of the job's clock.
-            at_least: the lowest number to give.
-            observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
-            observations: see `Jobs.heartbeat`, for the versions in `roots`.
-            patience_ms: for how many milliseconds the others wait for a job that has not done its part.
-            align_ms: the greatest distance of the roots in source time, in milliseconds (`model.checkpoint`).
-                Of roots that are further ahead an older version is taken, also of those in `roots`. None:
-                no bound.
-            store: the incarnation of the store that the job was taken over in; None when it is not known.
-            after: the highest number that the caller was ever given. A store that never gave it is an older
-                copy.
+            new: what the checkpoint is opened with.
 
         Returns:
             The open checkpoint. A repeated call with the same cut (a lost answer) returns the same one.
@@ -214,7 +221,7 @@ class Checkpoints(Protocol):
     def next_for(self, job: str) -> Checkpoint | None:
         """The checkpoint that the job has to do next; None when it did its part of all."""
 
-    @writes
+    @writes(step=Step.META_TAKE, subject="job")
     def begin_next(self, job: str, fence: Fence) -> Checkpoint | None:
         """As `next_for`, and the job starts its part. It skips older checkpoints that it has not done.
 
@@ -242,7 +249,7 @@ class Checkpoints(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @writes
+    @writes(step=Step.META_VERSION, subject="dataset")
     def record_version(
         self,
         job: str,
@@ -268,7 +275,7 @@ class Checkpoints(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @writes
+    @writes(step=Step.META_FAILURE, subject="dataset")
     def record_failure(
         self,
         job: str,
@@ -294,7 +301,7 @@ class Checkpoints(Protocol):
             MetaError: `DATASET_NOT_FOUND`, or `CHECKPOINT_NOT_WRITABLE`.
         """
 
-    @writes
+    @writes(step=Step.META_PUBLISH, subject="job")
     def publish(
         self,
         job: str,
@@ -318,7 +325,7 @@ class Checkpoints(Protocol):
                 `CHECKPOINT_NOT_WRITABLE`, the job skipped the checkpoint.
         """
 
-    @writes
+    @writes(step=Step.META_ABORT, subject="job")
     def abort(self, job: str, fence: Fence, number: int, *, broken: Iterable[BrokenInvariant] = ()) -> None:
         """The job gives up its part of an open checkpoint. When all did, its versions are deleted.
         Repeatable.

@@ -9,6 +9,7 @@ from typing import Protocol
 from tautochrone.meta.protocols.marks import reads, writes
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
 from tautochrone.model.definitions import DatasetDetails, ExpectationCount
+from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import RefreshMode
@@ -101,7 +102,7 @@ class Datasets(Protocol):
     def lineage(self, table: TableName) -> Lineage:
         """The tables that `table` is computed from, and those computed from it, directly and indirectly."""
 
-    @writes
+    @writes(step=Step.META_DESCRIBE, subject="job")
     def describe(self, job: str, fence: Fence, details: Iterable[DatasetDetails]) -> None:
         """Replace the details of these datasets. Repeatable.
 
@@ -118,7 +119,7 @@ class Datasets(Protocol):
     def details_of_job(self, job: str) -> dict[TableName, DatasetDetails]:
         """The details of all datasets of a job."""
 
-    @writes
+    @writes(step=Step.META_SKIPPED_FILES, subject="dataset")
     def record_skipped_files(
         self, job: str, fence: Fence, dataset: TableName, flow: str, skipped: Iterable[SkippedFiles]
     ) -> None:
@@ -131,7 +132,7 @@ class Datasets(Protocol):
             MetaError: `DATASET_NOT_FOUND`, it is not a dataset of the job.
         """
 
-    @writes
+    @writes(step=Step.META_REPORT, subject="dataset")
     def record_expectations(
         self, job: str, fence: Fence, dataset: TableName, expectations: Iterable[ExpectationCount]
     ) -> None:
@@ -150,7 +151,7 @@ class Datasets(Protocol):
     def table_ids(self, job: str) -> dict[TableName, str]:
         """By table of the job its id in the lake, which tells it from another table of the same name."""
 
-    @writes
+    @writes(step=Step.META_IDENTIFY, subject="job")
     def record_table_ids(self, job: str, fence: Fence, tables: Mapping[TableName, str]) -> None:
         """Replace the recorded ids of the job's tables. Repeatable.
 

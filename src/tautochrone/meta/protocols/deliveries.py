@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
+from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Published, SinkDeclaration, SinkFlow, SinkStatus
 
@@ -19,7 +20,7 @@ __all__ = ["Deliveries"]
 class Deliveries(Protocol):
     """The sinks of a store and how far each has come. A write names the job that delivers."""
 
-    @writes
+    @writes(step=Step.META_DELIVERY_CLAIM, subject="declaration.name")
     def claim(self, job: str, fence: Fence, declaration: SinkDeclaration, at_least: Fence) -> Fence:
         """Become the only owner of the deliveries to a sink.
 
@@ -36,7 +37,7 @@ class Deliveries(Protocol):
                 name.
         """
 
-    @writes
+    @writes(step=Step.META_DELIVERY_RETIRE, subject="job")
     def retire_others(self, job: str, fence: Fence, kept: Iterable[str]) -> None:
         """Sinks of the job that are not in `kept` no longer keep versions from retention. Repeatable.
 
@@ -44,7 +45,7 @@ class Deliveries(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @writes
+    @writes(step=Step.META_DELIVERY_INTEND, subject="intent.transaction.sink")
     def record_intent(self, job: str, fence: Fence, intent: Intent) -> None:
         """Record what a transaction will do, before the sink is called; and again, with its chunks, when
         it is prepared.
@@ -53,7 +54,7 @@ class Deliveries(Protocol):
             FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
         """
 
-    @writes
+    @writes(step=Step.META_DELIVERY_ABORT, subject="sink")
     def end_intent(self, job: str, fence: Fence, sink: str, sink_fence: Fence) -> None:
         """The pending transaction left nothing in the sink. Repeatable.
 
@@ -61,7 +62,7 @@ class Deliveries(Protocol):
             FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
         """
 
-    @writes
+    @writes(step=Step.META_DELIVERY_DONE, subject="sink")
     def record_delivered(
         self, job: str, fence: Fence, sink: str, sink_fence: Fence, published: Published
     ) -> None:
@@ -71,7 +72,7 @@ class Deliveries(Protocol):
             FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
         """
 
-    @writes
+    @writes(step=Step.META_DELIVERY_DONE, subject="sink")
     def record_streamed(
         self,
         job: str,
@@ -90,7 +91,7 @@ class Deliveries(Protocol):
             versions: of the tables that they read, at the checkpoint.
         """
 
-    @writes
+    @writes(step=Step.META_DELIVERY_FAILED, subject="sink")
     def record_failure(
         self,
         job: str,

@@ -1,19 +1,24 @@
 """Marks on the methods of the store's protocols: what each does to the store.
 
 Every method of a protocol has one. The service derives from them which calls it takes, and which of them a
-caller with the role `read` may make (see `calls`).
+caller with the role `read` may make (see `calls`). A write in the name of a job also says which durable step
+it is, for `runtime.job.journal`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, TypeVar, overload
 
-__all__ = ["MethodEffect", "effect_of", "reads", "writes"]
+from tautochrone.model.effects import Step
 
-_MARK = "__tautochrone_mark__"
+__all__ = ["DurableWrite", "MethodEffect", "durable_write_of", "effect_of", "reads", "writes"]
+
+_MARK, _DURABLE_WRITE = "__tautochrone_mark__", "__tautochrone_durable_write__"
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -26,6 +31,24 @@ class MethodEffect(StrEnum):
     """It writes only what belongs to the caller, a reader included: its own pins."""
 
 
+@dataclass(frozen=True, slots=True)
+class DurableWrite:
+    """The durable step that a method is when the owner of a job calls it.
+
+    Attributes:
+        subject: the argument that names what the step changes, or an attribute of it: `sink`,
+            `declaration.name`. Of a mapping by table the first table counts.
+    """
+
+    step: Step
+    subject: str
+
+    def subject_of(self, arguments: Mapping[str, Any]) -> str:
+        """The subject of a call with these arguments."""
+        value = attrgetter(self.subject)(SimpleNamespace(**arguments))
+        return str(next(iter(value)) if isinstance(value, Mapping) else value)
+
+
 def reads(method: _Method) -> _Method:
     """Mark a method that changes nothing."""
     return _marked(method, MethodEffect.READS)
@@ -35,15 +58,34 @@ def reads(method: _Method) -> _Method:
 def writes(method: _Method, /) -> _Method: ...
 @overload
 def writes(*, for_readers: bool) -> Callable[[_Method], _Method]: ...
-def writes(method: Any = None, /, *, for_readers: bool = False) -> Any:
-    """Mark a method that changes the store. With `for_readers` a caller with the role `read` may call it."""
+@overload
+def writes(*, step: Step, subject: str) -> Callable[[_Method], _Method]: ...
+def writes(
+    method: Any = None, /, *, for_readers: bool = False, step: Step | None = None, subject: str = ""
+) -> Any:
+    """Mark a method that changes the store. With `for_readers` a caller with the role `read` may call it.
+
+    Args:
+        step, subject: see `DurableWrite`.
+    """
     effect = MethodEffect.WRITES_FOR_READERS if for_readers else MethodEffect.WRITES
-    return partial(_marked, effect=effect) if method is None else _marked(method, effect)
+
+    def mark(method: _Method) -> _Method:
+        if step is not None:
+            setattr(method, _DURABLE_WRITE, DurableWrite(step, subject))
+        return _marked(method, effect)
+
+    return mark if method is None else mark(method)
 
 
 def effect_of(method: Any) -> MethodEffect | None:
     """What a mark says of the method; None when it has none."""
     return getattr(method, _MARK, None)
+
+
+def durable_write_of(method: Any) -> DurableWrite | None:
+    """Which durable step a mark says that the method is; None when it says none."""
+    return getattr(method, _DURABLE_WRITE, None)
 
 
 def _marked(method: _Method, effect: MethodEffect) -> _Method:

@@ -7,8 +7,10 @@ and an attribute in `Store`, `MetaStore` and `RemoteStore`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, get_type_hints
 
 from tautochrone.meta.protocols import marks
 from tautochrone.meta.protocols.checkpoints import Checkpoints, Invariants, Roots
@@ -20,7 +22,7 @@ from tautochrone.meta.protocols.recovery import Recovery
 from tautochrone.meta.protocols.revisions import Revisions
 from tautochrone.meta.protocols.transactions import Transactions
 
-__all__ = ["Store"]
+__all__ = ["Store", "parts"]
 
 
 class Store(Protocol):
@@ -81,3 +83,9 @@ class Store(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+@cache
+def parts() -> Mapping[str, type]:
+    """The parts of a store and the protocol of each: whatever `Store` has as an attribute."""
+    return get_type_hints(Store)

@@ -15,6 +15,7 @@ from tautochrone.meta.protocols.checkpoints import (
     PATIENCE_MS,
     BusyJob,
     InvariantCheck,
+    NewCheckpoint,
     ReportTime,
     UnexpiredCheckpoint,
 )
@@ -202,37 +203,23 @@ _OPEN, _PUBLISHED = CheckpointState.OPEN.value, CheckpointState.PUBLISHED.value
 class SqlCheckpoints(Repository):
     """`protocols.checkpoints.Checkpoints` in SQL."""
 
-    def open(
-        self,
-        job: str,
-        fence: Fence,
-        roots: Mapping[TableName, Version],
-        cut_at_ms: int,
-        *,
-        at_least: int = 0,
-        observed_ms: int | None = None,
-        observations: Mapping[TableName, int] | None = None,
-        patience_ms: int = PATIENCE_MS,
-        align_ms: int | None = None,
-        store: str | None = None,
-        after: int = 0,
-    ) -> Checkpoint:
+    def open(self, job: str, fence: Fence, new: NewCheckpoint) -> Checkpoint:
         with self._fenced(job, fence) as connection:
             # This row lock serializes the opening of checkpoints.
             last = connection.execute(select(t.stores.c.last_number).with_for_update()).scalar_one()
-            if store is not None:
-                require_incarnation(connection, job, store)
-            if last < after:
+            if new.store is not None:
+                require_incarnation(connection, job, new.store)
+            if last < new.after:
                 raise MetaError(
                     "META_STORE_REPLACED",
-                    f"Job {job} knows checkpoint {after}, and the store gave numbers up to {last} only: an "
-                    "older copy of it was put back while the job ran",
+                    f"Job {job} knows checkpoint {new.after}, and the store gave numbers up to {last} only: "
+                    "an older copy of it was put back while the job ran",
                     hint="Start the job again: it compares the store with the lake before it writes.",
                 )
             unfinished = pending(connection, job)
             if unfinished:
-                opened = _opened(connection, job, roots, cut_at_ms)
-                if opened is not None and opened.number >= at_least:
+                opened = _opened(connection, job, new)
+                if opened is not None and opened.number >= new.at_least:
                     return opened
                 raise MetaError(
                     "CHECKPOINT_ALREADY_OPEN",
@@ -241,29 +228,29 @@ class SqlCheckpoints(Repository):
                 )
             topology, now = read_topology(connection), self._clock()
             require_no_pending_revision(connection, topology.jobs_sharing_with(job))
-            for busy_job in busy_jobs_with(connection, job, topology, now, patience_ms):
+            for busy_job in busy_jobs_with(connection, job, topology, now, new.patience_ms):
                 raise MetaError(
                     "CHECKPOINT_HELD_BACK",
                     f"Job {busy_job.job} is at work on checkpoint {busy_job.checkpoint}; "
                     f"job {job} waits for it",
                     retryable=True,
                 )
-            number = max(last + 1, at_least)
+            number = max(last + 1, new.at_least)
             connection.execute(update(t.stores).values(last_number=number))
-            observed_at_ms = {str(table): at_ms for table, at_ms in (observations or {}).items()}
-            own = {str(table): version for table, version in roots.items()}
+            observed_at_ms = {str(table): at_ms for table, at_ms in new.observations.items()}
+            own = {str(table): version for table, version in new.roots.items()}
             cut = reported_roots(connection, job, topology) | own
             held_back: Collection[str] = ()
-            if align_ms is not None:
-                alignment = aligned_cut(connection, topology.jobs_sharing_with(job), cut, align_ms)
+            if new.align_ms is not None:
+                alignment = aligned_cut(connection, topology.jobs_sharing_with(job), cut, new.align_ms)
                 cut, held_back = dict(alignment.roots), alignment.held_back
             connection.execute(
                 insert(t.checkpoints).values(
                     number=number,
                     job=job,
                     state=_OPEN,
-                    cut_at_ms=cut_at_ms,
-                    opened_ms=now if observed_ms is None else observed_ms,
+                    cut_at_ms=new.cut_at_ms,
+                    opened_ms=now if new.observed_ms is None else new.observed_ms,
                     # An older version of a root need not have all that its source held when it was observed.
                     observations=observations_of_cut(
                         connection,
@@ -284,7 +271,7 @@ class SqlCheckpoints(Repository):
             return Checkpoint(
                 number=CheckpointNumber(number),
                 state=CheckpointState.OPEN,
-                cut_at_ms=cut_at_ms,
+                cut_at_ms=new.cut_at_ms,
                 published_at_ms=None,
                 roots=as_versions(cut),
             )
@@ -587,16 +574,14 @@ class SqlCheckpoints(Repository):
             return int(connection.execute(select(t.stores.c.last_number)).scalar_one())
 
 
-def _opened(
-    connection: Connection, job: str, roots: Mapping[TableName, Version], cut_at_ms: int
-) -> Checkpoint | None:
+def _opened(connection: Connection, job: str, new: NewCheckpoint) -> Checkpoint | None:
     """The open checkpoint that the job opened with the same cut; None if there is none."""
     c = t.checkpoints.c
-    query = select(t.checkpoints).where(c.job == job, c.state == _OPEN, c.cut_at_ms == cut_at_ms)
+    query = select(t.checkpoints).where(c.job == job, c.state == _OPEN, c.cut_at_ms == new.cut_at_ms)
     for row in connection.execute(query.order_by(c.number.desc())):
         checkpoint = as_checkpoint(connection, row)
         # The checkpoint also has the reported roots of other jobs.
-        if roots.items() <= checkpoint.roots.items():
+        if new.roots.items() <= checkpoint.roots.items():
             return checkpoint
     return None
 

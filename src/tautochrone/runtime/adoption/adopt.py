@@ -20,6 +20,7 @@ from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint, Roots
 from tautochrone.model import events
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.effects import Step
@@ -114,7 +115,7 @@ class Adoption:
         for finding in findings:
             if finding.dataset in roots:
                 versions[finding.dataset] = self._adopt(finding, versions, None).version
-                job.journal.report({finding.dataset: versions[finding.dataset]})
+                job.journal.record(Roots.report, {finding.dataset: versions[finding.dataset]})
         above = max(
             (
                 int(commit_metadata.checkpoint) + 1
@@ -130,7 +131,7 @@ class Adoption:
             for finding in findings
             if finding.dataset not in roots and not self._derived(finding, versions, checkpoint.number)
         ]
-        job.journal.publish(checkpoint.number, round(time.time() * 1000))
+        job.journal.record(Checkpoints.publish, checkpoint.number, round(time.time() * 1000))
         job.emit(
             events.Checkpoint(
                 checkpoint=checkpoint.number,
@@ -156,7 +157,7 @@ class Adoption:
         if job.settings.tag_external_tables:
             external = {name: roots[name] for name in job.external_tables() & roots.keys()}
             tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
-        return job.journal.open(roots, self._now_us // 1000, above)
+        return job.journal.open(NewCheckpoint(roots, self._now_us // 1000, at_least=above))
 
     def _derived(
         self, finding: Finding, versions: dict[TableName, Version], number: CheckpointNumber

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tautochrone.meta import protocols
 from tautochrone.model import events
-from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryPolicy, DeliveryState
@@ -136,10 +136,6 @@ class Deliveries:
         retired = [sink.name for sink in undeclared if sink.state is not DeliveryState.RETIRED]
         if not retired:
             return
-        job.effects.perform(
-            Step.META_DELIVERY_RETIRE,
-            job.name,
-            lambda: job.store.deliveries.retire_others(job.name, job.journal.fence, sorted(names)),
-        )
+        job.journal.record(protocols.Deliveries.retire_others, sorted(names))
         for name in retired:
             job.emit(events.SinkRetired(sink=name, reason=Reason.of(ReasonCode.SINK_NOT_DECLARED)))

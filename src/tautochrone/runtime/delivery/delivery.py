@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tautochrone.errors import CheckpointUnavailableError, SinkContentError, SinkError, SinkFencedError
+from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model import events
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.lake import LakeTable, RowChange, Rows
@@ -194,9 +195,9 @@ class Delivery:
             == (published.transaction.incarnation, published.checkpoint)
         )
         if published is not None and not is_recorded:
-            self._journal.delivered(published)
+            self._journal.record(Deliveries.record_delivered, published)
         elif intent is not None:
-            self._journal.aborted()
+            self._journal.record(Deliveries.end_intent)
         for outcome in outcomes:
             self.job.emit(
                 events.SinkRecovered(
@@ -296,12 +297,12 @@ class Delivery:
             base=None if self._published is None else self._published.transaction,
             replaced=tuple(delta.table for delta in deltas if delta.rows is not None),
         )
-        self._journal.intend(intent)
+        self.job.journal.record(Deliveries.record_intent, intent)
         chunks = self._prepared(sink, intent, deltas)
-        self._journal.intend(replace(intent, chunks=tuple(chunks)))
+        self.job.journal.record(Deliveries.record_intent, replace(intent, chunks=tuple(chunks)))
         self._journal.commit(sink, intent.transaction)
         published = Published(transaction=intent.transaction, versions=intent.versions)
-        self._journal.delivered(published)
+        self._journal.record(Deliveries.record_delivered, published)
         before, self._published = self._published, published
         self._is_expected = True
         replaced = {
@@ -380,7 +381,7 @@ class Delivery:
         except SinkContentError:
             # The outcome is known: the sink has other rows. Recovery must not meet the transaction.
             journal.abort(sink, transaction)
-            journal.aborted()
+            journal.record(Deliveries.end_intent)
             raise
         return chunks
 

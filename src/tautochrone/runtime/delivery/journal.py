@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model.effects import Step
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sink import (
     Chunk,
     FoldedTable,
     Intent,
-    Published,
     Recovered,
     Sink,
     SinkDeclaration,
-    SinkFlow,
     SinkMaintenance,
     SinkStatus,
     TransactionId,
@@ -26,6 +25,7 @@ from tautochrone.runtime.job.journal import Journal
 
 __all__ = ["DeliveryJournal"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -53,62 +53,26 @@ class DeliveryJournal:
 
     def claim(self, declaration: SinkDeclaration, at_least: Fence) -> None:
         """Become the only one who delivers to the sink."""
-        deliveries, job = self.job.store.deliveries, self.job
-        self.fence = self._step(
-            Step.META_DELIVERY_CLAIM,
-            lambda: deliveries.claim(job.name, job.fence, declaration, at_least),
-        )
+        self.fence = self.job.record(Deliveries.claim, declaration, at_least)
 
-    def intend(self, intent: Intent) -> None:
-        deliveries, job = self.job.store.deliveries, self.job
-        self._step(
-            Step.META_DELIVERY_INTEND,
-            lambda: deliveries.record_intent(job.name, job.fence, intent),
-        )
-
-    def delivered(self, published: Published) -> None:
-        deliveries, job = self.job.store.deliveries, self.job
-        self._step(
-            Step.META_DELIVERY_DONE,
-            lambda: deliveries.record_delivered(job.name, job.fence, self.name, self.fence, published),
-        )
-
-    def streamed(
+    def record(
         self,
-        flows: Mapping[str, SinkFlow],
-        checkpoint: CheckpointNumber | None,
-        versions: Mapping[TableName, Version],
-    ) -> None:
-        deliveries, job = self.job.store.deliveries, self.job
-        self._step(
-            Step.META_DELIVERY_DONE,
-            lambda: deliveries.record_streamed(
-                job.name, job.fence, self.name, self.fence, flows, checkpoint, versions
-            ),
-        )
-
-    def aborted(self) -> None:
-        deliveries, job = self.job.store.deliveries, self.job
-        self._step(
-            Step.META_DELIVERY_ABORT,
-            lambda: deliveries.end_intent(job.name, job.fence, self.name, self.fence),
-        )
+        method: Callable[Concatenate[Any, str, Fence, str, Fence, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """As `Journal.record`, of a method that takes the sink and its fence after the job's."""
+        return self.job.record(method, self.name, self.fence, *args, **kwargs)
 
     def failed(self, error: str, *, failures: int, skips: bool, attention: bool) -> None:
-        deliveries, job, status = self.job.store.deliveries, self.job, self.status()
-        skipped = (0 if status is None else status.skipped) + skips
-        self._step(
-            Step.META_DELIVERY_FAILED,
-            lambda: deliveries.record_failure(
-                job.name,
-                job.fence,
-                self.name,
-                self.fence,
-                redacted(error),
-                failures=failures,
-                skipped=skipped,
-                attention=attention,
-            ),
+        status = self.status()
+        self.record(
+            Deliveries.record_failure,
+            redacted(error),
+            failures=failures,
+            skipped=(0 if status is None else status.skipped) + skips,
+            attention=attention,
         )
 
     # -- the sink ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tautochrone.errors import FencedError, RefreshError, SinkFencedError
 from tautochrone.iceberg.changes.streams import waits_for_first_version
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.sink_query import SinkQuery
+from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model.catalog import NEWEST, Streamed, job_read_point
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.lake import NO_VERSION, ChangeKind, TableChange
@@ -214,7 +215,7 @@ class SinkStream(SinkWorker):
             # The new queries did not read the versions that the store remembers of the old ones.
             status = self._journal.status()
             if status is not None and status.delivered is not None:
-                self._journal.streamed({}, status.delivered.checkpoint, {})
+                self._journal.record(Deliveries.record_streamed, {}, status.delivered.checkpoint, {})
             self._is_fresh = False
 
     # -- what the flows read ----------------------------------------------------------------------
@@ -293,7 +294,7 @@ class SinkStream(SinkWorker):
         if checkpoint is not None:
             for flow in self._flows:
                 versions |= {name: flow.versions[name] for name in flow.tables}
-        self._journal.streamed(flows, checkpoint, versions)
+        self._journal.record(Deliveries.record_streamed, flows, checkpoint, versions)
         self._recorded = state
 
     def _progress(self) -> dict[str, SinkFlow]:

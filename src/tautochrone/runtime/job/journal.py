@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tautochrone.meta import Store
 from tautochrone.meta.database.repository import compare_fence
-from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
+from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
+from tautochrone.meta.protocols.marks import DurableWrite, durable_write_of
+from tautochrone.meta.protocols.store import parts
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
-from tautochrone.model.definitions import DatasetDetails, ExpectationCount
-from tautochrone.model.effects import Effects, Step
+from tautochrone.model.effects import Effects
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.model.source import SkippedFiles
 from tautochrone.redaction import redacted
 
 __all__ = ["Journal"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -42,80 +48,27 @@ class Journal:
         """
         compare_fence(self.name, self.fence, self.store.jobs.newest_fence(self.name))
 
-    def report(self, versions: Mapping[TableName, Version]) -> None:
-        """Report versions of root tables. A cut takes all of them or none."""
-        self.effects.perform(
-            Step.META_REPORT,
-            str(next(iter(versions))),
-            lambda: self.store.roots.report(self.name, self.fence, versions),
-        )
+    def record(
+        self, method: Callable[Concatenate[Any, str, Fence, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a method of the store in the job's name, as the durable step that its mark says.
 
-    def expectations(self, table: TableName, counts: Sequence[ExpectationCount]) -> None:
-        """Record how many rows of a root table violate its expectations."""
-        self.effects.perform(
-            Step.META_REPORT,
-            str(table),
-            lambda: self.store.datasets.record_expectations(self.name, self.fence, table, counts),
-        )
+            journal.record(Roots.report, {table: version})
 
-    def describe(self, details: Sequence[DatasetDetails]) -> None:
-        self.effects.perform(
-            Step.META_DESCRIBE,
-            self.name,
-            lambda: self.store.datasets.describe(self.name, self.fence, details),
-        )
+        Args:
+            method: of a part's protocol.
+            args, kwargs: its arguments without job and fence.
+        """
+        part, write, signature = _store_write(method)
+        bound = signature.bind(None, self.name, self.fence, *args, **kwargs)
+        call: Callable[..., T] = getattr(getattr(self.store, part), method.__name__)
+        action = partial(call, self.name, self.fence, *args, **kwargs)
+        return self.effects.perform(write.step, write.subject_of(bound.arguments), action)
 
-    def table_ids(self, ids: Mapping[TableName, str]) -> None:
-        """Replace what the store knows of the identities of the job's tables."""
-        self.effects.perform(
-            Step.META_IDENTIFY,
-            self.name,
-            lambda: self.store.datasets.record_table_ids(self.name, self.fence, ids),
-        )
-
-    def skipped_files(self, table: TableName, flow: str, skipped: Sequence[SkippedFiles]) -> None:
-        """Replace what the store knows of files that the flow did not read."""
-        self.effects.perform(
-            Step.META_SKIPPED_FILES,
-            str(table),
-            lambda: self.store.datasets.record_skipped_files(self.name, self.fence, table, flow, skipped),
-        )
-
-    def observe(self, table: TableName, before: Version | None, now: Version) -> Version:
-        """Record that an external table moved; returns the version that all jobs agree on."""
-        return self.effects.perform(
-            Step.META_OBSERVE,
-            str(table),
-            lambda: self.store.roots.observe_external_table(self.name, self.fence, table, before, now),
-        )
-
-    def open(
-        self,
-        roots: Mapping[TableName, Version],
-        cut_at_ms: int,
-        at_least: int = 0,
-        *,
-        observed_ms: int | None = None,
-        observations: Mapping[TableName, int] | None = None,
-        patience_ms: int = PATIENCE_MS,
-        align_ms: int | None = None,
-    ) -> Checkpoint:
-        opened = self.effects.perform(
-            Step.META_OPEN,
-            self.name,
-            lambda: self.store.checkpoints.open(
-                self.name,
-                self.fence,
-                roots,
-                cut_at_ms,
-                at_least=at_least,
-                observed_ms=observed_ms,
-                observations=observations,
-                patience_ms=patience_ms,
-                align_ms=align_ms,
-                store=self.incarnation,
-                after=self.highest_number,
-            ),
+    def open(self, new: NewCheckpoint) -> Checkpoint:
+        """Open a checkpoint in the store that gave the fence and all numbers of this owner."""
+        opened = self.record(
+            Checkpoints.open, replace(new, store=self.incarnation, after=self.highest_number)
         )
         self.highest_number = max(self.highest_number, opened.number)
         return opened
@@ -124,9 +77,7 @@ class Journal:
         """Start the job's part of the open checkpoint, if there is one."""
         if self.store.checkpoints.next_for(self.name) is None:
             return None
-        checkpoint = self.effects.perform(
-            Step.META_TAKE, self.name, lambda: self.store.checkpoints.begin_next(self.name, self.fence)
-        )
+        checkpoint = self.record(Checkpoints.begin_next)
         self.highest_number = max(self.highest_number, 0 if checkpoint is None else checkpoint.number)
         return checkpoint
 
@@ -134,24 +85,12 @@ class Journal:
         # Reasons may quote expressions, and a definition can contain a secret.
         nodes = tuple(replace(node, reason=node.reason.map_texts(redacted)) for node in refresh.nodes)
         safe = replace(refresh, reason=refresh.reason.map_texts(redacted), nodes=nodes)
-        self.effects.perform(
-            Step.META_VERSION,
-            str(table),
-            lambda: self.store.checkpoints.record_version(
-                self.name, self.fence, number, table, version, safe
-            ),
-        )
+        self.record(Checkpoints.record_version, number, table, version, safe)
 
     def failure(
         self, number: CheckpointNumber, table: TableName, failure: Reason, mode: RefreshMode | None = None
     ) -> None:
-        self.effects.perform(
-            Step.META_FAILURE,
-            str(table),
-            lambda: self.store.checkpoints.record_failure(
-                self.name, self.fence, number, table, failure.map_texts(redacted), mode
-            ),
-        )
+        self.record(Checkpoints.record_failure, number, table, failure.map_texts(redacted), mode)
 
     def abort(self, number: CheckpointNumber, broken: Sequence[BrokenInvariant] = ()) -> None:
         # The sample rows are data of the lake and may contain secrets.
@@ -163,23 +102,14 @@ class Journal:
             )
             for invariant in broken
         ]
-        self.effects.perform(
-            Step.META_ABORT,
-            self.name,
-            lambda: self.store.checkpoints.abort(self.name, self.fence, number, broken=safe),
-        )
+        self.record(Checkpoints.abort, number, broken=safe)
 
-    def publish(
-        self,
-        number: CheckpointNumber,
-        at_ms: int,
-        cpu_ms: int | None = None,
-        satisfied: Mapping[str, str] | None = None,
-    ) -> None:
-        self.effects.perform(
-            Step.META_PUBLISH,
-            self.name,
-            lambda: self.store.checkpoints.publish(
-                self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, passed_invariants=satisfied
-            ),
-        )
+
+@cache
+def _store_write(method: Callable[..., object]) -> tuple[str, DurableWrite, inspect.Signature]:
+    """The part of the store that has the method, its mark, and its arguments."""
+    part = next(name for name, protocol in parts().items() if vars(protocol).get(method.__name__) is method)
+    write = durable_write_of(method)
+    if write is None:
+        raise TypeError(f"{method.__qualname__} is marked with no durable step")
+    return part, write, inspect.signature(method)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from tautochrone.errors import MetaError, TautochroneError
+from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
 from tautochrone.model import events
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.inputs import is_file_table
@@ -39,9 +41,20 @@ from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.cpu_usage import cpu_ms
 
-__all__ = ["CheckpointLoop"]
+__all__ = ["CheckpointLoop", "Outcome"]
 
 _POLL_S = 0.05
+
+
+class Outcome(Enum):
+    """What a call of the loop did about a checkpoint."""
+
+    DONE = auto()
+    """The job's part of it is done, or it was given up."""
+    WAIT = auto()
+    """Other jobs or a sink go first: call again soon."""
+    NOTHING_NEW = auto()
+    """Nothing changed since the last one."""
 
 
 class CheckpointLoop:
@@ -109,7 +122,7 @@ class CheckpointLoop:
             for_absent_jobs: wait for jobs that do not run as well: they may be about to start.
         """
         until = time.monotonic() + self._job.settings.patience_ms / 1000
-        while self.advance():
+        while self.advance() is Outcome.WAIT:
             absent = self._absent_job()
             if (absent and not for_absent_jobs) or time.monotonic() >= until:
                 reason = (
@@ -121,34 +134,27 @@ class CheckpointLoop:
                 return
             time.sleep(_POLL_S)
 
-    def advance(self) -> bool:
-        """Finish the open checkpoint; then cut, open, refresh and publish the next one if anything changed.
-
-        Returns:
-            Whether to call again soon, because other jobs or a sink must go first.
-        """
-        return self._is_held_back_by_sinks() or self._advance()
-
-    def _is_held_back_by_sinks(self) -> bool:
-        """Whether a sink that must have each checkpoint before the next one lacks the last."""
+    def advance(self) -> Outcome:
+        """Finish the open checkpoint; then cut, open, refresh and publish one more if anything changed."""
+        # A sink may have to take each checkpoint before the next one is made.
         sinks = self._deliveries.holding_back
         for name, error in sinks.items():
             reason = Reason.of(ReasonCode.SINK_LACKS_CHECKPOINT, sink=name, cause=error)
             self._report_once(events.HeldBack(checkpoint=None, jobs=[], reason=reason))
-        return bool(sinks)
+        return Outcome.WAIT if sinks else self._advance()
 
-    def _advance(self) -> bool:
+    def _advance(self) -> Outcome:
         job, started = self._job, time.monotonic()
         checkpoint = job.journal.take()
-        if checkpoint is not None and not self._finish_open(checkpoint):
-            return True
+        if checkpoint is not None and self._finish_open(checkpoint) is Outcome.WAIT:
+            return Outcome.WAIT
         latest = job.store.checkpoints.latest_done(job.name)
         last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
         self._file_tables.synchronize()
-        cut = self._aligner.align(take_cut(job, self._ingestion, self._file_tables.unfollowed), last)
+        cut = self._aligner.align(self._take_cut(), last)
         if self._rejected_roots is not None and not changed_roots(job.input_table, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
-            return False
+            return Outcome.NOTHING_NEW
         if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
             job.emit(
                 events.NoNews(
@@ -157,21 +163,27 @@ class CheckpointLoop:
                 )
             )
             self._heartbeat.report_no_news(cut, None if latest is None else latest.number)
-            return False
+            return Outcome.NOTHING_NEW
         checkpoint = self._open(cut)
-        return checkpoint is None or not self._refresh_and_publish(checkpoint, cut.missing)
+        return Outcome.WAIT if checkpoint is None else self._refresh_and_publish(checkpoint, cut.missing)
+
+    def _take_cut(self) -> Cut:
+        observed_ms = self._job.store.now_ms()
+        self._ingestion.observe(observed_ms)
+        ingested = self._ingestion.committed_up_to_ms()
+        return take_cut(self._job, observed_ms, ingested, self._file_tables.unfollowed)
 
     # -- open -------------------------------------------------------------------------------------
 
-    def _finish_open(self, checkpoint: Checkpoint) -> bool:
-        """Finish a checkpoint of an earlier run or another job; False when other jobs must go first."""
+    def _finish_open(self, checkpoint: Checkpoint) -> Outcome:
+        """Finish a checkpoint of an earlier run or another job."""
         topology = self._job.topology
         needed = [*topology.root_tables, *sorted(topology.clocks)]
         missing = [name for name in needed if name not in checkpoint.roots]
         if missing:
             # The definitions changed since the cut was taken.
             self._abort(checkpoint, Reason.of(ReasonCode.ROOT_NOT_IN_CUT, table=str(missing[0])))
-            return True
+            return Outcome.DONE
         return self._refresh_and_publish(checkpoint, {})
 
     def _open(self, cut: Cut) -> Checkpoint | None:
@@ -197,12 +209,14 @@ class CheckpointLoop:
             tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
         try:
             return job.journal.open(
-                cut.roots,
-                cut.taken_at_us // 1000,
-                observed_ms=cut.observed_ms,
-                observations=cut.observations,
-                patience_ms=job.settings.patience_ms,
-                align_ms=job.settings.align_ms,
+                NewCheckpoint(
+                    cut.roots,
+                    cut.taken_at_us // 1000,
+                    observed_ms=cut.observed_ms,
+                    observations=cut.observations,
+                    patience_ms=job.settings.patience_ms,
+                    align_ms=job.settings.align_ms,
+                )
             )
         except MetaError as error:
             if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
@@ -226,8 +240,8 @@ class CheckpointLoop:
 
     # -- refresh and publish ----------------------------------------------------------------------
 
-    def _refresh_and_publish(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> bool:
-        """Do the job's part of an open checkpoint; False when other jobs must go first.
+    def _refresh_and_publish(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> Outcome:
+        """Do the job's part of an open checkpoint.
 
         Args:
             unreadable: external tables that could not be read, with the reason.
@@ -242,23 +256,23 @@ class CheckpointLoop:
                 ReasonCode.GIVEN_UP_BY_OTHERS, error_class=error.error_class, text=error.message
             )
             self._job.emit(events.CheckpointAborted(checkpoint=checkpoint.number, reason=reason))
-            return False
+            return Outcome.WAIT
 
     def _is_pending(self, checkpoint: Checkpoint) -> bool:
         parts = self._job.store.checkpoints.progress(checkpoint.number)
         return any(part.job == self._job.name and part.part is Part.PENDING for part in parts)
 
-    def _do_part(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> bool:
+    def _do_part(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> Outcome:
         if self._number != checkpoint.number:
             self._number = checkpoint.number
             self._started_at, self._started_cpu_ms = time.monotonic(), cpu_ms()
         progress = self._refresher.refresh_to(checkpoint, self._last_complete_versions(), unreadable)
         if progress.lost is not None:
             self._abort(checkpoint, Reason.of(ReasonCode.JOB_TAKES_NO_PART, job=progress.lost))
-            return True
+            return Outcome.DONE
         if progress.waiting:
             self._wait_for_job(checkpoint, progress)
-            return False
+            return Outcome.WAIT
         self._failed = dict(progress.failed)
         self._waiting_for_bulk = progress.waiting_for_bulk
         checked = self._refresher.check()
@@ -270,14 +284,20 @@ class CheckpointLoop:
             self._reject(checkpoint, checked.broken)
         else:
             self._publish(checkpoint, checked)
-        return True
+        return Outcome.DONE
 
     def _publish(self, checkpoint: Checkpoint, checked: Checked) -> None:
         """Publish the checkpoint, or record that the job's part is done while other jobs work on theirs."""
         job = self._job
         self._broken, self._rejected_roots = {}, None
         spent_ms = max(0, cpu_ms() - self._started_cpu_ms)
-        job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.satisfied)
+        job.journal.record(
+            Checkpoints.publish,
+            checkpoint.number,
+            round(time.time() * 1000),
+            cpu_ms=spent_ms,
+            passed_invariants=checked.satisfied,
+        )
         self._last_report = None
         self._deliveries.published()
         state = job.store.checkpoints.get(checkpoint.number).state

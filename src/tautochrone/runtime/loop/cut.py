@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tautochrone.errors import TableMissingError
+from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model.inputs import NOW
 from tautochrone.model.lake import ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import TableName, Version
@@ -14,7 +15,6 @@ from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.topology import JobTopology
-from tautochrone.runtime.streams.ingestion import Ingestion
 
 __all__ = ["Cut", "changed_roots", "take_cut"]
 
@@ -38,7 +38,9 @@ class Cut:
     observations: dict[TableName, int]
 
 
-def take_cut(job: Job, ingestion: Ingestion, unfollowed: Collection[TableName] = ()) -> Cut:
+def take_cut(
+    job: Job, observed_ms: int, ingested: Mapping[TableName, int], unfollowed: Collection[TableName] = ()
+) -> Cut:
     """Take the reported versions of the job's roots and the current versions of external tables.
 
     Ingestion goes on meanwhile. An external table that was dropped gets no version; its readers fail with
@@ -46,11 +48,13 @@ def take_cut(job: Job, ingestion: Ingestion, unfollowed: Collection[TableName] =
     for all jobs.
 
     Args:
+        observed_ms: now, by the store's clock.
+        ingested: see `Ingestion.committed_up_to_ms`. Asked before the call, because a version may contain
+            more than its observations say, never less.
         unfollowed: tables of files that do not agree with the files: they get no version.
     """
-    observed_ms, taken_at_us = job.store.now_ms(), job.clock_us()
-    # Read before the reported versions: a version may contain more than its observations say, never less.
-    observations = _ingested(job.topology, ingestion, observed_ms)
+    taken_at_us = job.clock_us()
+    observations = _observations(job.topology, ingested)
     reported = job.store.roots.reported(job.name)
     roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
     missing: dict[TableName, Reason] = {}
@@ -71,12 +75,10 @@ def take_cut(job: Job, ingestion: Ingestion, unfollowed: Collection[TableName] =
     return Cut(roots, missing, taken_at_us, observed_ms, observations)
 
 
-def _ingested(topology: JobTopology, ingestion: Ingestion, observed_ms: int) -> dict[TableName, int]:
+def _observations(topology: JobTopology, ingested: Mapping[TableName, int]) -> dict[TableName, int]:
     """The source observations of the job's own roots. A quarantine table has those of its table."""
-    committed = ingestion.committed_up_to_ms()
-    ingestion.store_time_is(observed_ms)
-    quarantines = {topology.quarantine_table(table): ms for table, ms in committed.items()}
-    times = {table: committed.get(table, quarantines.get(table)) for table in topology.root_tables}
+    quarantines = {topology.quarantine_table(table): ms for table, ms in ingested.items()}
+    times = {table: ingested.get(table, quarantines.get(table)) for table in topology.root_tables}
     return {table: ms for table, ms in times.items() if ms}
 
 
@@ -89,7 +91,7 @@ def _observe_external(journal: Journal, table: LakeTable, observed: Version | No
     current = table.current_version()
     if current == observed or (observed is not None and not _moved(table, observed, current)):
         return observed, True
-    agreed = journal.observe(table.name, observed, current)
+    agreed = journal.record(Roots.observe_external_table, table.name, observed, current)
     return agreed, agreed == current
 
 

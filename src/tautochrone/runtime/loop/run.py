@@ -24,7 +24,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import Selection
-from tautochrone.runtime.loop.checkpoint_loop import CheckpointLoop
+from tautochrone.runtime.loop.checkpoint_loop import CheckpointLoop, Outcome
 from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.publication import Publication
 from tautochrone.runtime.loop.spark_death import report_spark_death, wait_while_alive
@@ -147,11 +147,11 @@ class Run:
                         self.outdated = outdated
                         break
                     self._deliveries.require_alive()
-                    waits_for_jobs = self._checkpoints.advance()
+                    outcome = self._checkpoints.advance()
                     self._publication.report_outcome()
                     self._maintenance.between_checkpoints()
                     remaining_s = interval_ms / 1000 - (time.monotonic() - started)
-                    wait_while_alive(self._stopping, _POLL_S if waits_for_jobs else remaining_s)
+                    wait_while_alive(self._stopping, _POLL_S if outcome is Outcome.WAIT else remaining_s)
             finally:
                 self._ingestion.stop()
             self._checkpoints.advance_and_wait()

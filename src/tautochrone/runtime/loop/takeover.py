@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta import DatasetEntry
+from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model import events
 from tautochrone.model.auto_cdc import keyed_apply_of
 from tautochrone.model.definitions import DatasetKind
@@ -155,7 +156,7 @@ def clear(job: Job, name: TableName) -> None:
         table.fork(), job.topology.table_definition(name), no_rows, job.commit_metadata(reset=True)
     )
     if name in job.topology.root_tables:
-        job.journal.report({name: commit.version})
+        job.journal.record(Roots.report, {name: commit.version})
     job.emit(
         events.FullRefresh(
             dataset=str(name),
@@ -291,4 +292,4 @@ def _report_roots(journal: Journal, roots: Mapping[TableName, LakeTable]) -> Non
         current = table.current_version()
         last = reported.get(name)
         if last is None or table.change_between(last, current).kind is not ChangeKind.NONE:
-            journal.report({name: current})
+            journal.record(Roots.report, {name: current})

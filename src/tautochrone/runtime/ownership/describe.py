@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tautochrone.errors import DefinitionError
+from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import Graph, ResolvedFlow
@@ -26,7 +27,7 @@ def describe(topology: JobTopology, journal: Journal) -> None:
     current = [_details(topology, table, stored.get(table)) for table in topology.graph.order]
     changed = [details for details in current if stored.get(details.dataset) != details]
     if changed:
-        journal.describe(changed)
+        journal.record(Datasets.describe, changed)
 
 
 def _details(topology: JobTopology, table: TableName, stored: DatasetDetails | None) -> DatasetDetails:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import LakeVersion, StoreRelation
+from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, LakeTable
@@ -96,7 +97,7 @@ def record_table_ids(journal: Journal, tables: Mapping[TableName, LakeTable], pa
     with ThreadPoolExecutor(parallelism) as pool:
         ids = dict(zip(tables, pool.map(lambda table: table.identity(), tables.values()), strict=True))
     if ids != journal.store.datasets.table_ids(journal.name):
-        journal.table_ids(ids)
+        journal.record(Datasets.record_table_ids, ids)
 
 
 def _require_same_lake(

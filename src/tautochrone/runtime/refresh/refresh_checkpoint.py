@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
+from typing import TypeAlias
 
 from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
 from tautochrone.meta import Store
@@ -48,6 +50,9 @@ __all__ = [
     "refresh_in_order",
     "upstream_of",
 ]
+
+Refresher: TypeAlias = Callable[[RefreshTask], Refreshed | WaitingForBulkLoad]
+"""Refreshes one dataset."""
 
 
 def refresh_in_order(
@@ -218,6 +223,7 @@ class CheckpointRefresher:
         self._streams = StreamRefresher(context, self._sessions, streams)
         self._keyed = KeyedRefresher(context, self._sessions)
         self._auto_cdc = AutoCdcRefresher(context, self._sessions)
+        self._refreshers: dict[TableName, Refresher] = {}
 
     def refresh_to(
         self,
@@ -334,7 +340,7 @@ class CheckpointRefresher:
         started = time.monotonic()
         try:
             with metered_jobs(self._job.base) as used, call_sites(noted=False):
-                result = self._refreshed(self._task(checkpoint, table, last_versions))
+                result = self._refresher(table)(self._task(checkpoint, table, last_versions))
             if isinstance(result, WaitingForBulkLoad):
                 return self._wait(checkpoint, table, result.reason)
         except FencedError:
@@ -379,20 +385,33 @@ class CheckpointRefresher:
             location=str(dataset.location),
         )
 
-    def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:
-        if self._topology.is_view(task.name):
-            if not has_rows_of(task):
-                require_same_query(self._job.graph, task.flow)
-            return self._views.refresh(task)
-        auto_cdc = auto_cdc_of(task.flows)
+    def _refresher(self, table: TableName) -> Refresher:
+        """What refreshes the dataset, chosen once: a definition does not change while it runs.
+
+        Raises:
+            DefinitionError: `KEYED_APPLY_INCOMPLETE`.
+        """
+        if table not in self._refreshers:
+            self._refreshers[table] = self._choose_refresher(table)
+        return self._refreshers[table]
+
+    def _choose_refresher(self, table: TableName) -> Refresher:
+        if self._topology.is_view(table):
+            return self._refresh_view
+        auto_cdc = auto_cdc_of(self._topology.derived_flows(table))
         if auto_cdc is not None:
-            return self._auto_cdc.refresh(task, auto_cdc)
-        require_never_merged(task)
-        if task.name in self._job.set_aside:
+            return partial(self._auto_cdc.refresh, auto_cdc=auto_cdc)
+        if table in self._job.set_aside:
             # Without a commit: what its input got stays to be merged.
-            return unchanged(task, self._job.set_aside[task.name])
-        apply = self._keyed.keyed_apply(task.name)
-        return self._streams.refresh(task) if apply is None else self._keyed.refresh(task, apply)
+            return partial(_refresh_never_merged, partial(unchanged, reason=self._job.set_aside[table]))
+        apply = self._keyed.keyed_apply(table)
+        refresh = self._streams.refresh if apply is None else partial(self._keyed.refresh, apply=apply)
+        return partial(_refresh_never_merged, refresh)
+
+    def _refresh_view(self, task: RefreshTask) -> Refreshed:
+        if not has_rows_of(task):
+            require_same_query(self._job.graph, task.flow)
+        return self._views.refresh(task)
 
     def _record(self, checkpoint: Checkpoint, table: TableName, result: Refreshed) -> None:
         job, refresh = self._job, result.refresh
@@ -449,3 +468,8 @@ class CheckpointRefresher:
         )
         self._finished.add(table)
         return failure
+
+
+def _refresh_never_merged(refresh: Refresher, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:
+    require_never_merged(task)
+    return refresh(task)

@@ -39,8 +39,6 @@ class StreamRefresher:
         self._context = context
         self._sessions = sessions
         self._streams = streams
-        self._running_flow: dict[TableName, str] = {}
-        """The running flow of each table: the table's session shows the inputs as this flow reads them."""
 
     def refresh(self, task: RefreshTask) -> Refreshed:
         """Let the table's flows consume their inputs up to the checkpoint, no more and no less.
@@ -49,7 +47,6 @@ class StreamRefresher:
             RefreshError: an input changed in a way that the table cannot take.
         """
         self._require_acceptable_changes(task)
-        self._streams.set_commit_metadata(task.name, task.metadata_with(RefreshMode.APPEND))
         before = {} if task.is_full_requested else task.violations_before
         rows = sum(self._consume(task, flow) for flow in task.flows)
         metadata = task.table.fork().commit_metadata if task.expectations else None
@@ -72,12 +69,11 @@ class StreamRefresher:
 
     def _consume(self, task: RefreshTask, flow: ResolvedFlow) -> int:
         """Run one flow until it has read its inputs; answers the rows that it wrote."""
-        self._running_flow[task.name] = flow.flow.name
         query = self._streams.query(task.name, flow)
         if query.position is None or waits_for_first_version(query.position.offsets):
             self._show_empty_versions_as_unwritten(task, flow.inputs.stream)
         rows_before = query.rows
-        query.start(self._session(task), availableNow=True)
+        query.start(self._session(task, flow), task.metadata_with(RefreshMode.APPEND), availableNow=True)
         query.wait()
         return query.rows - rows_before
 
@@ -111,15 +107,12 @@ class StreamRefresher:
             unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
             self._sessions.show_as_empty(name, is_empty=unchanged or table.row_count(version) == 0)
 
-    def _session(self, task: RefreshTask) -> SparkSession:
-        conf = {key: value for flow in task.flows for key, value in flow.flow.conf.items()}
-        name = task.name
+    def _session(self, task: RefreshTask, flow: ResolvedFlow) -> SparkSession:
+        """The flow's own: it may read a version otherwise than other readers do; see `Streamed`."""
+        target, name = task.name, flow.flow.name
 
         def lookup(table: TableName) -> Version | str | Streamed | None:
-            """Each flow may read a version otherwise than other readers do; see `Streamed`."""
             version = self._sessions.lookup(table)
-            if version is None:
-                return None
-            return self._streams.streamed(name, self._running_flow[name], version)
+            return None if version is None else self._streams.streamed(target, name, version)
 
-        return self._sessions.session(str(name), conf, lookup)
+        return self._sessions.session(f"{target}/{name}", flow.flow.conf, lookup)

@@ -25,6 +25,7 @@ from tautochrone.errors import (
     TableMissingError,
 )
 from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model import events
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.definitions import DatasetKind
@@ -44,6 +45,7 @@ from tautochrone.model.revision import (
 from tautochrone.model.source_position import LogPosition
 from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.selection import find_all
 from tautochrone.runtime.job.sinks import tables_of_sinks
 from tautochrone.runtime.job.topology import JobTopology
@@ -371,11 +373,8 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
     version = revert_table(job.base, job.topology, table, revised, commit, tag)
     if revised.table in job.store.roots.reported(revised.job):
         # Otherwise cuts of other jobs and weak readers would use the revoked version until the next run.
-        job.effects.perform(
-            Step.META_REPORT,
-            str(revised.table),
-            lambda: job.store.roots.report(revised.job or "", fence, {revised.table: version}),
-        )
+        journal = Journal(job.store, revised.job, job.effects, fence)
+        journal.record(Roots.report, {revised.table: version})
     job.emit(
         events.Revised(
             revision=revision.id,

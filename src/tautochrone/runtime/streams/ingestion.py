@@ -95,7 +95,7 @@ class Ingestion:
 
         Args:
             flows: each with what makes the session that it is evaluated in.
-            store_ms: as of `store_time_is`.
+            store_ms: as of `observe`.
             trigger: `availableNow=True`, or `processingTime=…` for flows that are started again.
 
         Raises:
@@ -104,7 +104,8 @@ class Ingestion:
         """
         self._trigger = trigger
         self._flows = [_Flow(query, session) for query, session in flows]
-        self.store_time_is(store_ms)
+        for flow in self._flows:
+            flow.query.store_time_is(store_ms)
         for flow in self._flows:
             self._start(flow)
 
@@ -129,14 +130,20 @@ class Ingestion:
                 )
                 self._start(flow)
 
-    def store_time_is(self, store_ms: int) -> None:
-        """It is `store_ms` by the store's clock: flows observe their sources later than that."""
+    def observe(self, store_ms: int) -> None:
+        """Let all flows observe their sources; call it just before a cut.
+
+        Args:
+            store_ms: the time by the store's clock. Later observations are of this time or of a later one.
+        """
         for flow in self._flows:
+            flow.query.observe()
             flow.query.store_time_is(store_ms)
 
     def committed_up_to_ms(self) -> dict[TableName, int]:
         """For each table that flows write: all that their sources held at this time, by the store's clock,
-        is in its reported version. Tables of which that is not known of every flow are left out."""
+        is in its reported version, as far as `observe` knows. Tables of which that is not known of every flow
+        are left out."""
         times: dict[TableName, list[int | None]] = {}
         for flow in self._flows:
             times.setdefault(flow.query.table, []).append(flow.query.committed_up_to_ms)

@@ -23,11 +23,12 @@ from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
 from tautochrone.ingest.source_checks import SourceChecks, SourceOrder
 from tautochrone.ingest.source_files import SourceFiles
+from tautochrone.meta.protocols.checkpoints import Roots
+from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.log_retention import KeepsColumns
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source import BadRecords, RecreatedTopic
@@ -199,7 +200,7 @@ class Streams:
     def _report_expectations(self, table: TableName, counts: Sequence[ExpectationCount]) -> None:
         # Derived tables tell of them with their refresh.
         if table in self._job.topology.root_tables:
-            self._job.journal.expectations(table, counts)
+            self._job.journal.record(Datasets.record_expectations, table, counts)
 
     def _checks(self, table: TableName, flow: str) -> SourceChecks:
         job = self._job
@@ -213,7 +214,9 @@ class Streams:
                     stored=lambda: [
                         files for files in job.store.datasets.skipped_files(table) if files.flow == flow
                     ],
-                    store=partial(job.journal.skipped_files, table, flow),
+                    store=lambda skipped: job.journal.record(
+                        Datasets.record_skipped_files, table, flow, skipped
+                    ),
                 ),
                 RowsLeftOut(flow, str(table), job.emit),
                 SourceOrder(flow),
@@ -237,10 +240,6 @@ class Streams:
         owner = None if dataset is None else dataset.bad_records_of
         committer = self._committers.get(owner or table)
         return nullcontext() if committer is None else committer.exclusive
-
-    def set_commit_metadata(self, table: TableName, commit_metadata: CommitMetadata) -> None:
-        """What the table's next commits say about themselves."""
-        self._committer(table).commit_metadata = commit_metadata
 
     def session(self, flow: ResolvedFlow) -> SparkSession:
         """Where an ingestion flow is evaluated: datasets that it joins with are read at the newest
@@ -315,7 +314,7 @@ class Streams:
             self._committers[table] = TableCommitter(
                 table=self._job.tables[table],
                 commit_metadata=self._job.commit_metadata(),
-                report=self._job.journal.report,
+                report=lambda versions: self._job.journal.record(Roots.report, versions),
                 emit=self._job.emit,
                 quarantine_table=None if quarantine is None else self._job.tables[quarantine],
             )
