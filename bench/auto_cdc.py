@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Happened, Pipeline
+from tests.support.harness import Happened, Pipeline
 
 __all__ = ["measure"]
 

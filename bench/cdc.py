@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
+from tests.support.postgresql import fresh_database
 
 from bench.cdc_peer import PlainTable, debezium_jars, listen_on_tcp, run_debezium
 from bench.running import cpu_s, cpu_since
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.testing.harness import Happened, Pipeline
-from tautochrone.testing.postgresql import fresh_database
 
 __all__ = ["measure"]
 

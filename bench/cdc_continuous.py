@@ -17,10 +17,10 @@ from typing import Any
 
 import psycopg
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
+from tests.support.postgresql import fresh_database
 
 from bench.running import continuous, cpu_s, cpu_since, record_checkpoints, wait_until
-from tautochrone.testing.harness import Happened, Pipeline
-from tautochrone.testing.postgresql import fresh_database
 
 __all__ = ["captured", "measure_idle", "measure_lag", "measure_tables"]
 

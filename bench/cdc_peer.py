@@ -20,11 +20,11 @@ import psutil
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from tests.support.postgresql import restart_server
 
 from bench.running import cpu_s, cpu_since, wait_until
 from tautochrone.spark.session.jars import Artifact, resolve
 from tautochrone.spark.session.java import find_java
-from tautochrone.testing.postgresql import restart_server
 
 __all__ = ["JDBC_DRIVER", "Debezium", "PlainTable", "debezium_jars", "listen_on_tcp", "run_debezium"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from bench.running import catalog_commits, continuous, root, wait_until
-from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
 

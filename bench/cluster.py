@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tautochrone.testing.cluster import StandaloneCluster, executor_writes
+from tests.support.cluster import StandaloneCluster, executor_writes
 
 __all__ = ["measure"]
 

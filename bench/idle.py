@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from bench.running import continuous, cpu_s, cpu_since, root, wait_until
-from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
 

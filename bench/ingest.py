@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
+from tests.support.harness import Pipeline
+from tests.support.kafka import KafkaBroker, KafkaTopics
 
 __all__ = ["measure"]
 

@@ -9,9 +9,9 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.runtime.loop.run import Run
-from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["Measured", "timed_ms"]
 

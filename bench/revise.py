@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import revise, survey
-from tautochrone.testing.harness import Pipeline
 
 __all__ = ["measure"]
 

@@ -22,7 +22,7 @@ from tautochrone.sinks import open_sink
 
 __all__ = ["by_tasks"]
 
-_FRONT = Path(__file__).parents[1] / "tests/clickhouse/front.py"
+_FRONT = Path(__file__).parents[1] / "tests/sinks/clickhouse/front.py"
 _TABLE = TableName("lake", ("default",), "events")
 _FENCE = Fence(1)
 _COLUMNS = (

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from bench.running import continuous, root, wait_until
 from bench.sink_tasks import by_tasks
-from tautochrone.testing.harness import Pipeline
 
 __all__ = ["measure"]
 

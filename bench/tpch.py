@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.support import tpch
+from tests.support.harness import Happened
+from tests.support.tpch_changes import TpchChanges
 
 from bench.project import Measured, timed_ms
-from tautochrone.testing import tpch
-from tautochrone.testing.harness import Happened
-from tautochrone.testing.tpch_changes import TpchChanges
 
 __all__ = ["KINDS", "geometric_mean", "measure"]
 

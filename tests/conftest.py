@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests import durations
+from tests.support.harness import Pipeline
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -19,18 +20,24 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.settings import SparkSettings
-from tautochrone.testing.harness import Pipeline
 
 # `bench` is no part of the package that is installed.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-SHARED_FIXTURES = ["kafka", "kafkasink", "runtime/adoption"]
+SHARED_FIXTURES = ["kafka", "sinks/kafka", "runtime/adoption"]
 """Folders whose tests share something that takes long to make, each run by one process: a second one would
 start a second broker, or run `spark-pipelines` for a second project."""
 
 
-SERVERS = ["clickhouse", "kafkasink", "mariadb_sink", "postgresql_sink", "starrocks_sink", "sources/mysql",
-           "sources/postgresql"]  # fmt: skip
+SERVERS = [
+    "sinks/clickhouse",
+    "sinks/kafka",
+    "sinks/mariadb",
+    "sinks/postgresql",
+    "sinks/starrocks",
+    "sources/mysql",
+    "sources/postgresql",
+]
 """Folders whose tests start a database server or a broker."""
 
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from examples.flights.demo import PROJECT, SECONDS_PER_DAY, Demo, arguments_of
 from examples.flights.produce import PARTITIONS, REPORTS, WEATHER
-
-from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, java_gateway
+from tests.support.kafka import KafkaBroker, KafkaTopics, java_gateway
 
 __all__ = ["KafkaDemo", "main"]
 

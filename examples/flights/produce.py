@@ -16,8 +16,7 @@ from typing import Any
 import pandas as pd
 from examples.flights.avro import encode
 from examples.flights.replay import Drop, drops
-
-from tautochrone.testing.kafka import KafkaTopics, LineProducer, Record, java_gateway
+from tests.support.kafka import KafkaTopics, LineProducer, Record, java_gateway
 
 __all__ = ["REPORTS", "WEATHER", "broken", "observations", "reports"]
 

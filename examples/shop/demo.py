@@ -189,7 +189,7 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     # A server of its own, from a package of PyPI.
-    from tautochrone.testing.postgresql import fresh_database
+    from tests.support.postgresql import fresh_database
 
     shutil.rmtree(WORK, ignore_errors=True)
     shutil.copytree(PROJECT, WORK / "project", ignore=shutil.ignore_patterns("__pycache__", "*demo.py"))

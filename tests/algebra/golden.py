@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import Any
 
+from tests.support.plan_evaluator import PlanEvaluator
+from tests.support.plan_evaluator_nodes import net_weights
+
 from tautochrone.algebra.delta import NO_CHANGE, Change, Differentiator
 from tautochrone.algebra.explain import plan_text
 from tautochrone.algebra.nodes import (
@@ -22,8 +25,6 @@ from tautochrone.algebra.nodes import (
     TopK,
 )
 from tautochrone.algebra.rules import RULES
-from tautochrone.testing.plan_evaluator import PlanEvaluator
-from tautochrone.testing.plan_evaluator_nodes import net_weights
 
 from .incremental_view import initial_states, with_changes
 from .query_builders import columns_of

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.plan_evaluator import PlanEvaluator, Table
+from tests.support.plan_evaluator_nodes import comparable, net_weights, row_counts
+
 from tautochrone.algebra.delta import Bag, Change, Differentiator, Row, Rule
 from tautochrone.algebra.nodes import (
     WEIGHT,
@@ -21,8 +24,6 @@ from tautochrone.algebra.nodes import (
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import aggregate_state
 from tautochrone.algebra.rules.top_k import top_k_state
-from tautochrone.testing.plan_evaluator import PlanEvaluator, Table
-from tautochrone.testing.plan_evaluator_nodes import comparable, net_weights, row_counts
 
 from .choices import ByteChoices
 from .random_queries import TABLES

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.support.plan_evaluator_nodes import comparable
+
 from tautochrone.algebra.delta import Row
 from tautochrone.algebra.nodes import ColumnId, Expression, Node
-from tautochrone.testing.plan_evaluator_nodes import comparable
 
 from .choices import ByteChoices
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.support.plan_evaluator_nodes import comparable
+
 from tautochrone.algebra.delta import Row
 from tautochrone.algebra.nodes import (
     Aggregate,
@@ -30,7 +32,6 @@ from tautochrone.algebra.nodes import (
     Union,
     Window,
 )
-from tautochrone.testing.plan_evaluator_nodes import comparable
 
 from .choices import ByteChoices
 from .random_expressions import FLAG, FLOAT, INT, LIST, RandomExpressions, order_of

@@ -6,9 +6,9 @@ import math
 from decimal import Decimal
 
 import pytest
+from tests.support.plan_evaluator import PlanEvaluator
 
 from tautochrone.algebra.nodes import AggregateFunction, Materialized, Node, Rename, Union
-from tautochrone.testing.plan_evaluator import PlanEvaluator
 
 from .incremental_view import View
 from .query_builders import bag, call, columns_of, first, group, join, row_number, scan

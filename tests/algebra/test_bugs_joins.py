@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.plan_evaluator import PlanEvaluator
 
 from tautochrone.algebra.delta import Change, Differentiator
 from tautochrone.algebra.nodes import (
@@ -21,7 +22,6 @@ from tautochrone.algebra.nodes import (
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.union import sum_changes
 from tautochrone.errors import RefreshError
-from tautochrone.testing.plan_evaluator import PlanEvaluator
 
 from .incremental_view import View, with_changes
 from .query_builders import bag, call, columns_of, expression, first, group, join, row_number, scan, where

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from hypothesis import assume, given, note, settings
+from tests.support import plan_evaluator_nodes
+from tests.support.plan_evaluator import MalformedPlanError, PlanEvaluator, evaluate_query
+from tests.support.plan_evaluator_nodes import row_counts
 
 from tautochrone.algebra.delta import Differentiator
 from tautochrone.algebra.nodes import WEIGHT, Aggregate, AggregateFunction, JoinKind, Node, ScalarFilter, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.testing import plan_evaluator_nodes
-from tautochrone.testing.plan_evaluator import MalformedPlanError, PlanEvaluator, evaluate_query
-from tautochrone.testing.plan_evaluator_nodes import row_counts
 
 from . import incremental_view
 from .choices import ByteChoices

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.support.plan_evaluator import PlanEvaluator
 
 from tautochrone.algebra.delta import Differentiator, zset_columns
 from tautochrone.algebra.nodes import Materialized, Node, Scan, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.join_graph import join_along_keys, join_graph_of
 from tautochrone.algebra.rules.multiway_join import multiway_join_change
-from tautochrone.testing.plan_evaluator import PlanEvaluator
 
 from .incremental_view import Step, View
 from .query_builders import bag, join, scan

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from hypothesis import assume, given, note, settings
+from tests.support.plan_evaluator import PlanEvaluator
+from tests.support.plan_evaluator_nodes import row_counts
 
 from tautochrone.algebra.nodes import (
     Aggregate,
@@ -23,8 +25,6 @@ from tautochrone.algebra.nodes import (
 )
 from tautochrone.algebra.pushdown import push_down_keys
 from tautochrone.algebra.rules import RULES
-from tautochrone.testing.plan_evaluator import PlanEvaluator
-from tautochrone.testing.plan_evaluator_nodes import row_counts
 
 from .choices import ByteChoices
 from .incremental_view import random_tables

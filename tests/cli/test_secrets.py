@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.process import TautProcess
+from tests.support.process import TautProcess
 
 from .processes import run_taut
 

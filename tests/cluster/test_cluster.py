@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from bench import cluster, report
 from pyiceberg.catalog.sql import SqlCatalog
-
-from tautochrone.testing.cluster import StandaloneCluster, executor_writes
+from tests.support.cluster import StandaloneCluster, executor_writes
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

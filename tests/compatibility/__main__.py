@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.support.kafka import KafkaBroker, KafkaTopics
 
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.settings import SparkSettings
-from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
 
 from . import taut
 from .construct import Outcome, compare

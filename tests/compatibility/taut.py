@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.cli.main import _parser
 from tautochrone.cli.options import names_of
@@ -15,7 +16,6 @@ from tautochrone.cli.run import check_refresh_options
 from tautochrone.errors import TautochroneError
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
-from tautochrone.testing.harness import Happened, Pipeline
 
 from .construct import Construct, Outcome, Table
 

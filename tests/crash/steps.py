@@ -216,7 +216,7 @@ ELSEWHERE: dict[Step, str] = {
     Step.META_CONFIRM: "only `taut revise` takes it: tests/revision",
     Step.SOURCE_BEGIN: "only flows over a change log take it: tests/sources/test_toy_database",
     Step.SOURCE_ACKNOWLEDGE: "only flows over a change log take it: tests/sources/test_toy_database",
-    Step.SINK_MAINTAIN: "only sinks that keep history take it: tests/clickhouse/test_folding",
+    Step.SINK_MAINTAIN: "only sinks that keep history take it: tests/sinks/clickhouse/test_folding",
     Step.SINK_ABORT: "needs a row that is lost on its way: test_deliveries",
     Step.META_DELIVERY_FAILED: "needs a sink that fails: test_deliveries",
     Step.LAKE_ROLL_BACK: "an operator's act through the port: test_folders, test_zombies",

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model import limits
 from tautochrone.model.effects import Step
 from tautochrone.model.log_retention import TOMBSTONE_RETENTION
-from tautochrone.testing.harness import Pipeline
 
 from .faults import Crash, Strike, StrikingEffects
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pytest
+from tests.support.crash import Running, Taut, fault
 
 from tautochrone.model.effects import Step
-from tautochrone.testing.crash import Running, Taut, fault
 
 from .checks import check, pyiceberg
 from .faults import StrikingEffects

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.process import TautProcess
+from tests.support.harness import Pipeline
+from tests.support.process import TautProcess
 
 pytestmark = pytest.mark.crash
 

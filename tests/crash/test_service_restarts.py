@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.process import TautProcess
-from tautochrone.testing.stores import ServiceProcess, fresh_postgres
+from tests.support.process import TautProcess
+from tests.support.stores import ServiceProcess, fresh_postgres
 
 from .checks import check_tables
 from .project import write_project

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model.effects import Step
-from tautochrone.testing.harness import Pipeline
 
 from .faults import Crash, Strike, StrikingEffects
 

@@ -6,8 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.crash import Taut
+from tests.support.crash import Taut
 
 from .checks import check
 from .world import World

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.crash import Ended, Running, Taut, fault
 
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Step
-from tautochrone.testing.crash import Ended, Running, Taut, fault
 
 from .checks import check_tables
 from .project import Sources, write_project

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.crash import Taut, fault
 
 from tautochrone.model.effects import Step
-from tautochrone.testing.crash import Taut, fault
 
 from .checks import check
 from .faults import Strike

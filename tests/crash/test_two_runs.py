@@ -8,9 +8,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.support.crash import Running, Taut, fault
 
 from tautochrone.model.effects import Step
-from tautochrone.testing.crash import Running, Taut, fault
 
 from .checks import check
 from .world import World

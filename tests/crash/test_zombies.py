@@ -11,12 +11,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.support.crash import Running, Taut, fault
 
 from tautochrone.errors import MetaError
 from tautochrone.iceberg.commits.metadata import carry_forward
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, Version
-from tautochrone.testing.crash import Running, Taut, fault
 
 from .checks import check
 from .world import World

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.support.ended_runs import as_process, ended
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
@@ -19,7 +20,6 @@ from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run, RunState
-from tautochrone.testing.ended_runs import as_process, ended
 
 from .faults import Crash, Strike, StrikingEffects
 from .project import OUTSIDE, Sources, write_project

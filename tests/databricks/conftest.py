@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Happened, Pipeline
+from tests.support.harness import Happened, Pipeline
 
 
 class DialectProject:

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from tests.support.harness import Happened
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import POSITION_RESTARTS, position_restarts
-from tautochrone.testing.harness import Happened
 
 from .conftest import DialectProject
 

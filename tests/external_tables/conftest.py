@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 BIG = "CREATE MATERIALIZED VIEW big AS SELECT id, amount FROM lake.raw.orders WHERE amount >= 10;"
 KINDS = """

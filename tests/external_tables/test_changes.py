@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.model.effects import Step
-from tautochrone.testing.harness import Happened, Pipeline
 
 from .conftest import KINDS, ExternalWriter
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
-from tautochrone.testing.harness import Pipeline
 
 from .conftest import ExternalWriter
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.lake_conformance import commit_metadata
 
 from tautochrone.iceberg.reads import data_files
 from tautochrone.iceberg.tables.catalog import IcebergLake
@@ -17,7 +18,6 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.testing.lake_conformance import commit_metadata
 
 pytestmark = pytest.mark.spark
 

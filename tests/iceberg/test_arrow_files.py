@@ -13,6 +13,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from tests.support.lake_conformance import commit_metadata
+from tests.support.maintenance_conformance import soon_ms
 
 from tautochrone.iceberg.commits import task_files
 from tautochrone.iceberg.maintenance.orphans import path_of
@@ -22,8 +24,6 @@ from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tautochrone.testing.lake_conformance import commit_metadata
-from tautochrone.testing.maintenance_conformance import soon_ms
 
 pytestmark = pytest.mark.spark
 

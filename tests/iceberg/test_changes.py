@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.change_conformance import ChangeBench, ChangeConformance, local
+from tests.support.lake_conformance import commit_metadata
 
 from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.java.api import items
@@ -24,8 +26,6 @@ from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.change_conformance import ChangeBench, ChangeConformance, local
-from tautochrone.testing.lake_conformance import commit_metadata
 
 pytestmark = pytest.mark.spark
 

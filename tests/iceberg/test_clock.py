@@ -9,6 +9,8 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tests.support.lake_conformance import SCHEMA, LakeBench, LakeConformance, commit_metadata
+from tests.support.maintenance_conformance import MaintenanceConformance, soon_ms
 
 from tautochrone.errors import ConflictError, FencedError
 from tautochrone.iceberg.commits.compare_and_set import is_of_the_future, load
@@ -18,8 +20,6 @@ from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, LakeConformance, commit_metadata
-from tautochrone.testing.maintenance_conformance import MaintenanceConformance, soon_ms
 
 pytestmark = pytest.mark.spark
 

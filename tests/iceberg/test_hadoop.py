@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.lake_conformance import LakeBench, LakeConformance
+from tests.support.maintenance_conformance import MaintenanceConformance
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.commits.compare_and_set import commit_by_link
@@ -23,8 +25,6 @@ from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.lake_conformance import LakeBench, LakeConformance
-from tautochrone.testing.maintenance_conformance import MaintenanceConformance
 
 TABLE = TableName("lake", ("db",), "t")
 

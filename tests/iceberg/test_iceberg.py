@@ -9,6 +9,8 @@ from typing import TypeVar
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
+from tests.support.lake_conformance import SCHEMA, LakeBench, LakeConformance, commit_metadata
+from tests.support.maintenance_conformance import MaintenanceConformance, soon_ms
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, DefinitionError
 from tautochrone.iceberg.maintenance.orphans import path_of
@@ -17,8 +19,6 @@ from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.effects import CountingEffects, DirectEffects
-from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, LakeConformance, commit_metadata
-from tautochrone.testing.maintenance_conformance import MaintenanceConformance, soon_ms
 
 pytestmark = pytest.mark.spark
 

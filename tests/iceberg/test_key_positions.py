@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from tests.support.lake_conformance import commit_metadata
 
 from tautochrone.iceberg.reads import key_positions
 from tautochrone.iceberg.tables.catalog import IcebergLake
@@ -22,7 +23,6 @@ from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.lake_conformance import commit_metadata
 
 pytestmark = pytest.mark.spark
 

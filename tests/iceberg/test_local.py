@@ -10,13 +10,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.support.change_conformance import ChangeBench, every_type, every_value, local, spark_jobs
+from tests.support.lake_conformance import SCHEMA, commit_metadata
 
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.change_conformance import ChangeBench, every_type, every_value, local, spark_jobs
-from tautochrone.testing.lake_conformance import SCHEMA, commit_metadata
 
 pytestmark = pytest.mark.spark
 

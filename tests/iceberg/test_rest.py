@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
+from tests.support.lake_conformance import LakeConformance
+from tests.support.maintenance_conformance import MaintenanceConformance
 
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.lake_conformance import LakeConformance
-from tautochrone.testing.maintenance_conformance import MaintenanceConformance
 
 from .rest_service import rest_service
 

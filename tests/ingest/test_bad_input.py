@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import DefinitionError
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

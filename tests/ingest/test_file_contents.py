@@ -19,8 +19,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-
-from tautochrone.testing.harness import Happened, Pipeline
+from tests.support.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.harness import Pipeline
+from tests.support.process import TautProcess
 
 from tautochrone.errors import (
     DefinitionsOutdatedError,
@@ -15,8 +17,6 @@ from tautochrone.errors import (
 )
 from tautochrone.model.events import Event, FlowFailed, FlowRecovered
 from tautochrone.runtime.streams.ingestion import Ingestion
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.process import TautProcess
 
 from .test_bad_input import define, drop
 

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.harness import Happened, Pipeline
+from tests.support.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
+from tests.support.harness import Pipeline
+from tests.support.kafka import KafkaBroker, KafkaTopics
 
 EVENTS = """
 from pyspark import pipelines as dp

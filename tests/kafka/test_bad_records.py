@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
+from tests.support.kafka import KafkaBroker, KafkaTopics, Record
 
 from tautochrone.errors import DefinitionError, SettingsError
 from tautochrone.model import limits
-from tautochrone.testing.harness import Happened, Pipeline
-from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

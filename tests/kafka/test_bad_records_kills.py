@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.crash.faults import Crash, Strike, StrikingEffects
+from tests.support.crash import Taut, fault
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.loop.run import Run
-from tautochrone.testing.crash import Taut, fault
-from tautochrone.testing.harness import Pipeline
 
 from .test_bad_records import TOGETHER, Source, good, pipeline, source
 

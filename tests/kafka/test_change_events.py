@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.kafka import KafkaBroker
+from tests.support.harness import Pipeline
+from tests.support.kafka import KafkaBroker
 
 from .conftest import Topic
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.process import TautProcess
+from tests.support.harness import Pipeline
+from tests.support.process import TautProcess
 
 from .conftest import Topic
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.kafka import KafkaBroker
+from tests.support.harness import Pipeline
+from tests.support.kafka import KafkaBroker
 
 from .conftest import ROWS, TOTALS, Topic, events
 

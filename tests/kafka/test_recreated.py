@@ -9,14 +9,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.support.harness import Happened, Pipeline
+from tests.support.kafka import KafkaBroker
 
 from tautochrone.errors import IngestError, SettingsError
 from tautochrone.iceberg.commits.metadata import decode, encode
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.model.names import TableName
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.testing.harness import Happened, Pipeline
-from tautochrone.testing.kafka import KafkaBroker
 
 from .conftest import ROWS, Topic, events
 

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 from .conftest import Topic
 

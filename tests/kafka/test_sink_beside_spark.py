@@ -11,8 +11,7 @@ from tests.compatibility import taut
 from tests.compatibility.construct import Construct
 from tests.compatibility.suite.common import HEAD, READ_SALES, SALES
 from tests.compatibility.vanilla import vanilla
-
-from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
+from tests.support.kafka import KafkaBroker, KafkaTopics
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

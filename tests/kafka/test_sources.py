@@ -16,9 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.avro.functions import to_avro
-
-from tautochrone.testing.harness import Happened, Pipeline
-from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
+from tests.support.harness import Happened, Pipeline
+from tests.support.kafka import KafkaBroker, KafkaTopics, Record
 
 from .conftest import events
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.stores import KINDS, Backing
+from tests.support.stores import KINDS, Backing
 
 
 @pytest.fixture(params=KINDS)

@@ -7,12 +7,12 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import SourceTime, align
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.testing.stores import Backing
 
 FAST, SLOW, PLAIN, BOTH = (TableName("lake", ("db",), name) for name in ("fast", "slow", "plain", "both"))
 HOUR = 3_600_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
@@ -13,7 +14,6 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 ORDERS, SALES = (TableName("lake", ("default",), name) for name in ("orders", "sales"))
 STREAM, VIEW = DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value

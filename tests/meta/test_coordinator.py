@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DatasetEntry
@@ -15,7 +16,6 @@ from tautochrone.model.jobs import JOB_LEASE_MS, JobState, Part
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 WORDS, COUNT, SUM, BOTH, ALONE, OUTSIDER = (
     TableName("lake", ("db",), name) for name in ("words", "count", "sum", "both", "alone", "dim")

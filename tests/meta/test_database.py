@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from tests.support.stores import Backing
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import Database, MetaStore
 from tautochrone.meta.database import HEAD, parsed_url
 from tautochrone.meta.database.tables import metadata
-from tautochrone.testing.stores import Backing
 
 
 def test_open_creates_migrates_and_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

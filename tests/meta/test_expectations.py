@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, Store
@@ -13,7 +14,6 @@ from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 VIEW = TableName.parse("lake.default.totals")
 FIRST = ExpectationCount("an id", ViolationAction.DROP, 2, 2)

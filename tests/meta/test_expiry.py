@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import DatasetEntry, Store
@@ -12,7 +13,6 @@ from tautochrone.meta.protocols.checkpoints import NewCheckpoint, UnexpiredCheck
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 ROOT, VIEW = TableName("lake", ("db",), "orders"), TableName("lake", ("db",), "totals")
 DONE = Refresh(mode=RefreshMode.FULL, reason=unclassified(""))

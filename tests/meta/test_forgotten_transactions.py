@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.meta.test_transactions import Clock, call, opened, state_of
+from tests.support.stores import Backing
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import TransactionOperation, series_of
-from tautochrone.testing.stores import Backing
 
 _S, _Operation = TransactionState, TransactionOperation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
@@ -13,7 +14,6 @@ from tautochrone.model.jobs import Part
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 WORDS, COUNT, OTHERS, SUM, FAR = (
     TableName("lake", ("db",), name) for name in ("words", "count", "others", "sum", "far")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tests.support.stores import Backing
+
 from tautochrone.meta import DatasetEntry, LakeVersion
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.testing.stores import Backing
 
 SOURCE, MIDDLE, LAST = (TableName("lake", ("db",), name) for name in ("t0", "t1", "t2"))
 

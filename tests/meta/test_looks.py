@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import DatasetEntry
@@ -14,7 +15,6 @@ from tautochrone.model.inputs import NOW
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 WORDS, NAMES, VIEW, APART, EXTERNAL = (
     TableName("lake", ("db",), name) for name in ("words", "names", "view", "apart", "dim")

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.stores import Backing
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError
 from tautochrone.meta import DatasetEntry
@@ -16,7 +17,6 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 VIEWS = (A, B)

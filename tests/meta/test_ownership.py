@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store, TableRole
@@ -15,7 +16,6 @@ from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 ROOT = TableName("lake", ("db",), "orders")
 VIEW = TableName("lake", ("db",), "totals")

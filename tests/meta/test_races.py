@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.stores import Backing
+
 from tautochrone.meta import MetaStore
-from tautochrone.testing.stores import Backing
 
 RACER = """
 import sys

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, event
+from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 ROOT, *VIEWS = (TableName("lake", ("db",), name) for name in ("root", "a", "b", "c", "d"))
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))

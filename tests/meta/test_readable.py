@@ -8,11 +8,11 @@ import pytest
 from tests.meta.test_coordinator import BOTH, COUNT, JOBS, SUM, WORDS, World
 from tests.meta.test_invariants import BROKEN
 from tests.meta.test_invariants import World as Checked
+from tests.support.stores import Backing
 
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JOB_LEASE_MS, BlockerKind
 from tautochrone.model.names import TableName
-from tautochrone.testing.stores import Backing
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, Store
@@ -14,7 +15,6 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.inputs import NOW, today
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.testing.stores import Backing
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 

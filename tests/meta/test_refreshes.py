@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 VIEW = TableName("lake", ("db",), "totals")
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
-from tautochrone.testing.stores import Backing
 
 TABLE = TableName("lake", ("db",), "orders")
 OLD = SkippedFiles("left", SkipReason.TOO_OLD, 2, ("file:///in/a%20b", "file:///in/c"))

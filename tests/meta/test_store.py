@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
@@ -14,7 +15,6 @@ from tautochrone.model.inputs import NOW, today
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
-from tautochrone.testing.stores import Backing
 
 ROOT = TableName("lake", ("db",), "orders")
 VIEW = TableName("lake", ("db",), "totals")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.stores import Backing
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import Database
@@ -19,7 +20,6 @@ from tautochrone.meta.database.repository import Transactions
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import ANSWERS, ENDED, TransactionChunk, TransactionOperation
-from tautochrone.testing.stores import Backing
 
 _S, _Operation = TransactionState, TransactionOperation
 CHUNK = TransactionChunk(id="1", table="orders", rows=2, hash="ab")

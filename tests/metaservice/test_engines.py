@@ -9,8 +9,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import UnauthorizedError
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 from .test_process import started
 

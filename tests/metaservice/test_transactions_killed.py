@@ -12,11 +12,11 @@ from threading import Event, Thread
 
 import httpx
 import pytest
+from tests.support.ports import free_ports
+from tests.support.stores import fresh_postgres
 
 from tautochrone.metaservice.transactions import TransactionClient
 from tautochrone.model.sink import TransactionState
-from tautochrone.testing.ports import free_ports
-from tautochrone.testing.stores import fresh_postgres
 from tautochrone.testing.toy_participant import CRASH_POINTS, ToyTarget
 
 _S = TransactionState

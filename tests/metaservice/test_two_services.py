@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.meta.test_transactions import Clock
+from tests.support.stores import fresh_postgres
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import ENDED, CoordinatedTransaction, TransactionChunk
-from tautochrone.testing.stores import fresh_postgres
 
 _S = TransactionState
 TIMEOUT_MS = 10_000

@@ -18,13 +18,13 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+from tests.support.harness import Pipeline
 
 from tautochrone.project.deferred_frames import _FRAME_METHODS, _REFUSED_METHODS, _WITHOUT_EFFECT
 from tautochrone.project.forbidden_calls import float_converter
 from tautochrone.project.loading import load_definitions
 from tautochrone.project.spec import load_spec
 from tautochrone.spark.session.factory import _forget_spark_connect
-from tautochrone.testing.harness import Pipeline
 
 from .conftest import ProjectMaker
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

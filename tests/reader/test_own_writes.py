@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.runtime.loop.takeover import take_over
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

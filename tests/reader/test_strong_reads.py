@@ -16,9 +16,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import load_catalog
-
-from tautochrone.testing.harness import Pipeline
-from tautochrone.testing.process import TautProcess
+from tests.support.harness import Pipeline
+from tests.support.process import TautProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 

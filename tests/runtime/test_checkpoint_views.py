@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from tests.project.definition_changes import CHANGES, FEW, INPUTS, SAME, Case, files_of, set_environment
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.model.definitions import Column, ColumnRef, DatasetDetails
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.redaction import without_literals
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

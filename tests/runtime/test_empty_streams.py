@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 DEFINITIONS = """
     from pyspark import pipelines as dp

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
@@ -18,7 +19,6 @@ from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh import file_tables
 from tautochrone.runtime.refresh.file_tables import FileTables
 from tautochrone.spark.analysis.file_relations import FileRelation
-from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.meta import Store
 from tautochrone.model.checkpoint import BrokenInvariant, CheckpointState, Consistency
@@ -22,7 +23,6 @@ from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.checkpoint_loop import Outcome
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh import check_invariants as invariants
-from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
 

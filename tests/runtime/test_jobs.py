@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.errors import SettingsError
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.testing.harness import Happened, Pipeline
 
 JOBS = """
     [run]

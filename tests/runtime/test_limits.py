@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import SettingsError
 from tautochrone.spark.sources.rate_limits import limited
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

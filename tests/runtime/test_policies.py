@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

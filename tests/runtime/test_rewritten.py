@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.model import limits
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy
 from tautochrone.runtime.refresh import choose_mode as choose
 from tautochrone.runtime.refresh.choose_mode import Decision, Facts
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

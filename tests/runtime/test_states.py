@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName
 from tautochrone.runtime.refresh import states
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

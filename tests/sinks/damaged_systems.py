@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import psycopg
-from tests.mariadb_sink.benches import MariadbBench
-from tests.starrocks_sink.benches import StarrocksBench
+from tests.sinks.mariadb.benches import MariadbBench
+from tests.sinks.starrocks.benches import StarrocksBench
+from tests.support.mariadb import SINK_PASSWORD, sink_url
 
-from tautochrone.testing.mariadb import SINK_PASSWORD, sink_url
 from tautochrone.testing.sqlite_sink import FORMAT
 
 ADDED = (

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as spark
-from tests.mariadb_sink.benches import MariadbBench
 from tests.sinks.damaged_systems import ADDED, Mariadb, Postgresql, Starrocks, Toy
+from tests.sinks.mariadb.benches import MariadbBench
+from tests.sinks.starrocks.benches import StarrocksBench
 from tests.sinks.test_delivery import LINES, ORDERS, World, bag, world
-from tests.starrocks_sink.benches import StarrocksBench
+from tests.support.mariadb import is_installed
+from tests.support.postgresql import fresh_database
 
 from tautochrone.errors import SinkError
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.delivery.delivery_worker import needs_attention
 from tautochrone.sinks import register_sink
-from tautochrone.testing.mariadb import is_installed
-from tautochrone.testing.postgresql import fresh_database
 
 __all__ = ["world"]
 

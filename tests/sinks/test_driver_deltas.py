@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import to_arrow_schema
+from tests.support.change_conformance import spark_jobs
 
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model import limits
@@ -26,7 +27,6 @@ from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.sinks.clickhouse.rows import batches
 from tautochrone.sinks.clickhouse.types import Column, column_type
 from tautochrone.sinks.json_rows import JsonRows, comparable
-from tautochrone.testing.change_conformance import spark_jobs
 
 pytestmark = pytest.mark.spark
 

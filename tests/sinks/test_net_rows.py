@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
+from tests.support.change_conformance import spark_jobs
 
 from tautochrone.model import limits
 from tautochrone.model.lake import RowChange
@@ -19,7 +20,6 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.net_rows import CollectedRows, net_rows
 from tautochrone.spark.execute.multiset_diff import consolidated
-from tautochrone.testing.change_conformance import spark_jobs
 
 VALUES: list[tuple[spark_types.DataType, list[Any]]] = [
     (spark_types.LongType(), [1, -(2**63), None]),

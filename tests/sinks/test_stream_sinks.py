@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
+from tests.support.harness import Pipeline
 
 from tautochrone.model.effects import Step
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
-from tautochrone.testing.harness import Pipeline
 
 DEFINITIONS = """
 from pyspark import pipelines as dp

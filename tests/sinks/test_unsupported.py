@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as spark
-from tests.mariadb_sink.benches import MariadbBench
 from tests.sinks.benches import ORDERS, deliver, stage
+from tests.sinks.mariadb.benches import MariadbBench
+from tests.support.mariadb import SINK_PASSWORD, is_installed, sink_url
+from tests.support.postgresql import fresh_database
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
@@ -26,8 +28,6 @@ from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
 from tautochrone.sinks.postgresql.options import postgresql_options
 from tautochrone.sinks.postgresql.sink import PostgresqlSink
-from tautochrone.testing.mariadb import SINK_PASSWORD, is_installed, sink_url
-from tautochrone.testing.postgresql import fresh_database
 from tautochrone.testing.sink_conformance import transaction
 from tautochrone.testing.sqlite_sink import ListRows
 

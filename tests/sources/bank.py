@@ -13,6 +13,7 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
+from tests.support.ended_runs import as_process, ended
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
@@ -25,7 +26,6 @@ from tautochrone.model.names import TableName
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run, RunState
-from tautochrone.testing.ended_runs import as_process, ended
 from tautochrone.testing.toy_database import RELATIONS, Change, ToyDatabase
 
 __all__ = ["CAPITAL", "Attempt", "Bank"]

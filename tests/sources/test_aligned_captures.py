@@ -8,11 +8,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import IngestError
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import LogPosition
-from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.toy_database import Change, ToyChangeLog, ToyDatabase
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import DefinitionError
 from tautochrone.sources.capture.definitions import dataset_name
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

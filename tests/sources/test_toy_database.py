@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.crash.faults import Strike, StrikingEffects
+from tests.support.crash import Taut, fault
 
 from tautochrone.errors import MetaError, SettingsError, SourceUnreachableError
 from tautochrone.model import limits
@@ -24,7 +25,6 @@ from tautochrone.runtime.loop.run import RunState
 from tautochrone.runtime.refresh import keyed_apply
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import revise, survey
-from tautochrone.testing.crash import Taut, fault
 from tautochrone.testing.toy_database import ToyChangeLog
 
 from .bank import Attempt, Bank

@@ -13,11 +13,11 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from tests.support import tpch
 
 from tautochrone.model.definitions import ColumnLineage, ColumnRef
 from tautochrone.spark.analysis.column_lineage import column_lineage
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.testing import tpch
 
 pytestmark = pytest.mark.spark
 

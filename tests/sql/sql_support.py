@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.support.harness import Happened
+
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.model.refresh import RefreshMode, worst_mode
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.settings import SparkSettings
-from tautochrone.testing.harness import Happened
 
 from .constructs import CONSTRUCTS, PYTHON, Construct
 from .small_tables import SmallTables, files_folder

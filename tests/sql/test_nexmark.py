@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-
-from tautochrone.testing import nexmark
-from tautochrone.testing.nexmark import Events
+from tests.support import nexmark
+from tests.support.nexmark import Events
 
 from .testbed import STRICT, ViewTestbed
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from tautochrone.testing import tpch
-from tautochrone.testing.tpch_changes import TpchChanges
+from tests.support import tpch
+from tests.support.tpch_changes import TpchChanges
 
 from .testbed import ViewTestbed
 

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run, RunState
-from tautochrone.testing.harness import Happened, Pipeline
 
 STRICT = True
 """Whether views must be refreshed incrementally, by their policy and by the checks here."""

@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from tests.support.crash import Ended, Taut, fault
 
 from tautochrone.model.effects import Step
 from tautochrone.spark.session.jars import Artifact, resolve
-from tautochrone.testing.crash import Ended, Taut, fault
 
 from .s3 import KEY, REGION, SECRET, LosingProxy, bucket, s3_server
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.app.connect import open_connection
 from tautochrone.app.locate import Options
@@ -19,7 +20,6 @@ from tautochrone.app.stores import project_store
 from tautochrone.errors import LakeError, MetaError, TautochroneError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
-from tautochrone.testing.harness import Pipeline
 
 from .world import LONG_AGO_S, SPEC, Died, Dying, Shop, fingerprints, relocate
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened
 
 from tautochrone.errors import LakeError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.adoption.renaming import hand_over
-from tautochrone.testing.harness import Happened
 
 from .world import SPEC, Died, Dying, Shop
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.relocate import Relocation
 from tautochrone.model.effects import Effects, Step
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["LONG_AGO_S", "SPEC", "Died", "Dying", "Shop", "fingerprints", "relocate"]
 

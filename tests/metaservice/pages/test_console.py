@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.app.stores import project_store
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.testing.harness import Pipeline
 
 from .browser import chromium
 

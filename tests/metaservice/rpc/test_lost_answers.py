@@ -18,6 +18,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 from tests.metaservice.rpc.calls import READS, TOPOLOGY, WRITES, repaired
+from tests.support.stores import ServiceThread
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore, Store
@@ -26,7 +27,6 @@ from tautochrone.meta.wire import remote_calls
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
 from tautochrone.model import events
 from tautochrone.model.names import Fence
-from tautochrone.testing.stores import ServiceThread
 
 
 @dataclass

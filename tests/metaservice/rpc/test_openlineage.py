@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import SettingsError
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
@@ -20,7 +21,6 @@ from tautochrone.model import events
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import RefreshMode
-from tautochrone.testing.harness import Pipeline
 
 ROOT, VIEW = TableName("lake", ("db",), "orders"), TableName("lake", ("db",), "totals")
 REFRESH = events.Refresh(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.stores import Backing, ServiceThread, fresh_postgres
 
 from tautochrone.app.finding import Finding, State
 from tautochrone.app.health import examine
@@ -19,7 +20,6 @@ from tautochrone.meta import MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
 from tautochrone.reader.leases import Leases
-from tautochrone.testing.stores import Backing, ServiceThread, fresh_postgres
 
 SPEC = "name: shop\nstorage: storage\nlibraries:\n  - glob: {include: t/**}\n"
 

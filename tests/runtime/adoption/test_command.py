@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.crash import fault
 
 from tautochrone.model.effects import Step
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
-from tautochrone.testing.crash import fault
 
 from .world import Built
 

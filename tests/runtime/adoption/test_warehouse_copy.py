@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.ended_runs import as_process, ended
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
@@ -17,8 +19,6 @@ from tautochrone.errors import LakeError, SettingsError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.adoption.adopt import Adoption
 from tautochrone.runtime.job.effects import CountingEffects
-from tautochrone.testing.ended_runs import as_process, ended
-from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import pyspark
 from pyspark.sql import SparkSession
+from tests.support.ended_runs import as_process, ended
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
@@ -31,8 +33,6 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import find_all
 from tautochrone.runtime.loop.run import Run
 from tautochrone.spark.session.jars import CORE, resolve
-from tautochrone.testing.ended_runs import as_process, ended
-from tautochrone.testing.harness import Happened, Pipeline
 
 T = TypeVar("T")
 

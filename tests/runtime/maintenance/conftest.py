@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-
-from tautochrone.testing.harness import Pipeline
+from tests.support.harness import Pipeline
 
 SETTINGS = """\
 [refresh]

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.support.harness import Happened
 
 from tautochrone.model.effects import Step
 from tautochrone.runtime.job.effects import CountingEffects
 from tautochrone.runtime.loop.run import Run
-from tautochrone.testing.harness import Happened
 
 from .conftest import Upkept
 

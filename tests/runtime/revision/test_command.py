@@ -10,11 +10,11 @@ import sys
 from typing import Any
 
 import pytest
+from tests.support.crash import fault
 
 from tautochrone.cli.main import main
 from tautochrone.model.effects import Step
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
-from tautochrone.testing.crash import fault
 
 from .world import GOOD, LATER, RIGHT, World
 

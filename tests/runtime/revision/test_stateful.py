@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.harness import Pipeline
 
 from tautochrone.runtime.revision.revise import revise, survey
-from tautochrone.testing.harness import Pipeline
 
 from .world import SETTINGS, request
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import CheckpointNumber, TableName
@@ -15,7 +16,6 @@ from tautochrone.model.revision import Revision, RevisionPlan
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import revise, survey
-from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["GOOD", "LATER", "RIGHT", "SETTINGS", "WRONG", "World", "Wronged", "name"]
 

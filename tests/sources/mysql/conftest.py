@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.support import mariadb, mysql
 
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect
 from tautochrone.sources.mysql.tables import captured_tables
-from tautochrone.testing import mariadb, mysql
 
 
 @dataclass

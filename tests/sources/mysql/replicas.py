@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from tautochrone.testing import mariadb, mysql
-from tautochrone.testing.mysql_protocol import PrivateServer
+from tests.support import mariadb, mysql
+from tests.support.mysql_protocol import PrivateServer
 
 __all__ = ["SERVERS", "Servers", "execute"]
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.mysql_protocol import PrivateServer
 
 from tautochrone.errors import IngestError
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect
 from tautochrone.sources.mysql.tables import captured_tables
-from tautochrone.testing.mysql_protocol import PrivateServer
 
 from .replicas import SERVERS, Servers, execute
 from .test_change_log import events

@@ -16,13 +16,13 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Strike
 from tests.sources.postgresql.test_capture import IN_THE_TAIL
+from tests.support.mysql_protocol import PrivateServer
 
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.binlog import point_of
 from tautochrone.sources.mysql.connection import address_of, connect, fetch
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.markers import FILE, GTID, entry_of
-from tautochrone.testing.mysql_protocol import PrivateServer
 
 from .captured_bank import MariaBank
 from .conftest import Schema

@@ -15,10 +15,10 @@ import pymysql
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.meta import MetaStore
 from tautochrone.sources.mysql import bulk
-from tautochrone.testing.harness import Pipeline
 
 from .conftest import Schema
 

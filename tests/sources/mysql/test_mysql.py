@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support import mysql
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.mysql import flavors, tables
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect
 from tautochrone.sources.mysql.tables import CapturedTable, captured_tables
-from tautochrone.testing import mysql
 
 from .conftest import Schema
 

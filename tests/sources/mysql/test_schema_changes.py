@@ -11,12 +11,12 @@ from pathlib import Path
 import pymysql
 import pytest
 from pyspark.sql import SparkSession
+from tests.support import mariadb
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql import bulk
 from tautochrone.sources.mysql.change_log import MySQLChangeLog
-from tautochrone.testing import mariadb
-from tautochrone.testing.harness import Happened, Pipeline
 
 from .conftest import Schema, on
 

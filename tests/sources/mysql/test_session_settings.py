@@ -15,8 +15,8 @@ import pymysql
 import pytest
 from pymysql.converters import escape_string
 from pyspark.sql import types as spark
-from tests.mariadb_sink.benches import MariadbBench
 from tests.sinks.benches import ORDERS, deliver
+from tests.sinks.mariadb.benches import MariadbBench
 
 from tautochrone.model.database_sessions import MARIADB_SETTINGS, MYSQL_SESSION_SETTINGS, MYSQL_SETTINGS
 from tautochrone.model.names import CheckpointNumber, Fence

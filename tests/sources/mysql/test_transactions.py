@@ -11,6 +11,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from tests.support import mariadb
 
 from tautochrone.errors import IngestError
 from tautochrone.sources.mysql.binlog import Event, Kind, dump, point_of
@@ -18,7 +19,6 @@ from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.flavors import MariaDB
 from tautochrone.sources.mysql.reader import LogReader
 from tautochrone.sources.mysql.tables import CapturedTable, Column
-from tautochrone.testing import mariadb
 
 from .conftest import Schema
 from .followed import Followed

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-
-from tautochrone.testing.postgresql import fresh_database
+from tests.support.postgresql import fresh_database
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.app.captures import capture_statuses
 from tautochrone.app.locate import Options
@@ -16,7 +17,6 @@ from tautochrone.app.open import Project
 from tautochrone.cli.sources import show_sources, source_line
 from tautochrone.model.auto_cdc import column_list, keyed_apply_of
 from tautochrone.model.names import TableName
-from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.sqlite_sink import FORMAT, SqliteSink
 
 CAPTURE = """

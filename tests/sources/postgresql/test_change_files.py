@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.iceberg.reads import key_positions
 from tautochrone.model import limits
@@ -20,7 +21,6 @@ from tautochrone.model.effects import Step
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.streams.change_logs import orphans_end
-from tautochrone.testing.harness import Happened, Pipeline
 
 CAPTURE = """
 from tautochrone.sources import postgresql

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgresql import restart_server
 
 from tautochrone.errors import DefinitionError, IngestError, SettingsError, SourceUnreachableError
 from tautochrone.model.source import LogBatch
@@ -17,7 +18,6 @@ from tautochrone.sources.postgresql import bulk, change_log, server
 from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog, slot_of
 from tautochrone.sources.postgresql.connection import checked_url
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
-from tautochrone.testing.postgresql import restart_server
 
 SLOT = "tautochrone_shop"
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
+from tests.support.crash import Running, Taut, fault
 
 from tautochrone.model.effects import Step
-from tautochrone.testing.crash import Running, Taut, fault
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 

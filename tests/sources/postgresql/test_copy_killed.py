@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
+from tests.support.crash import Ended, Running, Taut, fault
+from tests.support.postgresql import restart_server
 
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Step
-from tautochrone.testing.crash import Ended, Running, Taut, fault
-from tautochrone.testing.postgresql import restart_server
 
 from .captured_bank import CapturedBank
 

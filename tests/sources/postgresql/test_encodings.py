@@ -9,13 +9,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support.postgresql import fresh_database
 
 import tautochrone.sinks.postgresql
 import tautochrone.sources.postgresql
 from tautochrone.errors import IngestError
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import connect, explained
-from tautochrone.testing.postgresql import fresh_database
 
 from .test_change_log import capture_of, error_class, rows, url_of
 from .test_session_settings import copied_values

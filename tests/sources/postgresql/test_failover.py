@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support.postgresql_servers import PostgreSQLServer
 
 from tautochrone.errors import IngestError
 from tautochrone.model.source_position import BulkProgress, LogPosition
@@ -17,7 +18,6 @@ from tautochrone.sources.capture.captured_log import IDLE_BYTES
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog, slot_of
 from tautochrone.sources.postgresql.connection import lsn_number
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
-from tautochrone.testing.postgresql_servers import PostgreSQLServer
 
 MARKS = 1000
 """Rows from this number on only move the slot."""

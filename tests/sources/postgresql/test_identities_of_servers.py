@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from _pytest.mark import ParameterSet
+from tests.support.postgresql_servers import PostgreSQLServer
 
 from tautochrone.sources.postgresql.change_log import slot_of
-from tautochrone.testing.postgresql_servers import PostgreSQLServer
 
 from .followed import Followed
 

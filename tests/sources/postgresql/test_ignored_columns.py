@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Happened
 
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
-from tautochrone.testing.harness import Happened
 
 from .test_schema_changes import Captured
 

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Strike, StrikingEffects
+from tests.support.harness import Pipeline
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.maintenance.maintain import Maintenance
-from tautochrone.testing.harness import Pipeline
 
 from .captured_bank import CapturedBank
 from .test_capture import crash_at_every_step

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 from tautochrone.app.captures import capture_statuses
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.sources.postgresql import server
-from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -8,13 +8,13 @@ from itertools import islice
 
 from pyspark.sql import SparkSession
 from tests.sql.testbed import ViewTestbed
+from tests.support.harness import Happened
 
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, worst_mode
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh.verify import Verdict, nondeterminism, verify
-from tautochrone.testing.harness import Happened
 
 from .changing_tables import SPARK_ERRORS, ChangingTables
 from .suite import ForeignQuery, Suite

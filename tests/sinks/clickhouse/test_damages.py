@@ -1,0 +1,106 @@
+"""Whatever somebody does to a table of the sink, the next delivery shows what was delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sinks.clickhouse.benches import EmbeddedBench
+
+from tautochrone.model.lake import RowChange
+from tautochrone.model.names import Fence
+from tautochrone.model.sink import Sink
+from tautochrone.testing.sink_conformance import LAKE, ORDERS, new_intent
+
+_databases = iter(range(1_000_000))
+_ROWS = "taut_rows_shop__orders"
+_LEDGER = (
+    "taut_fences",
+    "taut_transactions",
+    "taut_published",
+    "taut_replaced",
+    "taut_layout",
+    "taut_folded",
+)
+_DAMAGES = {
+    **{f"drop {name}": f"DROP TABLE {{db}}.{name} SYNC" for name in (*_LEDGER, _ROWS)},
+    **{f"empty {name}": f"TRUNCATE TABLE {{db}}.{name}" for name in (*_LEDGER, _ROWS)},
+    **{
+        f"drop view {name}": f"DROP VIEW {{db}}.{name}"
+        for name in ("shop__orders", "shop__orders_at", "taut_read_shop__orders")
+    },
+    "rename": f"RENAME TABLE {{db}}.{_ROWS} TO {{db}}.other",
+    "exchange": f"CREATE TABLE {{db}}.other AS {{db}}.{_ROWS};"
+    f"EXCHANGE TABLES {{db}}.other AND {{db}}.{_ROWS}",
+    "delete": f"DELETE FROM {{db}}.{_ROWS} WHERE id = 1",
+    "update": f"ALTER TABLE {{db}}.{_ROWS} UPDATE word = 'x' WHERE id = 1 SETTINGS mutations_sync = 2",
+    "detach": f"ALTER TABLE {{db}}.{_ROWS} DETACH PARTITION tuple()",
+    "insert": f"INSERT INTO {{db}}.{_ROWS} SELECT * FROM {{db}}.{_ROWS} LIMIT 1",
+    "older pointer": "DELETE FROM {db}.taut_published WHERE publication = 2",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("clickhouse")
+    keeper = EmbeddedBench(folder)
+    yield folder
+    keeper.close()
+
+
+def _deliver(bench: EmbeddedBench, sink: Sink, number: int, rows: list[tuple[int, str]]) -> None:
+    """All of `rows`, of which the last one is new; like the delivery, whole where the table differs."""
+    shown = sink.published()
+    is_whole = shown is None or bool(sink.changed_tables([ORDERS], None))
+    sink.ensure(ORDERS, bench.schema(), (), Fence(1))
+    new = [row for row in rows if shown is None or row[0] > shown.checkpoint]
+    intent = replace(
+        new_intent(number),
+        versions={ORDERS: f"v{number}"},
+        base=None if shown is None else shown.transaction,
+        replaced=(ORDERS,) if is_whole else (),
+    )
+    intent = replace(intent, transaction=replace(intent.transaction, attempt=number * 10 + is_whole))
+    sink.begin(intent)
+    if is_whole:
+        chunks = sink.replace(intent.transaction, ORDERS, bench.frame(rows))
+    else:
+        chunks = sink.write(intent.transaction, ORDERS, RowChange(added=bench.frame(new), rows=len(new)))
+    sink.prepare(intent.transaction, chunks)
+    sink.commit(intent.transaction, Fence(1))
+
+
+def _cases() -> Iterator[Any]:
+    quick = ("drop taut_published", "empty taut_transactions", "drop view shop__orders", "exchange", "delete",
+             "older pointer")  # fmt: skip
+    for damage in _DAMAGES:
+        yield pytest.param(damage, False, id=f"{damage}-living")
+        marks = [] if damage in quick else [pytest.mark.slow]
+        yield pytest.param(damage, True, id=f"{damage}-reopened", marks=marks)
+
+
+@pytest.mark.parametrize(("damage", "is_reopened"), list(_cases()))
+def test_the_next_delivery_mends_a_damage(folder: Path, damage: str, is_reopened: bool) -> None:
+    bench = EmbeddedBench(folder, database=f"damage_{next(_databases)}")
+    try:
+        sink = bench.open()
+        sink.claim(LAKE)
+        sink.fence(Fence(1))
+        rows = [(1, "one"), (2, "two"), (3, "three")]
+        for number in (1, 2):
+            _deliver(bench, sink, number, rows[:number])
+        for statement in _DAMAGES[damage].split(";"):
+            bench.reader.run(statement.strip().format(db=f"`{bench.options.database}`"))
+        if is_reopened:
+            sink = bench.open()
+            sink.claim(LAKE)
+            sink.fence(Fence(1))
+        _deliver(bench, sink, 3, rows)
+        assert Counter(bench.read(ORDERS)) == Counter(rows)
+        assert not sink.changed_tables([ORDERS], None)
+    finally:
+        bench.close()

@@ -1,0 +1,277 @@
+"""The PostgreSQL sink passes the suite of all sinks, and mirrors values, keys and evolving schemas."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import types as spark
+from tests.sinks.benches import ORDERS, LosesAnswers, SparkBench, deliver, stage
+from tests.support.postgresql import fresh_database
+
+from tautochrone.errors import SinkError
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.sink import Intent, Sink, TransactionState
+from tautochrone.sinks import examine_sink
+from tautochrone.sinks.postgresql.options import postgresql_options
+from tautochrone.sinks.postgresql.sink import PostgresqlSink
+from tautochrone.testing.sink_conformance import SinkConformance, transaction
+from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
+from tautochrone.testing.sqlite_sink import ListRows
+
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+class FaultySink(LosesAnswers, PostgresqlSink):
+    """Loses a row or an answer when its bench says so."""
+
+    bench: PostgresqlBench
+
+    def _write_rows(self, copy: Any, rows: Sequence[Sequence[Any]]) -> None:
+        super()._write_rows(copy, self.bench.without_lost_row(rows))
+
+
+_schemas = iter(range(1_000_000))
+
+
+class PostgresqlBench(SparkBench):
+    """A schema of its own in one database, opened by several sinks as by several processes."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.options = postgresql_options(
+            "mirror", {"url": url, "schema": f"test_{next(_schemas)}", "chunk_rows": "1"}
+        )
+
+    def open(self) -> Sink:
+        sink: Sink = self.opened(FaultySink("mirror", self.options))
+        return sink
+
+    def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
+        namespace = () if table.namespace == ("default",) else table.namespace
+        name = sql.Identifier(self.options.schema, "__".join((*namespace, table.table)))
+        columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        with psycopg.connect(self.url) as connection:
+            return connection.execute(sql.SQL("SELECT {} FROM {}").format(columns, name)).fetchall()
+
+
+@pytest.fixture(scope="module")
+def url() -> str:
+    return fresh_database()
+
+
+@pytest.fixture
+def bench(url: str) -> Iterator[PostgresqlBench]:
+    bench = PostgresqlBench(url)
+    yield bench
+    bench.close()
+
+
+class TestPostgresql(SinkConformance):
+    @pytest.fixture
+    def bench(self, url: str) -> Iterator[PostgresqlBench]:
+        bench = PostgresqlBench(url)
+        yield bench
+        bench.close()
+
+
+class TestPostgresqlContents(SinkContentsConformance):
+    @pytest.fixture
+    def bench(self, url: str) -> Iterator[PostgresqlBench]:
+        bench = PostgresqlBench(url)
+        yield bench
+        bench.close()
+
+
+VALUES: dict[str, tuple[spark.DataType, Any]] = {
+    "flag": (spark.BooleanType(), True),
+    "n": (spark.LongType(), 2**62),
+    "d": (spark.DecimalType(12, 2), Decimal("1.50")),
+    "f": (spark.DoubleType(), math.nan),
+    "g": (spark.FloatType(), 0.1),
+    "text": (spark.StringType(), "a\tb\\N\n'ü"),
+    "b": (spark.BinaryType(), b"\x00\xff"),
+    "day": (spark.DateType(), dt.date(2026, 3, 1)),
+    "t": (spark.TimestampType(), NOON),
+    "l": (spark.TimestampNTZType(), NOON.replace(tzinfo=None)),
+    "a": (spark.ArrayType(spark.DoubleType()), [0.1, None, 1e300]),
+    "m": (spark.MapType(spark.IntegerType(), spark.DateType()), {2: dt.date(2026, 3, 1)}),
+    "s": (spark.StructType([spark.StructField("x", spark.LongType())]), {"x": None}),
+}
+
+
+def test_values_are_audited_by_what_the_columns_hold(bench: PostgresqlBench) -> None:
+    sink: Any = bench.open()
+    sink.fence(Fence(1))
+    schema = spark.StructType([spark.StructField(name, kind) for name, (kind, _) in VALUES.items()])
+    sink.ensure(ORDERS, schema, ["n"], Fence(1))
+    rows = [tuple(value for _, value in VALUES.values()), (None,) * len(VALUES)]
+    deliver(sink, transaction(1), rows, columns=[*VALUES])
+    frame = ListRows([*VALUES], rows)
+    assert sink.audit(ORDERS, CheckpointNumber(1)) == sink.digest(ORDERS, frame)
+    with psycopg.connect(bench.url) as connection:
+        name = sql.Identifier(bench.options.schema, "orders")
+        stored = connection.execute(
+            sql.SQL("SELECT flag, n, d, text, b, day, m FROM {} WHERE n IS NOT NULL").format(name)
+        ).fetchone()
+        assert stored == (
+            *(VALUES[column][1] for column in ("flag", "n", "d", "text", "b", "day")),
+            {"2": "2026-03-01"},
+        )
+        # The hash of the row stays: only its columns tell.
+        connection.execute(sql.SQL("UPDATE {} SET d = 2 WHERE n IS NOT NULL").format(name))
+    assert sink.audit(ORDERS, CheckpointNumber(1)) != sink.digest(ORDERS, frame)
+    differences = sink.differences(ORDERS, CheckpointNumber(1), frame, 10)
+    assert sorted((difference.in_sink, difference.in_lake) for difference in differences) == [(0, 1), (1, 0)]
+
+
+def test_a_lost_connection_aborts_what_was_staged_and_no_commit(bench: PostgresqlBench) -> None:
+    sink: Any = bench.open()
+    sink.fence(Fence(1))
+    sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+    stage(sink, transaction(1), [(1, "one")])
+
+    def end_connections() -> None:
+        with psycopg.connect(bench.url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'tautochrone sink mirror' AND pid != pg_backend_pid()"
+            )
+
+    end_connections()
+    with pytest.raises(SinkError) as lost:
+        sink.commit(transaction(1), Fence(1))
+    assert lost.value.error_class == "SINK_NOT_REACHABLE"
+    assert lost.value.retryable
+    (recovered,) = sink.recover([Intent(transaction=transaction(1), versions={})], Fence(1))
+    assert recovered.state is TransactionState.ABORTED
+    deliver(sink, transaction(1, attempt=2), [(1, "one")])
+    end_connections()
+    with pytest.raises(SinkError):
+        sink.published()
+    (recovered,) = sink.recover([Intent(transaction=transaction(1, attempt=2), versions={})], Fence(1))
+    assert recovered.state is TransactionState.COMMITTED
+    assert bench.read(ORDERS) == [(1, "one")]
+
+
+def test_tables_of_others_and_changed_columns_are_refused(bench: PostgresqlBench) -> None:
+    sink = bench.open()
+    sink.fence(Fence(1))
+    with psycopg.connect(bench.url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE TABLE {} (id int)").format(sql.Identifier(bench.options.schema, "orders"))
+        )
+        with pytest.raises(SinkError) as refused:
+            sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        assert refused.value.error_class == "SINK_NAME_TAKEN"
+        connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(bench.options.schema, "orders")))
+    sink.ensure(ORDERS, bench.schema("more"), ["id"], Fence(1))
+    for schema, error_class in (
+        (bench.schema(), "SINK_COLUMNS_CHANGED"),
+        (bench.schema("more", "_taut_x"), "SINK_COLUMN_NAME_RESERVED"),
+    ):
+        with pytest.raises(SinkError) as refused:
+            sink.ensure(ORDERS, schema, [], Fence(1))
+        assert refused.value.error_class == error_class
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("postgresql://u:secret@h/d", "has a password in its url"),
+        ("host=h password=secret", "has a password in its url"),
+        ("mysql://h/secret", "no connection string of PostgreSQL"),
+        ("secret", "no connection string of PostgreSQL"),
+    ],
+)
+def test_urls_that_are_refused(url: str, problem: str) -> None:
+    with pytest.raises(SinkError, match=problem) as refused:
+        postgresql_options("mirror", {"url": url})
+    assert refused.value.error_class == "SINK_OPTION_INVALID"
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize("url", ["postgresql://h/d?sslmode=require", "postgres:///d", "host=/run dbname=d"])
+def test_urls_are_connection_strings_of_libpq(url: str) -> None:
+    assert postgresql_options("mirror", {"url": url}).url == url
+
+
+@pytest.fixture
+def roles(url: str) -> Iterator[None]:
+    """`taut_reader` may log in without a password and lacks all rights, `taut_secret` needs a password."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        (row,) = connection.execute("SHOW hba_file").fetchall()
+        file = Path(str(row[0]))
+        before = file.read_text()
+        file.write_text("local all taut_secret scram-sha-256\n" + before)
+        for role in ("taut_reader LOGIN", "taut_locked NOLOGIN", "taut_secret LOGIN PASSWORD 'right-1'"):
+            connection.execute(f"CREATE ROLE {role}")
+        connection.execute("SELECT pg_reload_conf()")
+        yield
+        file.write_text(before)
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute("DROP ROLE taut_reader, taut_locked, taut_secret")
+
+
+@pytest.mark.usefixtures("roles")
+def test_a_role_that_may_not_is_not_tried_again(bench: PostgresqlBench) -> None:
+    def opened(user: str, password: str = "") -> PostgresqlSink:
+        return PostgresqlSink("mirror", replace(bench.options, user=user, password=password))
+
+    for user, password in (
+        ("taut_secret", "wrong-1"),
+        ("taut_secret", ""),
+        ("taut_locked", ""),
+        ("taut_nobody", ""),
+    ):
+        with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED") as refused:
+            opened(user, password).published()
+        assert not refused.value.retryable
+        assert "wrong-1" not in str(refused.value)
+    for user, password in (("taut_reader", ""), ("taut_secret", "right-1")):
+        with pytest.raises(SinkError, match="SINK_RIGHTS_MISSING") as refused:
+            opened(user, password)
+        assert not refused.value.retryable
+    nowhere = replace(bench.options, url=make_conninfo(bench.options.url, dbname="taut_nowhere"))
+    with pytest.raises(SinkError, match="SINK_DATABASE_MISSING"):
+        PostgresqlSink("mirror", nowhere)
+    options = {"url": bench.url, "user": "taut_secret", "password": "right-1"}
+    assert "lets taut_secret into" in str(examine_sink("mirror", "postgresql", options))
+    with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED"):
+        examine_sink("mirror", "postgresql", {**options, "password": "wrong-1"})
+
+
+@pytest.mark.usefixtures("roles")
+def test_row_level_security_that_binds_the_sink_is_refused(bench: PostgresqlBench) -> None:
+    """Policies for readers are theirs; those that hide rows from the sink would make its tables wrong."""
+    schema = sql.Identifier(bench.options.schema)
+    table = sql.Identifier(bench.options.schema, "orders")
+
+    def run(statement: str) -> None:
+        with psycopg.connect(bench.url, autocommit=True) as connection:
+            connection.execute(sql.SQL(statement).format(schema=schema, table=table))
+
+    run("CREATE SCHEMA {schema} AUTHORIZATION taut_reader")
+    sink = PostgresqlSink("mirror", replace(bench.options, user="taut_reader"))
+    try:
+        sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        run("ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+        run("CREATE POLICY p ON {table} USING (false)")
+        sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        run("ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
+        with pytest.raises(SinkError, match="row level security") as refused:
+            sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+        assert refused.value.error_class == "SINK_COLUMNS_CHANGED"
+    finally:
+        sink.close()
+        run("DROP SCHEMA {schema} CASCADE")
