@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.nodes import Materialized
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import Catalyst, items
+from tautochrone.spark.translate.columns import Columns
 from tautochrone.spark.translate.literals import KeyConditions, literals
-from tautochrone.spark.translate.to_catalyst import Columns, LeafPlans, Lowering
 
 pytestmark = pytest.mark.spark
 
@@ -84,17 +82,9 @@ def rows_with_keys(session: SparkSession, rows: DataFrame, keys: DataFrame) -> D
     column, source = catalyst.column_id(attribute), catalyst.column_id(key)
     columns = Columns(catalyst, {column: attribute, source: key})
     materialized = Materialized(columns=(source,), handle=keys_plan, rows=1)
-    conditions = KeyConditions(_lowering(catalyst, columns))
+    conditions = KeyConditions(catalyst, columns)
     condition, exact = conditions.condition(column, materialized, source, null_safe=False)
     assert exact
     assert condition is not None
     assert condition.resolved(), "Spark renews ids below an unresolved condition"
     return dataframe_of_plan(session, catalyst.logical("Filter")(condition, plan))
-
-
-def _lowering(catalyst: Catalyst, columns: Columns) -> Lowering:
-    def unexpected(_: Any) -> Any:
-        raise AssertionError("literals read no table")
-
-    leaves = LeafPlans(unexpected, unexpected, unexpected, unexpected, unexpected)
-    return Lowering(catalyst, columns, leaves)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from tests.support.mysql_protocol import PrivateServer
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.binlog import point_of
 from tautochrone.sources.mysql.connection import address_of, connect, fetch
-from tautochrone.sources.mysql.flavors import flavor_of
-from tautochrone.sources.mysql.markers import FILE, GTID, entry_of
+from tautochrone.sources.mysql.flavors import file_identity, flavor_of
+from tautochrone.sources.mysql.markers import FILE, FILE_ID, GTID, entry_of
 
 from .captured_bank import MariaBank
 from .conftest import Schema
@@ -101,11 +102,14 @@ def _write_until_it_is_killed(bank: MariaBank) -> None:
 def _first(bank: MariaBank) -> LogPosition:
     """Where the log of the replica begins."""
     assert bank.captured is not None
-    with closing(connect(bank.captured.address)) as connection:
+    address = bank.captured.address
+    with closing(connect(address)) as connection:
         file = fetch(connection, "SHOW BINARY LOGS")[0][0]
+        file_id = file_identity(partial(connect, address), file)
+        assert file_id is not None
         return LogPosition(
             log=flavor_of(connection).log_name(connection),
             point=point_of(file, 4),
-            marker={FILE: file, GTID: ""}
+            marker={FILE: file, FILE_ID: file_id, GTID: ""}
             | {table.name: entry_of(table, 0) for table in bank.captured.tables},
         )

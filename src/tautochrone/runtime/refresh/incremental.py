@@ -39,7 +39,7 @@ from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.translate.literals import has_literals, literals
-from tautochrone.spark.translate.to_catalyst import RowFilter
+from tautochrone.spark.translate.lowering_context import RowFilter
 
 __all__ = ["IncrementalRefresh", "find_rows"]
 

@@ -32,7 +32,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
 from tautochrone.spark.translate.from_catalyst import View
-from tautochrone.spark.translate.to_catalyst import RowFilter
+from tautochrone.spark.translate.lowering_context import RowFilter
 
 __all__ = ["RUN", "STATE_NAMESPACE", "NodeStateLayout", "Planned", "StateLayout", "States", "planned"]
 

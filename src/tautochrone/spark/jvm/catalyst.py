@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from py4j.java_gateway import JavaClass, JavaObject, JavaPackage
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 
 from tautochrone.algebra.nodes import ColumnId
 from tautochrone.spark.jvm.driver_calls import KIND, driver_calls, objects_of
@@ -284,6 +284,10 @@ class Catalyst:
 
     def null(self, data_type: JavaObject) -> JavaObject:
         return self.expression("Literal$").create(None, data_type)
+
+    def pyspark_column(self, expression: JavaObject) -> Column:
+        """An expression as PySpark's `Column`."""
+        return Column(self.spark_sql_class("classic.ExpressionUtils").column(expression))
 
     # -- trees ------------------------------------------------------------------------------------
 

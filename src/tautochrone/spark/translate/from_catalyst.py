@@ -18,13 +18,9 @@ from tautochrone.algebra.nodes import (
     ColumnId,
     Constant,
     Expand,
-    Expression,
     Filter,
     FlatMap,
-    Join,
-    JoinKind,
     Node,
-    Project,
     Rename,
     ScalarFilter,
     Scan,
@@ -36,7 +32,6 @@ from tautochrone.algebra.nodes import (
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism
 from tautochrone.spark.analysis.optimized_plan import OptimizedPlan, optimized_plan
-from tautochrone.spark.analysis.scalar_subqueries import SCALAR, has_subquery
 from tautochrone.spark.jvm.catalyst import Catalyst, children_of, items, kind
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.translate.column_pruning import prune_columns
@@ -47,6 +42,7 @@ from tautochrone.spark.translate.from_catalyst_windows import (
     translate_limit,
     translate_window,
 )
+from tautochrone.spark.translate.translation_context import TranslationContext
 
 __all__ = ["Translator", "View", "plan_of"]
 
@@ -139,26 +135,12 @@ def _incomparable_columns(plan: Node, attributes: Mapping[ColumnId, JavaObject])
     return obstacles
 
 
-class Translator:
-    """One translation.
-
-    Attributes:
-        attributes: Catalyst's attribute of each column id, registered as the plan is traversed.
-        obstacles: see `View`.
-        nondeterminism: see `View`.
-        breaks_ties: see `View`.
-    """
+class Translator(TranslationContext):
+    """One translation: a rule for each operator of Catalyst."""
 
     def __init__(self, catalyst: Catalyst, source: OptimizedPlan) -> None:
-        self.catalyst = catalyst
-        self.source = source
-        self.attributes: dict[ColumnId, JavaObject] = {}
-        self.obstacles = list(source.obstacles)
-        self.nondeterminism: list[str] = []
-        self.breaks_ties = False
+        super().__init__(catalyst, source)
         self._aggregates: list[tuple[JavaObject, Node]] = []
-        self._has_subqueries = has_subquery(source.plan)
-        self._states = 0
         self._aggregation = AggregateTranslation(self)
         self._rules: dict[str, Callable[[JavaObject], Node]] = {
             "Project": self._project,
@@ -175,12 +157,10 @@ class Translator:
             "GlobalLimit": lambda plan: translate_limit(self, plan),
         }
 
-    # -- for the other modules of the translation --------------------------------------------------
-
     def node(self, plan: JavaObject) -> Node:
         """The node of a Catalyst plan, with all nodes below it."""
         name = kind(plan)
-        if self._has_subqueries and name not in ("Filter", "Aggregate"):
+        if self.has_subqueries and name not in ("Filter", "Aggregate"):
             self.refuse_subqueries(name, list(items(plan.expressions())))
         if name in _TRANSPARENT:
             return self.node(plan.children().apply(0))
@@ -188,104 +168,6 @@ class Translator:
             return Constant(columns=self.register_all(plan.output()), handle=plan)
         rule = self._rules.get(name)
         return rule(plan) if rule is not None else self.unsupported(plan, f"{name} has no rule")
-
-    def register(self, attribute: JavaObject) -> ColumnId:
-        """Record an attribute; returns its column id, made of its `exprId`."""
-        column = self.catalyst.column_id(attribute)
-        self.attributes.setdefault(column, attribute)
-        return column
-
-    def register_all(self, output: JavaObject) -> tuple[ColumnId, ...]:
-        return tuple(self.register(attribute) for attribute in items(output))
-
-    def next_state_number(self) -> int:
-        """The number of the next stateful node, from 1. Equal definitions number their nodes equally."""
-        self._states += 1
-        return self._states
-
-    def typed_column(self, type_name: str) -> ColumnId:
-        """A new column of a type, given as DDL. Only the type of its attribute is used."""
-        catalyst = self.catalyst
-        column, expr_id = catalyst.new_expr_id()
-        data_type = catalyst.spark_sql_class("types.DataType").fromDDL(type_name)
-        self.register(catalyst.alias(catalyst.null(data_type), str(column), expr_id).toAttribute())
-        return column
-
-    def expression(self, handle: JavaObject) -> Expression:
-        """A Catalyst expression as one of the algebra."""
-        references = self.catalyst.references(handle)
-        column = next(iter(references)) if kind(handle) == "AttributeReference" else None
-        return Expression(handle, references, str(handle.toString()), column)
-
-    def add_nondeterminism(self, reason: str) -> None:
-        """Record that the query has several right results, so that a second computation may give another
-        one."""
-        self.obstacles.append(reason)
-        self.nondeterminism.append(reason)
-
-    def unsupported(self, plan: JavaObject, reason: str) -> Node:
-        """A node without a rule, and an obstacle with the reason.
-
-        A leaf is an input without versions. Another operator may depend on the order or the partitioning of
-        rows, which the algebra does not represent, so the whole query is compared.
-        """
-        before = list(self.obstacles)
-        children = tuple(self.node(child) for child in children_of(plan))
-        # Obstacles below this operator are dropped: one reason is enough.
-        self.obstacles = [*before, reason if children else f"{kind(plan)} has no versions"]
-        return Unsupported(columns=self.register_all(plan.output()), inputs=children, reason=reason)
-
-    def with_computed_columns(self, child: Node, handles: list[JavaObject]) -> tuple[Node, list[ColumnId]]:
-        """The child with one more column for each expression that is not a plain attribute.
-
-        Returns:
-            The node, and the column of each expression.
-        """
-        computed: list[tuple[ColumnId, Expression]] = []
-        result = []
-        for handle in handles:
-            if kind(handle) == "AttributeReference":
-                result.append(self.register(handle))
-                continue
-            column, expr_id = self.catalyst.new_expr_id()
-            self.register(self.catalyst.alias(handle, str(column), expr_id).toAttribute())
-            computed.append((column, self.expression(handle)))
-            result.append(column)
-        if not computed:
-            return child, result
-        columns = (*child.columns, *(column for column, _ in computed))
-        passed: list[Expression | None] = [None] * len(child.columns)
-        expressions = (*passed, *(expression for _, expression in computed))
-        return Project(columns=columns, child=child, expressions=expressions), result
-
-    def _without_subqueries(self, handle: JavaObject) -> tuple[JavaObject, list[Node]]:
-        """An expression with columns in place of its scalar subqueries, and the nodes of those subqueries."""
-        scalars: dict[int, tuple[JavaObject, Node]] = {}
-
-        def replace(expression: JavaObject) -> JavaObject | None:
-            if kind(expression) != SCALAR:
-                return None
-            number = int(expression.exprId().id())
-            if number not in scalars:
-                source = expression.plan().output().apply(0)
-                # The subquery may read the same table as the rows, so its column needs a new id.
-                column, expr_id = self.catalyst.new_expr_id()
-                self.register(source.withExprId(expr_id).withNullability(True))
-                sources = (self.catalyst.column_id(source),)
-                node = Rename(columns=(column,), child=self.node(expression.plan()), sources=sources)
-                scalars[number] = self.attributes[column], node
-            return scalars[number][0]
-
-        if not (self._has_subqueries and has_subquery(handle)):
-            return handle, []
-        rebuilt = self.catalyst.transform_down(handle, replace)
-        self.refuse_subqueries("a condition or a result", [rebuilt])
-        return rebuilt, [node for _, node in scalars.values()]
-
-    def refuse_subqueries(self, name: str, expressions: list[JavaObject]) -> None:
-        """Record an obstacle for subqueries that are left: their plans read leaves without rows."""
-        if self._has_subqueries and any(has_subquery(expression) for expression in expressions):
-            self.obstacles.append(f"a subquery in {name} has no rule")
 
     def _shared_aggregate(self, plan: JavaObject) -> Node:
         """The node of an aggregate; equal aggregates become one node with one state.
@@ -316,28 +198,6 @@ class Translator:
         child = self.node(plan.child())
         return self.project(child, list(items(plan.projectList())))
 
-    def project(self, child: Node, named: list[JavaObject]) -> Node:
-        """A projection of the child to named expressions."""
-        columns: list[ColumnId] = []
-        expressions: list[Expression | None] = []
-        for entry in named:
-            column = self.register(entry.toAttribute())
-            if column in columns:
-                # After the optimizer has removed aliases, the same column may occur twice.
-                continue
-            columns.append(column)
-            if kind(entry) == "AttributeReference":
-                expressions.append(None)
-                continue
-            handle, scalars = self._without_subqueries(entry.child())
-            for scalar in scalars:
-                columns_of_both = (*child.columns, *scalar.columns)
-                child = Join(columns=columns_of_both, left=child, right=scalar, kind=JoinKind.SCALAR)
-            expressions.append(self.expression(handle))
-        if all(expression is None for expression in expressions):
-            return Select(columns=tuple(columns), child=child)
-        return Project(columns=tuple(columns), child=child, expressions=tuple(expressions))
-
     def _filter(self, plan: JavaObject) -> Node:
         first_rows = first_rows_of_window(self.catalyst, plan.condition(), plan.child())
         child = (
@@ -345,7 +205,7 @@ class Translator:
             if first_rows is None
             else translate_window(self, plan.child(), first_rows)
         )
-        condition, scalars = self._without_subqueries(plan.condition())
+        condition, scalars = self.without_subqueries(plan.condition())
         if not scalars:
             return Filter(columns=child.columns, child=child, condition=self.expression(condition))
         return ScalarFilter(

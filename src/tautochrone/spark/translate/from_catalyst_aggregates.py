@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import (
@@ -23,9 +21,7 @@ from tautochrone.spark.analysis.nondeterminism import nondeterministic_function,
 from tautochrone.spark.analysis.optimized_plan import DISTINCT_MODE, KNOWN_NULLABLE
 from tautochrone.spark.jvm.catalyst import children_of, decimal_digits, items, kind
 from tautochrone.spark.translate.exact_variance import call_text, sum_types, variance_argument
-
-if TYPE_CHECKING:
-    from tautochrone.spark.translate.from_catalyst import Translator
+from tautochrone.spark.translate.translation_context import TranslationContext
 
 __all__ = ["AggregateTranslation", "distinct_aggregate_groups", "distinct_children", "is_distinct"]
 
@@ -85,9 +81,9 @@ _NOT_ORDERED = ("map", "variant", "interval")
 
 
 class AggregateTranslation:
-    """The part of a `Translator` for GROUP BY, DISTINCT and aggregate functions."""
+    """The part of a `TranslationContext` for GROUP BY, DISTINCT and aggregate functions."""
 
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self, translator: TranslationContext) -> None:
         self._translator = translator
         self._grouping: list[JavaObject] = []
         # Result ids of array functions whose order the query does not use.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import ColumnId, Join, JoinKey, JoinKind, Node, Select
 from tautochrone.spark.jvm.catalyst import kind
-
-if TYPE_CHECKING:
-    from tautochrone.spark.translate.from_catalyst import Translator
+from tautochrone.spark.translate.translation_context import TranslationContext
 
 __all__ = ["translate_join"]
 
@@ -27,7 +23,7 @@ _KINDS = {
 }
 
 
-def translate_join(translator: Translator, plan: JavaObject) -> Node:
+def translate_join(translator: TranslationContext, plan: JavaObject) -> Node:
     """The node of a Catalyst join. A right outer join becomes a left outer join with swapped sides."""
     name = kind(plan.joinType())
     if name not in _KINDS:
@@ -59,7 +55,7 @@ def translate_join(translator: Translator, plan: JavaObject) -> Node:
 
 
 def _output_columns(
-    translator: Translator, plan: JavaObject, name: str, left: Node, right: Node
+    translator: TranslationContext, plan: JavaObject, name: str, left: Node, right: Node
 ) -> tuple[ColumnId, ...]:
     if name == "ExistenceJoin":
         return (*left.columns, translator.register(plan.joinType().exists()))
@@ -79,7 +75,7 @@ def _join_columns(
 
 
 def _equalities(
-    translator: Translator, conjuncts: list[JavaObject], left: Node, right: Node
+    translator: TranslationContext, conjuncts: list[JavaObject], left: Node, right: Node
 ) -> tuple[list[tuple[JavaObject, JavaObject, bool]], list[JavaObject]]:
     """Conjuncts `f(left) = g(right)` as (left, right, null-safe), and the other conjuncts."""
     catalyst = translator.catalyst

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import ColumnId, Node, Select, TopK, Window
@@ -15,9 +13,7 @@ from tautochrone.spark.analysis.nondeterminism import (
 )
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.running_totals import running_totals
-
-if TYPE_CHECKING:
-    from tautochrone.spark.translate.from_catalyst import Translator
+from tautochrone.spark.translate.translation_context import TranslationContext
 
 __all__ = ["first_rows_of_window", "translate_limit", "translate_window"]
 
@@ -35,7 +31,7 @@ _COMPARISONS = {
 _UNORDERABLE = ("map", "variant", "interval")
 
 
-def translate_window(translator: Translator, plan: JavaObject, first_rows: int | None = None) -> Node:
+def translate_window(translator: TranslationContext, plan: JavaObject, first_rows: int | None = None) -> Node:
     """The nodes of window functions, over the first rows of their order alone if `first_rows` is given.
 
     Functions over ROWS frames get a total order, otherwise ties would be broken at random. Ranks give ties
@@ -183,7 +179,7 @@ def _bound(catalyst: Catalyst, comparison: JavaObject, numbers: set[ColumnId]) -
     return int(right.value()) - (name == "LessThan")
 
 
-def _tie_breakers(translator: Translator, child: Node, order: list[JavaObject]) -> list[JavaObject]:
+def _tie_breakers(translator: TranslationContext, child: Node, order: list[JavaObject]) -> list[JavaObject]:
     """Sort orders over the columns that `order` does not contain."""
     catalyst = translator.catalyst
     named = {
@@ -198,7 +194,7 @@ def _tie_breakers(translator: Translator, child: Node, order: list[JavaObject]) 
     return orders
 
 
-def translate_limit(translator: Translator, plan: JavaObject) -> Node:
+def translate_limit(translator: TranslationContext, plan: JavaObject) -> Node:
     """The node of ORDER BY … LIMIT … OFFSET.
 
     A limit without an order has no rule, except where it removes no row, and LIMIT 1 of equal rows.

@@ -9,17 +9,15 @@ import datetime as dt
 import decimal
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import ColumnId, Materialized
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.catalyst import kind
-
-if TYPE_CHECKING:
-    from tautochrone.spark.translate.to_catalyst import Lowering
+from tautochrone.spark.jvm.catalyst import Catalyst, kind
+from tautochrone.spark.translate.columns import Columns
 
 __all__ = [
     "UNORDERED_TYPE",
@@ -117,8 +115,9 @@ def _literal(value: Any, kind: str) -> str:
 class KeyConditions:
     """The conditions of one refresh. Each set of keys is fetched once."""
 
-    def __init__(self, lowering: Lowering) -> None:
-        self._lowering = lowering
+    def __init__(self, catalyst: Catalyst, columns: Columns) -> None:
+        self._catalyst = catalyst
+        self._columns = columns
         # The keys are stored with the values: Python may reuse the id of a node that is freed.
         self._values: dict[tuple[int, ColumnId], tuple[Materialized, frozenset[Any] | None]] = {}
 
@@ -135,8 +134,8 @@ class KeyConditions:
             null_safe: whether NULL equals NULL.
             fetch: whether a Spark job may collect keys that are not on the driver.
         """
-        catalyst = self._lowering.catalyst
-        attribute = self._lowering.columns.attribute(column)
+        catalyst = self._catalyst
+        attribute = self._columns.attribute(column)
         type_name = self._type_of(column)
         values = self.values(column, keys, source, fetch=fetch)
         if values is None:
@@ -178,16 +177,16 @@ class KeyConditions:
     # -- inside -----------------------------------------------------------------------------------
 
     def _type_of(self, column: ColumnId) -> str:
-        return str(self._lowering.columns.attribute(column).dataType().catalogString())
+        return str(self._columns.attribute(column).dataType().catalogString())
 
     def _in_list(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
         """`column IN (…)`; no condition without values."""
-        expression = self._lowering.catalyst.expression
+        expression = self._catalyst.expression
         return [expression("In")(attribute, self._parsed(values, type_name))] if values else []
 
     def _in_ranges(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
         """`column BETWEEN … AND …` for each range."""
-        expression = self._lowering.catalyst.expression
+        expression = self._catalyst.expression
         conditions: list[JavaObject] = []
         for bounds in key_ranges(sorted(values)):
             low, high = (self._parsed([bound], type_name).apply(0) for bound in bounds)
@@ -200,18 +199,18 @@ class KeyConditions:
 
     def _parsed(self, values: Sequence[Any], type_name: str) -> JavaObject:
         """A Scala sequence of literals."""
-        session_state = self._lowering.catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
+        session_state = self._catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
         return session_state.sqlParser().parseExpression(f"x IN ({literals(values, type_name)})").list()
 
     def _values_of(self, keys: Materialized, source: ColumnId, type_name: str) -> frozenset[Any]:
-        catalyst = self._lowering.catalyst
+        catalyst = self._catalyst
         value = keys.handle.output().apply(keys.columns.index(source))
         if type_name.startswith(UNORDERED_TYPE):
             value = catalyst.cast(
                 value, catalyst.spark_sql_class("types.StringType$"), catalyst.option("UTC")
             )
         frame = dataframe_of_plan(catalyst.session, keys.handle)
-        frame = frame.select(self._lowering.pyspark_column(value).alias("value"))
+        frame = frame.select(self._catalyst.pyspark_column(value).alias("value"))
         if kind(keys.handle) == "LocalRelation" and keys.rows <= limits.MAX_ROWS_WITHOUT_ARROW:
             return frozenset(row[0] for row in frame.collect())
         return frozenset(frame.toArrow().column(0).unique().to_pylist())

@@ -1,19 +1,14 @@
-"""Window functions that go on from totals of earlier rows, and the rows from a bound on."""
+"""Window functions that go on from totals of earlier rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.nodes import Expression, Node, OrderedFrom, RunningTotals, Totals
+from tautochrone.algebra.nodes import Expression, Node, RunningTotals
 from tautochrone.spark.jvm.catalyst import Catalyst, decimal_digits, kind
+from tautochrone.spark.translate.translation_context import TranslationContext
 
-if TYPE_CHECKING:
-    from tautochrone.spark.translate.from_catalyst import Translator
-    from tautochrone.spark.translate.to_catalyst import Lowering
-
-__all__ = ["lower_ordered_from", "lower_totals", "running_totals"]
+__all__ = ["running_totals"]
 
 _EXACT = ("tinyint", "smallint", "int", "bigint", "decimal")
 _ORDERED = (*_EXACT, "boolean", "date", "timestamp", "timestamp_ntz", "string")
@@ -21,7 +16,7 @@ _ORDERED = (*_EXACT, "boolean", "date", "timestamp", "timestamp_ntz", "string")
 
 
 def running_totals(
-    translator: Translator, child: Node, functions: list[JavaObject], order: list[JavaObject]
+    translator: TranslationContext, child: Node, functions: list[JavaObject], order: list[JavaObject]
 ) -> RunningTotals | None:
     """How the window functions of one plan without PARTITION BY go on behind rows that did not change.
 
@@ -126,30 +121,3 @@ def _rounds(data_type: JavaObject) -> bool:
 
 def _is_one_of(data_type: JavaObject, types: tuple[str, ...]) -> bool:
     return str(data_type.catalogString()).partition("(")[0] in types
-
-
-def lower_ordered_from(lowering: Lowering, node: OrderedFrom) -> JavaObject:
-    """The plan of the rows from a bound on, or of those before it."""
-    catalyst = lowering.catalyst
-    key, bound = lowering.columns.attribute(node.key), lowering.columns.attribute(node.bound_key)
-    (order,) = node.order
-    descending = str(order.direction().sql()) == "DESC"
-    name = "LessThanOrEqual" if descending else "GreaterThanOrEqual"
-    reached = catalyst.expression("Coalesce")(
-        catalyst.seq([catalyst.expression(name)(key, bound), catalyst.literal(False)])
-    )
-    nulls_first = str(order.nullOrdering().sql()) == "NULLS FIRST"
-    # NULL as the bound: every row if NULL comes first, and else only those that are NULL too.
-    is_null = catalyst.expression("IsNull")(bound if nulls_first else key)
-    condition = catalyst.expression("Or")(is_null, reached)
-    if node.before:
-        condition = catalyst.expression("Not")(condition)
-    plan = lowering.join_scalars(lowering.plan(node.child), (node.bound,))
-    return lowering.selected(catalyst.logical("Filter")(condition, plan), node.columns)
-
-
-def lower_totals(lowering: Lowering, node: Totals) -> JavaObject:
-    """The plan of one row with aggregate functions over all rows."""
-    catalyst = lowering.catalyst
-    child = lowering.coalesced(node.child)
-    return catalyst.logical("Aggregate")(catalyst.seq(), catalyst.seq(node.handle), child, catalyst.none)

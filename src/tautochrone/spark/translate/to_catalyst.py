@@ -6,13 +6,10 @@ the column ids. So an expression of the optimized query is valid over any of the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import Column, DataFrame
 
 from tautochrone.algebra.nodes import (
     WEIGHT,
@@ -51,11 +48,11 @@ from tautochrone.algebra.nodes import (
     Window,
     WithWeight,
 )
-from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
-from tautochrone.spark.translate.literals import KeyConditions
-from tautochrone.spark.translate.running_totals import lower_ordered_from, lower_totals
+from tautochrone.spark.translate.columns import Columns
+from tautochrone.spark.translate.lowering_context import LeafPlans, LoweringContext
 from tautochrone.spark.translate.to_catalyst_aggregates import AggregateLowering
+from tautochrone.spark.translate.to_catalyst_running_totals import lower_ordered_from, lower_totals
 from tautochrone.spark.translate.to_catalyst_semi_joins import (
     lower_key_semi_join,
     lower_multi_key_semi_join,
@@ -64,85 +61,18 @@ from tautochrone.spark.translate.to_catalyst_semi_joins import (
 )
 from tautochrone.spark.translate.to_catalyst_top_k import lower_merge_top_k
 
-__all__ = ["Columns", "LeafPlans", "Lowering", "RowFilter"]
-
-RowFilter = Callable[[DataFrame], DataFrame]
-"""Removes rows from the log of a state, before that is grouped."""
+__all__ = ["Lowering"]
 
 
-class Columns:
-    """The attribute of each column id, both for the query's columns and for those that delta rules create."""
-
-    def __init__(self, catalyst: Catalyst, attributes: Mapping[ColumnId, JavaObject]) -> None:
-        self._catalyst = catalyst
-        self._attributes = dict(attributes)
-        self._expr_ids: dict[ColumnId, JavaObject] = {}
-        self._weight_id, self._expr_ids[WEIGHT] = catalyst.new_expr_id()
-        self.named(WEIGHT, catalyst.literal(1))
-
-    def fresh(self) -> ColumnId:
-        column, expr_id = self._catalyst.new_expr_id()
-        self._expr_ids[column] = expr_id
-        return column
-
-    def attribute(self, column: ColumnId) -> JavaObject:
-        return self._attributes[column]
-
-    def expr_id(self, column: ColumnId) -> JavaObject:
-        if column not in self._expr_ids:
-            self._expr_ids[column] = self._attributes[column].exprId()
-        return self._expr_ids[column]
-
-    def with_expected_ids(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
-        """Attributes with the ids of `columns`. Most have them already; Spark gives new ids to duplicates."""
-        expected = [self._weight_id if column == WEIGHT else column for column in columns]
-        if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == expected:
-            return output
-        pairs = zip(columns, items(output), strict=True)
-        return self._catalyst.seq(entry.withExprId(self.expr_id(column)) for column, entry in pairs)
-
-    def named(self, column: ColumnId, expression: JavaObject) -> JavaObject:
-        """An alias of `expression` with the id of `column`. Defines the attribute of a new column."""
-        alias = self._catalyst.alias(expression, str(column), self.expr_id(column))
-        if column not in self._attributes:
-            self._attributes[column] = alias.toAttribute()
-        return alias
-
-
-@dataclass(frozen=True, slots=True)
-class LeafPlans:
-    """Catalyst plans of the algebra's leaves, with the leaf's columns.
-
-    Attributes:
-        scan: rows of a table at a cut.
-        state: rows of a state; the filter is applied to the state's log before that is grouped.
-        lookup: rows of a table that contain all rows with one of the keys, from the cache of key lookups;
-            None if the table has to be read.
-        reads_few_rows: whether one task can process all rows that a node reads.
-        reads_many_rows: whether a node reads so many rows that one more Spark job, to find out which keys it
-            needs, saves time.
-    """
-
-    scan: Callable[[ScanAtCut], JavaObject]
-    state: Callable[[StateScan, RowFilter | None], JavaObject]
-    lookup: Callable[[KeySemiJoin, ScanAtCut], JavaObject | None]
-    reads_few_rows: Callable[[Node], bool]
-    reads_many_rows: Callable[[Node], bool]
-
-
-class Lowering:
-    """Lowers the plans of one refresh.
+class Lowering(LoweringContext):
+    """Lowers the plans of one refresh: a rule for each node.
 
     A node that `reads_few_rows` is computed in one task, without the stages, broadcasts and shuffles that
     take most of the time of a small query.
     """
 
     def __init__(self, catalyst: Catalyst, columns: Columns, leaves: LeafPlans) -> None:
-        self.catalyst = catalyst
-        self.leaves = leaves
-        self.reads_few_rows = leaves.reads_few_rows
-        self.columns = columns
-        self.keys = KeyConditions(self)
+        super().__init__(catalyst, columns, leaves)
         self._already_lowered: dict[int, Materialized] = {}
         aggregates = AggregateLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
@@ -181,74 +111,6 @@ class Lowering:
     def plan(self, node: Node) -> JavaObject:
         """The Catalyst plan of a node."""
         return self._rules[type(node)](node)
-
-    def coalesced(self, node: Node) -> JavaObject:
-        """The plan of a node, in one partition if it is small; for nodes that group, sort or join its
-        rows."""
-        plan = self.plan(node)
-        return self.coalesce(plan) if self.reads_few_rows(node) else plan
-
-    def coalesced_frame_named_by_ids(self, node: Node) -> DataFrame:
-        """Like `frame_named_by_ids`, of a plan that is `coalesced`."""
-        return dataframe_of_plan(self.catalyst.session, self.coalesced(node)).toDF(*node.columns)
-
-    def coalesce(self, plan: JavaObject) -> JavaObject:
-        """`plan` in one partition."""
-        return self.catalyst.logical("Repartition")(1, False, plan)
-
-    def frame(self, node: Node) -> DataFrame:
-        """A DataFrame of a node. Its columns are referred to by `column`, not by name."""
-        return dataframe_of_plan(self.catalyst.session, self.plan(node))
-
-    def frame_named_by_ids(self, node: Node) -> DataFrame:
-        """A DataFrame of a node whose columns are named by their ids, for expressions in SQL."""
-        return self.frame(node).toDF(*node.columns)
-
-    # -- for the other modules of the lowering ----------------------------------------------------
-
-    def attributes(self, columns: tuple[ColumnId, ...]) -> list[JavaObject]:
-        return [self.columns.attribute(column) for column in columns]
-
-    def selected(self, plan: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
-        return self.project(self.attributes(columns), plan)
-
-    def reordered(
-        self, plan: JavaObject, output: tuple[ColumnId, ...], columns: tuple[ColumnId, ...]
-    ) -> JavaObject:
-        """`plan`, whose output is `output`, with the output `columns`."""
-        return plan if output == columns else self.selected(plan, columns)
-
-    def project(self, named: list[JavaObject], plan: JavaObject) -> JavaObject:
-        return self.catalyst.logical("Project")(self.catalyst.seq(named), plan)
-
-    def column(self, column: ColumnId) -> Column:
-        """A column id as PySpark's `Column`."""
-        return self.pyspark_column(self.columns.attribute(column))
-
-    def pyspark_column(self, expression: JavaObject) -> Column:
-        """A Catalyst expression as PySpark's `Column`."""
-        utils = self.catalyst.spark_sql_class("classic.ExpressionUtils")
-        return Column(utils.column(expression))
-
-    def with_column_ids(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
-        """A DataFrame's plan whose columns get the given ids, in order."""
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-        pairs = zip(columns, items(plan.output()), strict=True)
-        return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
-
-    def cast_as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
-        """An attribute, cast if needed to the type that `column` has in the query.
-
-        An older version of a table may have a narrower type, and a state has the types of its table format.
-        """
-        planned_type = self.columns.attribute(column).dataType()
-        if attribute.dataType().sameType(planned_type):
-            return attribute
-        return self.catalyst.cast(attribute, planned_type)
-
-    def null_like(self, column: ColumnId) -> JavaObject:
-        data_type = self.columns.attribute(column).dataType()
-        return self.catalyst.null(data_type)
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -344,21 +206,6 @@ class Lowering:
             return lower_superset(self, right), hint
         return self.plan(right), hint
 
-    def equal(self, left: JavaObject, right: JavaObject, *, null_safe: bool) -> JavaObject:
-        return self.catalyst.expression("EqualNullSafe" if null_safe else "EqualTo")(left, right)
-
-    def conjunction(self, conditions: list[JavaObject]) -> JavaObject:
-        """Scala's `Option` of the conjunction of conditions."""
-        if not conditions:
-            return self.catalyst.none
-        conjunction = conditions[0]
-        for condition in conditions[1:]:
-            conjunction = self.catalyst.expression("And")(conjunction, condition)
-        return self.catalyst.option(conjunction)
-
-    def join_type(self, name: str) -> JavaObject:
-        return self.catalyst.spark_sql_class(f"catalyst.plans.{name}$")
-
     def _join_type(self, node: Join) -> JavaObject:
         catalyst = self.catalyst
         names = {
@@ -385,18 +232,6 @@ class Lowering:
     def _scalar_filter(self, node: ScalarFilter) -> JavaObject:
         plan = self.join_scalars(self.plan(node.child), node.scalars)
         return self.selected(self.catalyst.logical("Filter")(node.condition.handle, plan), node.columns)
-
-    def join_scalars(self, plan: JavaObject, scalars: tuple[Node, ...]) -> JavaObject:
-        """A plan with the columns of scalar subqueries, each joined by its only row."""
-        for scalar in scalars:
-            # A materialized result is known to have at most one row; a LeftSingle join checks others at run
-            # time.
-            name = "LeftOuter" if isinstance(scalar, Materialized) else "LeftSingle"
-            join_type = self.join_type(name)
-            plan = self.catalyst.logical("Join")(
-                plan, self.plan(scalar), join_type, self.catalyst.none, self.catalyst.no_hint
-            )
-        return plan
 
     def _null_extend(self, node: NullExtend) -> JavaObject:
         child = self.plan(node.child)

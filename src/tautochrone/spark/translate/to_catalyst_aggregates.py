@@ -8,7 +8,6 @@ SUM of no values is NULL and not 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame
@@ -35,9 +34,7 @@ from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.translate.exact_variance import argument_type, sum_terms, variance_sql
-
-if TYPE_CHECKING:
-    from tautochrone.spark.translate.to_catalyst import Lowering
+from tautochrone.spark.translate.lowering_context import LoweringContext
 
 __all__ = ["AggregateLowering"]
 
@@ -45,9 +42,9 @@ _BITS = {AggregateFunction.BIT_AND: "&", AggregateFunction.BIT_OR: "|", Aggregat
 
 
 class AggregateLowering:
-    """The part of a `Lowering` for nodes whose output depends on several rows."""
+    """The part of a `LoweringContext` for nodes whose output depends on several rows."""
 
-    def __init__(self, lowering: Lowering) -> None:
+    def __init__(self, lowering: LoweringContext) -> None:
         self._lowering = lowering
 
     # -- nodes of the query -----------------------------------------------------------------------
@@ -260,7 +257,7 @@ class AggregateLowering:
         return lowering.with_column_ids(lowering.frame_named_by_ids(node.child).where(changed), node.columns)
 
     def _column(self, value: str | JavaObject) -> Column:
-        return sf.expr(value) if isinstance(value, str) else self._lowering.pyspark_column(value)
+        return sf.expr(value) if isinstance(value, str) else self._lowering.catalyst.pyspark_column(value)
 
     def _values(self, aggregate: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
         return [

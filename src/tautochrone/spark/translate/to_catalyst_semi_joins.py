@@ -7,7 +7,6 @@ its files. Many keys are joined, and only their ranges are compared with the sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
@@ -24,9 +23,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items
-
-if TYPE_CHECKING:
-    from tautochrone.spark.translate.to_catalyst import Lowering
+from tautochrone.spark.translate.lowering_context import LoweringContext
 
 __all__ = ["lower_key_semi_join", "lower_multi_key_semi_join", "lower_superset", "should_broadcast"]
 
@@ -39,7 +36,7 @@ def should_broadcast(node: Node, width: int) -> bool:
     return isinstance(node, Materialized) and node.rows * width <= limits.MAX_BROADCAST_VALUES
 
 
-def lower_key_semi_join(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
+def lower_key_semi_join(lowering: LoweringContext, node: KeySemiJoin) -> JavaObject:
     """A semi join of the child with the keys, or an anti join if `anti`."""
     if node.anti:
         attributes = lowering.attributes(tuple(column for column, _ in node.on))
@@ -64,13 +61,13 @@ def lower_key_semi_join(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     return _join_keys(lowering, plan, attributes, node, join_type, in_one_task=lowering.reads_few_rows(node))
 
 
-def lower_superset(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
+def lower_superset(lowering: LoweringContext, node: KeySemiJoin) -> JavaObject:
     """The child's rows with one of the keys, and maybe others: a join above compares the keys again."""
     conditions, _ = _conditions(lowering, node)
     return _filtered(lowering, conditions, _child(lowering, node))
 
 
-def lower_multi_key_semi_join(lowering: Lowering, node: MultiKeySemiJoin) -> JavaObject:
+def lower_multi_key_semi_join(lowering: LoweringContext, node: MultiKeySemiJoin) -> JavaObject:
     """The child's rows whose key is in any of several sets, by one read of the child."""
     catalyst = lowering.catalyst
     plan = lowering.plan(node.child)
@@ -93,13 +90,13 @@ def lower_multi_key_semi_join(lowering: Lowering, node: MultiKeySemiJoin) -> Jav
     return lowering.selected(catalyst.logical("Filter")(any_condition, plan), node.columns)
 
 
-def _child(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
+def _child(lowering: LoweringContext, node: KeySemiJoin) -> JavaObject:
     """The child's plan; for a table, only the rows with one of the keys if a key lookup is cached."""
     rows = lowering.leaves.lookup(node, node.child) if isinstance(node.child, ScanAtCut) else None
     return lowering.plan(node.child) if rows is None else rows
 
 
-def _conditions(lowering: Lowering, node: KeySemiJoin) -> tuple[list[JavaObject], bool]:
+def _conditions(lowering: LoweringContext, node: KeySemiJoin) -> tuple[list[JavaObject], bool]:
     """Conditions that are true for all rows with one of the keys, and whether they are true only for
     those."""
     if not isinstance(node.keys, Materialized):
@@ -113,7 +110,7 @@ def _conditions(lowering: Lowering, node: KeySemiJoin) -> tuple[list[JavaObject]
     return [condition for condition, _ in conditions if condition is not None], exact
 
 
-def _key_condition(lowering: Lowering, node: KeySemiJoin) -> JavaObject | None:
+def _key_condition(lowering: LoweringContext, node: KeySemiJoin) -> JavaObject | None:
     """One condition of literals for all columns of a key; None when a column has no exact one."""
     assert isinstance(node.keys, Materialized)
     conjunction: JavaObject | None = None
@@ -125,13 +122,15 @@ def _key_condition(lowering: Lowering, node: KeySemiJoin) -> JavaObject | None:
     return conjunction
 
 
-def _filtered(lowering: Lowering, conditions: Sequence[JavaObject], plan: JavaObject) -> JavaObject:
+def _filtered(lowering: LoweringContext, conditions: Sequence[JavaObject], plan: JavaObject) -> JavaObject:
     for condition in conditions:
         plan = lowering.catalyst.logical("Filter")(condition, plan)
     return plan
 
 
-def _state_rows(lowering: Lowering, node: KeySemiJoin, state: StateScan, *, joined: bool) -> JavaObject:
+def _state_rows(
+    lowering: LoweringContext, node: KeySemiJoin, state: StateScan, *, joined: bool
+) -> JavaObject:
     """Rows of a state. The keys are joined below its grouping: otherwise its whole log would be grouped,
     because Spark pushes conditions below a grouping but not joins."""
 
@@ -150,7 +149,7 @@ def _state_rows(lowering: Lowering, node: KeySemiJoin, state: StateScan, *, join
 
 
 def _join_keys(
-    lowering: Lowering,
+    lowering: LoweringContext,
     plan: JavaObject,
     values: Sequence[JavaObject],
     node: KeySemiJoin,

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.nodes import Materialized, MergeTopK, TopK
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-
-    from tautochrone.spark.translate.to_catalyst import Lowering
+from tautochrone.spark.translate.lowering_context import LoweringContext
 
 __all__ = ["lower_merge_top_k"]
 
 _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_top_counted"
 
 
-def lower_merge_top_k(lowering: Lowering, node: MergeTopK) -> JavaObject:
+def lower_merge_top_k(lowering: LoweringContext, node: MergeTopK) -> JavaObject:
     """See `MergeTopK`. Rows after the last stored one are ignored unless the stored ones are all rows."""
     top_k, names = node.top_k, [f"r{i}" for i in range(len(node.top_k.columns))]
     change = lowering.frame_named_by_ids(node.change).toDF(*names, "weight")
@@ -66,7 +62,7 @@ def _copies_sql(names: Sequence[str], *, from_stored: bool) -> str:
     """
 
 
-def _with_order_columns(lowering: Lowering, top_k: TopK, copies: DataFrame) -> tuple[DataFrame, str]:
+def _with_order_columns(lowering: LoweringContext, top_k: TopK, copies: DataFrame) -> tuple[DataFrame, str]:
     """The rows with a column for each computed sort expression, and the ORDER BY clause as SQL."""
     columns = lowering.columns
     extra = (columns.fresh(), columns.fresh())
