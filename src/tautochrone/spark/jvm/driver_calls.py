@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -36,30 +37,34 @@ KIND = "_tautochrone_kind"
 _compiled: dict[Path, tuple[Any, JavaObject]] = {}
 """By source file: the gateway, and the class that was compiled in its JVM."""
 _singletons: dict[Path, tuple[Any, Any]] = {}
+_compiling = RLock()
+"""A class is compiled once: Py4J takes methods of classes with the same name for each other's."""
 _DRIVER_CALLS = Path(__file__).with_name("DriverCalls.java")
 
 
 def compiled_class(source: Path) -> Any:
     """The `java.lang.Class` of a source file of Java in the package `tautochrone`, named like its class."""
     gateway = _gateway()
-    if source not in _compiled or _compiled[source][0] is not gateway:
-        jvm = gateway.jvm
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-        compiler.cook(source.read_text())
-        _compiled[source] = gateway, compiler.getClassLoader().loadClass(f"tautochrone.{source.stem}")
-    return _compiled[source][1]
+    with _compiling:
+        if source not in _compiled or _compiled[source][0] is not gateway:
+            jvm = gateway.jvm
+            compiler = jvm.org.codehaus.janino.SimpleCompiler()
+            compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+            compiler.cook(source.read_text())
+            _compiled[source] = gateway, compiler.getClassLoader().loadClass(f"tautochrone.{source.stem}")
+        return _compiled[source][1]
 
 
 def singleton(source: Path) -> Any:
     """The one object of a class whose constructor takes Py4J's gateway, such as `DriverCalls`."""
     gateway = _gateway()
-    if source not in _singletons or _singletons[source][0] is not gateway:
-        constructor = compiled_class(source).getDeclaredConstructors()[0]
-        arguments = gateway.new_array(gateway.jvm.java.lang.Object, 1)
-        arguments[0] = gateway.java_gateway_server.getGateway()
-        _singletons[source] = gateway, constructor.newInstance(arguments)
-    return _singletons[source][1]
+    with _compiling:
+        if source not in _singletons or _singletons[source][0] is not gateway:
+            constructor = compiled_class(source).getDeclaredConstructors()[0]
+            arguments = gateway.new_array(gateway.jvm.java.lang.Object, 1)
+            arguments[0] = gateway.java_gateway_server.getGateway()
+            _singletons[source] = gateway, constructor.newInstance(arguments)
+        return _singletons[source][1]
 
 
 def driver_calls() -> Any:
