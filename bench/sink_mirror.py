@@ -27,7 +27,7 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions, clickhouse_o
 from tautochrone.sinks.clickhouse.rows import Batch, batches
 from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 
 __all__ = ["ArrowRows", "Cost", "Mirror", "generated", "medians", "ratios"]
 
@@ -86,7 +86,7 @@ class Mirror:
     options: ClickHouseOptions
     engine: Engine
     sink: ClickHouseSink
-    tables: Tables
+    tables: ClickHouseTables
     mirrored: TableName
     checkpoint: int = field(default=0)
 
@@ -108,7 +108,7 @@ class Mirror:
         sink.fence(_FENCE)
         mirrored = TableName("lake", ("default",), "events")
         sink.ensure(mirrored, _SCHEMA, (), _FENCE)
-        tables = Tables("bench", engine, options)
+        tables = ClickHouseTables("bench", engine, options)
         engine.run(f"CREATE TABLE {database}.plain AS {tables.rows(mirrored)}")
         return cls(folder, database, options, engine, sink, tables, mirrored)
 

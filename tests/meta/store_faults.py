@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tautochrone.meta import DatasetEntry, MetaStore
-from tautochrone.meta.database import Database
+from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import TableName, Version
@@ -32,7 +32,7 @@ class Stores:
     """
 
     def __init__(self, folder: str) -> None:
-        self.database = Database(f"sqlite:///{folder}/meta.db")
+        self.database = StoreDatabase(f"sqlite:///{folder}/meta.db")
         self.database.migrate()
         self.blank = self.copy()
         self.others = [self._another(names, numbers) for names in ("k{}", "j{}") for numbers in (1, 900)]

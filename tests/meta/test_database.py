@@ -12,7 +12,7 @@ from sqlalchemy import text
 from tests.support.stores import Backing
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import Database, MetaStore
+from tautochrone.meta import MetaStore, StoreDatabase
 from tautochrone.meta.database import HEAD, parsed_url
 from tautochrone.meta.database.tables import metadata
 
@@ -87,7 +87,7 @@ def test_lock_timeout_is_a_retryable_error(database: Backing, monkeypatch: pytes
     monkeypatch.setattr("tautochrone.meta.database.engine._BUSY_TIMEOUT_MS", 300)
     store = database.open()
     store.jobs.start_run("shop", "job", [])
-    holder = Database(database.url)
+    holder = StoreDatabase(database.url)
     with holder.write(), pytest.raises(MetaError, match="META_STORE_BUSY") as caught:
         store.jobs.take_over("job")
     assert caught.value.retryable
@@ -98,7 +98,7 @@ def test_lock_timeout_is_a_retryable_error(database: Backing, monkeypatch: pytes
 def test_readers_see_no_partial_writes_and_do_not_wait(database: Backing) -> None:
     store = database.open()
     store.jobs.start_run("shop", "job", [])
-    holder = Database(database.url)
+    holder = StoreDatabase(database.url)
     with holder.write() as connection:
         connection.execute(text("UPDATE jobs SET fence = 9"))
         assert store.jobs.newest_fence("job") == 0

@@ -12,7 +12,7 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import CheckpointLine, DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails
+from tautochrone.model.definitions import ColumnLineage, ColumnRef, DatasetDetails, LakeColumn
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
@@ -24,7 +24,7 @@ TOLD = DatasetDetails(
     definition="b",
     location="views.sql:3",
     text="SELECT sum(x) AS `s\n\u2603` FROM orders",
-    columns=(Column("s\n\u2603", "bigint"), Column("a", "int", "the first")),
+    columns=(LakeColumn("s\n\u2603", "bigint"), LakeColumn("a", "int", "the first")),
     lineage=ColumnLineage(
         values={"s\n\u2603": frozenset({ColumnRef(ROOT, "x"), ColumnRef(ROOT, "y")}), "a": frozenset()},
         rows=frozenset({ColumnRef(ROOT, "k")}),

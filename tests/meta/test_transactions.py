@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.stores import Backing
 
 from tautochrone.errors import FencedError, MetaError
-from tautochrone.meta.database import Database
+from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database.repository import Transactions
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.sink import TransactionState
@@ -44,7 +44,7 @@ class Clock:
 
 
 def opened(url: str, clock: Callable[[], int]) -> SqlTransactions:
-    database = Database(url)
+    database = StoreDatabase(url)
     database.migrate()
     return SqlTransactions(Transactions(database, clock))
 

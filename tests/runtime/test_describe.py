@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.harness import Pipeline
 
-from tautochrone.model.definitions import Column, ColumnRef, DatasetDetails
+from tautochrone.model.definitions import ColumnRef, DatasetDetails, LakeColumn
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.redaction import without_literals
@@ -57,7 +57,7 @@ def test_definitions_columns_and_lineage(pipeline: Pipeline) -> None:
         "CREATE MATERIALIZED VIEW totals AS\n-- what a customer paid\n"
         "SELECT customer, sum(twice) AS total FROM paid GROUP BY customer"
     )
-    assert totals.columns == (Column("customer", "string"), Column("total", "bigint"))
+    assert totals.columns == (LakeColumn("customer", "string"), LakeColumn("total", "bigint"))
     assert totals.lineage.values == {
         "customer": frozenset({ColumnRef(orders, "customer")}),
         "total": frozenset({ColumnRef(orders, "amount")}),

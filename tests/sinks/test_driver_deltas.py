@@ -25,7 +25,7 @@ from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.net_rows import CollectedRows
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.sinks.clickhouse.rows import batches
-from tautochrone.sinks.clickhouse.types import Column, column_type
+from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 from tautochrone.sinks.json_rows import JsonRows, comparable
 
 pytestmark = pytest.mark.spark
@@ -201,7 +201,8 @@ def delivered(
 ) -> Counter[Any]:
     """The rows as ClickHouse gets them, with their hashes, and as JSON."""
     columns = [
-        Column(field.name, column_type("s", field.name, field.dataType), "") for field in schema.fields
+        MirroredColumn(field.name, column_type("s", field.name, field.dataType), "")
+        for field in schema.fields
     ]
     json_rows = JsonRows("s", name, schema, ())
     sent: Counter[Any] = Counter()

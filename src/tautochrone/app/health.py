@@ -182,7 +182,7 @@ def _storage(folder: Path) -> str:
 
 def _store(settings: Settings) -> str:
     from tautochrone.app.stores import is_service, open_store
-    from tautochrone.meta.database import Database, parsed_url
+    from tautochrone.meta.database import StoreDatabase, parsed_url
 
     if is_service(settings.meta_url):
         with open_store(settings.meta_url, token=settings.meta_token, retry_ms=0) as service:
@@ -191,7 +191,7 @@ def _store(settings: Settings) -> str:
     safe = url.render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
         return f"{safe}, made by the first run"
-    database = Database(settings.meta_url)
+    database = StoreDatabase(settings.meta_url)
     try:
         database.revision()
     except MetaError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import Database, MetaStore, Store
+from tautochrone.meta import MetaStore, Store, StoreDatabase
 from tautochrone.meta.database import parsed_url
 from tautochrone.model.events import Emit
 
@@ -74,7 +74,7 @@ def store_exists(url: str) -> bool:
     if parsed.get_backend_name() == "sqlite":
         # Connecting would create the file.
         return bool(parsed.database) and Path(str(parsed.database)).exists()
-    database = Database(url)
+    database = StoreDatabase(url)
     try:
         return database.revision() is not None
     finally:

@@ -139,7 +139,7 @@ class SourceChecks:
         return self.problem is None
 
     def inspect(self, *, at_once: bool = False) -> None:
-        """Report what the sources skip; see `SourceFiles.inspect`."""
+        """Report what the sources skip; see `SkippedFilesCheck.inspect`."""
         for check in self.checks:
             check.inspect(at_once=at_once)
 

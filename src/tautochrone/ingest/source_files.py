@@ -28,7 +28,7 @@ from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import FileListing
 
-__all__ = ["SourceFiles", "skipped_files"]
+__all__ = ["SkippedFilesCheck", "skipped_files"]
 
 _MIN_INTERVAL_S = 10.0
 _INTERVAL_PER_LISTING = 20
@@ -67,7 +67,7 @@ def _name(path: str) -> str:
 
 
 @dataclass(slots=True)
-class SourceFiles(SourceCheck):
+class SkippedFilesCheck(SourceCheck):
     """What one flow's file sources skip.
 
     Args:

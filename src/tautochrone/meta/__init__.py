@@ -1,6 +1,6 @@
 """The MetaService's memory: topology, cuts, versions, fences, pins, lineage. Start at `Store`."""
 
-from tautochrone.meta.database import Database
+from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.protocols.checkpoints import ReportTime
 from tautochrone.meta.protocols.datasets import CheckpointLine, DatasetEntry, DatasetStatus, Lineage
 from tautochrone.meta.protocols.jobs import JobEntry, TableRole
@@ -13,7 +13,6 @@ __all__ = [
     "DEFAULT_LEASE_MS",
     "CheckpointLine",
     "Comparison",
-    "Database",
     "DatasetEntry",
     "DatasetStatus",
     "JobEntry",
@@ -23,6 +22,7 @@ __all__ = [
     "Reconciled",
     "ReportTime",
     "Store",
+    "StoreDatabase",
     "StoreRelation",
     "TableRole",
 ]

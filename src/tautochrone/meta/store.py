@@ -11,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy import insert, select
 
 from tautochrone.meta import protocols
-from tautochrone.meta.database import Database
+from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Transactions, now_ms
 from tautochrone.meta.sql.checkpoints import SqlCheckpoints, SqlInvariants, SqlRoots
@@ -45,11 +45,11 @@ class MetaStore(Closeable):
         Raises:
             MetaError: `META_STORE_FAILED`, `META_STORE_BUSY`, `META_STORE_TOO_NEW`.
         """
-        database = Database(url)
+        database = StoreDatabase(url)
         database.migrate()
         return cls(database, clock)
 
-    def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(self, database: StoreDatabase, clock: Callable[[], int] = now_ms) -> None:
         self._database = database
         self._clock = clock
         transactions = Transactions(database, clock)

@@ -16,7 +16,6 @@ from tautochrone.model.names import TableName
 
 __all__ = [
     "LAKE_FORMAT",
-    "Column",
     "ColumnLineage",
     "ColumnRef",
     "Dataset",
@@ -25,6 +24,7 @@ __all__ = [
     "Expectation",
     "ExpectationCount",
     "FlowInputs",
+    "LakeColumn",
     "OtherCatalogs",
     "OtherFormats",
     "SourceLocation",
@@ -167,7 +167,7 @@ class ColumnRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LakeColumn:
     """A column as the lake stores it; `type` is Spark's spelling, such as `decimal(12,2)`."""
 
     name: str
@@ -203,5 +203,5 @@ class DatasetDetails:
     definition: str
     location: str
     text: str
-    columns: tuple[Column, ...]
+    columns: tuple[LakeColumn, ...]
     lineage: ColumnLineage

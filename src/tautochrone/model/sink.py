@@ -46,7 +46,6 @@ __all__ = [
     "TRANSITIONS",
     "Capabilities",
     "CheckpointHistory",
-    "Chunk",
     "Delivered",
     "DeliveryPolicy",
     "DeliveryState",
@@ -61,6 +60,7 @@ __all__ = [
     "ReportsWaits",
     "RowAudit",
     "RowDifference",
+    "SentChunk",
     "Sink",
     "SinkDeclaration",
     "SinkFlow",
@@ -157,7 +157,7 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class SentChunk:
     """A part of a transaction that was sent in one piece.
 
     Attributes:
@@ -184,7 +184,7 @@ class Chunk:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Chunk:
+    def from_json(cls, value: Mapping[str, Any]) -> SentChunk:
         """The inverse of `as_json`."""
         return cls(
             table=TableName.parse(value["table"]),
@@ -210,7 +210,7 @@ class Intent:
     versions: Mapping[TableName, Version]
     base: TransactionId | None = None
     replaced: tuple[TableName, ...] = ()
-    chunks: tuple[Chunk, ...] | None = None
+    chunks: tuple[SentChunk, ...] | None = None
 
     @property
     def checkpoint(self) -> CheckpointNumber:
@@ -234,7 +234,7 @@ class Intent:
             versions={TableName.parse(name): Version(text) for name, text in value["versions"].items()},
             base=None if value["base"] is None else TransactionId.from_json(value["base"]),
             replaced=tuple(map(TableName.parse, value["replaced"])),
-            chunks=None if chunks is None else tuple(Chunk.from_json(chunk) for chunk in chunks),
+            chunks=None if chunks is None else tuple(SentChunk.from_json(chunk) for chunk in chunks),
         )
 
 
@@ -415,7 +415,7 @@ class Sink(Protocol):
             SinkError: `SINK_BASE_CHANGED`, the sink does not show `Intent.base`.
         """
 
-    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:
         """Stage a consolidated delta: no row is in both of its signs. Writing a table again replaces what
         the transaction staged for it, so a lost answer doubles nothing.
 
@@ -423,10 +423,10 @@ class Sink(Protocol):
             SinkError: `SINK_VALUE_UNSUPPORTED`, the sink cannot hold a value, with its table, column and key.
         """
 
-    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[SentChunk]:
         """Stage all rows of a table, which the commit puts in the place of what is there."""
 
-    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         """Compare what is staged with what was sent.
 
         Raises:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Chunk", "Renamed", "Token", "rename", "split", "split_name", "tokens", "unquote"]
+__all__ = ["Renamed", "StatementText", "Token", "rename", "split", "split_name", "tokens", "unquote"]
 
 _TOKEN = re.compile(
     r"""
@@ -41,7 +41,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class StatementText:
     """One statement: its text without the semicolon, from its first word on, and the line of that word."""
 
     text: str
@@ -74,20 +74,20 @@ def _comment_end(text: str, start: int) -> int:
     return len(text)
 
 
-def split(text: str) -> list[Chunk]:
+def split(text: str) -> list[StatementText]:
     """Split a file into statements, without empty ones."""
-    chunks: list[Chunk] = []
+    chunks: list[StatementText] = []
     start = end = -1
     for token in tokens(text):
         if token.kind == "end" or (token.kind == "comment" and token.text.startswith(_CELL_END)):
             if start >= 0:
-                chunks.append(Chunk(text[start:end], text.count("\n", 0, start) + 1))
+                chunks.append(StatementText(text[start:end], text.count("\n", 0, start) + 1))
             start = -1
         elif token.kind not in ("space", "comment"):
             start = token.start if start < 0 else start
             end = token.start + len(token.text)
     if start >= 0:
-        chunks.append(Chunk(text[start:end], text.count("\n", 0, start) + 1))
+        chunks.append(StatementText(text[start:end], text.count("\n", 0, start) + 1))
     return chunks
 
 

@@ -20,7 +20,7 @@ from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
 from tautochrone.project.databricks.auto_cdc_sql import auto_cdc_clause
 from tautochrone.project.databricks.sql import Translated, translate
-from tautochrone.project.sqltext import Chunk, split
+from tautochrone.project.sqltext import StatementText, split
 from tautochrone.spark.analysis.session_context import parsed_plan, substituted
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
@@ -96,7 +96,7 @@ def query_of(plan: JavaObject) -> JavaObject:
     return plan.plan() if kind == StatementKind.TEMPORARY_VIEW else plan.query()
 
 
-def _statements(chunk: Chunk, file: str, substitute: Callable[[str], str]) -> list[Statement]:
+def _statements(chunk: StatementText, file: str, substitute: Callable[[str], str]) -> list[Statement]:
     """A statement, or several: `CREATE STREAMING TABLE … FLOW AUTO CDC …` makes a table and its flow, and the
     query of snapshots is a view."""
     location = SourceLocation(file, chunk.line)
@@ -125,7 +125,7 @@ def _statements(chunk: Chunk, file: str, substitute: Callable[[str], str]) -> li
     return [*created, flow]
 
 
-def _statement(chunk: Chunk, file: str) -> Statement:
+def _statement(chunk: StatementText, file: str) -> Statement:
     location = SourceLocation(file, chunk.line)
     dialect = translate(chunk.text, str(location))
     try:
@@ -136,7 +136,7 @@ def _statement(chunk: Chunk, file: str) -> Statement:
     return replace(statement, view_columns=dialect.columns) if dialect.columns else statement
 
 
-def syntax_error(error: PySparkException, chunk: Chunk, file: str) -> DefinitionError:
+def syntax_error(error: PySparkException, chunk: StatementText, file: str) -> DefinitionError:
     """Spark's syntax error for a statement of a file, with its position in the file."""
     problem = problem_of(error)
     return DefinitionError(

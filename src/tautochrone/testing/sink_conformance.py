@@ -20,11 +20,11 @@ from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import (
     TRANSITIONS,
-    Chunk,
     Digest,
     Intent,
     Operation,
     Recovered,
+    SentChunk,
     Sink,
     TransactionId,
     TransactionState,
@@ -104,7 +104,7 @@ def begin(sink: Sink, intent: Intent) -> Intent:
 class SinkConformance:
     """Behaviours of `model.sink.Sink`. Fixture: `bench`."""
 
-    _sent: Sequence[Chunk] = ()
+    _sent: Sequence[SentChunk] = ()
     """What `advance_to` staged."""
 
     @pytest.fixture
@@ -121,7 +121,7 @@ class SinkConformance:
     @staticmethod
     def send(
         bench: SinkBench, sink: Sink, intent: Intent, *rows: Row, removed: Sequence[Row] = ()
-    ) -> list[Chunk]:
+    ) -> list[SentChunk]:
         """Stage the rows in both tables."""
         change = RowChange(
             added=bench.frame(rows) if rows else None,
@@ -314,7 +314,7 @@ class SinkConformance:
     def test_a_chunk_that_never_arrived_is_found_by_prepare(self, sink: Sink) -> None:
         intent = new_intent(1)
         begin(sink, intent)
-        chunk = Chunk(table=ORDERS, number=0, digest=Digest(1, "1"))
+        chunk = SentChunk(table=ORDERS, number=0, digest=Digest(1, "1"))
         with pytest.raises(SinkContentError):
             sink.prepare(intent.transaction, [chunk])
 

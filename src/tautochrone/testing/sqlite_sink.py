@@ -24,12 +24,12 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Capabilities,
-    Chunk,
     Digest,
     Intent,
     Operation,
     Published,
     Recovered,
+    SentChunk,
     TransactionId,
     TransactionState,
     next_state,
@@ -198,13 +198,13 @@ class SqliteSink:
         self._answer()
         return state
 
-    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:
         return self._stage(transaction, table, {_ADDED: change.added, _REMOVED: change.removed})
 
-    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[SentChunk]:
         return self._stage(transaction, table, {_WHOLE: rows})
 
-    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         with self._write(transaction.fence) as connection:
             state = next_state(Operation.PREPARE, self._state(transaction), transaction)
             self._compare(transaction, chunks)
@@ -350,8 +350,8 @@ class SqliteSink:
 
     def _stage(
         self, transaction: TransactionId, table: TableName, frames: Mapping[str, Rows | None]
-    ) -> list[Chunk]:
-        chunks: list[Chunk] = []
+    ) -> list[SentChunk]:
+        chunks: list[SentChunk] = []
         with self._write(transaction.fence) as connection:
             next_state(Operation.WRITE, self._state(transaction), transaction)
             connection.execute(
@@ -370,7 +370,7 @@ class SqliteSink:
                 part = staged[start : start + self._chunk_rows]
                 number = len(chunks)
                 chunks.append(
-                    Chunk(table=table, number=number, digest=row_digest(f"{s}{r}" for s, r in part))
+                    SentChunk(table=table, number=number, digest=row_digest(f"{s}{r}" for s, r in part))
                 )
                 if self._happens(Mishap.ROW_LOST):
                     part = part[:-1]
@@ -386,7 +386,7 @@ class SqliteSink:
         self._answer()
         return chunks
 
-    def _compare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def _compare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         rows = self._connection.execute(
             "SELECT name, chunk, sign, row FROM taut_staged WHERE tx = ?", (str(transaction),)
         )

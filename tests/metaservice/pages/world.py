@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.definitions import (
-    Column,
     ColumnLineage,
     ColumnRef,
     DatasetDetails,
     ExpectationCount,
+    LakeColumn,
     ViolationAction,
 )
 from tautochrone.model.inputs import NOW
@@ -168,9 +168,9 @@ def _details() -> list[DatasetDetails]:
         location="transformations/daily.sql:1",
         text=text,
         columns=(
-            Column("day", "date"),
-            Column("revenue", "decimal(38,6)", "in euros"),
-            Column("orders", "bigint"),
+            LakeColumn("day", "date"),
+            LakeColumn("revenue", "decimal(38,6)", "in euros"),
+            LakeColumn("orders", "bigint"),
         ),
         lineage=ColumnLineage(
             values={
@@ -188,7 +188,7 @@ def _details() -> list[DatasetDetails]:
         definition="c1",
         location="transformations/clean.py:7",
         text="def orders_clean():\n    return spark.table('orders').mapInPandas(clean, 'id int')",
-        columns=(Column("id", "int"),),
+        columns=(LakeColumn("id", "int"),),
         lineage=ColumnLineage(problem="its plan cannot be followed: a Python function makes the rows"),
     )
     return [daily, clean]
@@ -288,7 +288,7 @@ def hostile(store: Store, now: int) -> None:
                 definition="h",
                 location=HOSTILE[0],
                 text=f"SELECT '{HOSTILE[0]}' AS `{HOSTILE[1]}`",
-                columns=tuple(Column(part, part, part) for part in HOSTILE),
+                columns=tuple(LakeColumn(part, part, part) for part in HOSTILE),
                 lineage=ColumnLineage(values=lineage, rows=frozenset({ColumnRef(table, HOSTILE[0])})),
             )
             for table in tables

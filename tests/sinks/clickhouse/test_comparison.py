@@ -14,16 +14,16 @@ from tests.sinks.clickhouse.benches import BrokenConnectionError, CountingBench,
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
-from tautochrone.model.sink import Chunk, Intent, Recovered, TransactionState
+from tautochrone.model.sink import Intent, Recovered, SentChunk, TransactionState
 from tautochrone.sinks.clickhouse.comparison import Comparison, ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
-from tautochrone.sinks.clickhouse.types import Column, column_type
+from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, begin, new_intent
 
 SUITE = SinkConformance()
-LONG = [Column("id", column_type("mirror", "t.id", spark.LongType()), "")]
+LONG = [MirroredColumn("id", column_type("mirror", "t.id", spark.LongType()), "")]
 _databases = iter(range(1_000))
 
 
@@ -61,7 +61,7 @@ def codes(sink: ClickHouseSink) -> set[ReasonCode]:
     return {reason.code for reason in sink.compared_by().values()}
 
 
-def hashed(chunks: Sequence[Chunk]) -> list[bool]:
+def hashed(chunks: Sequence[SentChunk]) -> list[bool]:
     return [bool(chunk.digest.hash) for chunk in chunks]
 
 
@@ -234,7 +234,7 @@ def test_a_restarted_server_has_to_be_proven_again() -> None:
 
 
 def test_an_option_a_type_and_the_network_decide() -> None:
-    text = [Column("tags", column_type("mirror", "t.tags", spark.ArrayType(spark.StringType())), "")]
+    text = [MirroredColumn("tags", column_type("mirror", "t.tags", spark.ArrayType(spark.StringType())), "")]
     for options, columns, is_new, code in (
         ({"is_encrypted": False}, LONG, True, ReasonCode.SINK_ROWS_HASHED_WITHOUT_TLS),
         ({"is_encrypted": False, "compare": "count"}, LONG, True, ReasonCode.SINK_ROWS_HASHED_FIRST),
@@ -267,7 +267,7 @@ def test_an_option_a_type_and_the_network_decide() -> None:
     ],
 )
 def test_chunks_with_far_dates_are_hashed(kind: Any, near: list[Any], far: list[Any]) -> None:
-    column = Column("day", column_type("mirror", "t.day", kind), "")
+    column = MirroredColumn("day", column_type("mirror", "t.day", kind), "")
     comparison = Comparison("mirror", ClickHouseOptions(folder="f"))
     comparison.proven(TABLE, [column])
     check, _ = comparison.of(TABLE, [column], is_new=True)

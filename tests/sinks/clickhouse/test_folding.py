@@ -13,7 +13,7 @@ from tests.sinks.clickhouse.benches import BrokenConnectionError, EmbeddedBench,
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.model.sink import Chunk
+from tautochrone.model.sink import SentChunk
 from tautochrone.sinks.clickhouse import sink as sink_module
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.testing.sink_conformance import LINES, ORDERS, Row, begin, new_intent
@@ -59,7 +59,7 @@ class Mirror:
         self.rows = added if replaces else self.rows - removed + added
         intent = new_intent(number, self.fence, replaced=TABLES if replaces else ())
         begin(self.sink, intent)
-        chunks: list[Chunk] = []
+        chunks: list[SentChunk] = []
         for table in TABLES:
             if replaces:
                 rows = self.bench.frame(list(added.elements()))

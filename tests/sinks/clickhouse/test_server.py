@@ -20,9 +20,9 @@ from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import (
-    Chunk,
     Intent,
     ReportsComparison,
+    SentChunk,
     Sink,
     SinkMaintenance,
     TransactionId,
@@ -111,7 +111,9 @@ class Mirror:
         begin(sink, intent)
         return intent
 
-    def write(self, sink: Sink, transaction: TransactionId, rows: Sequence[tuple[Any, ...]]) -> list[Chunk]:
+    def write(
+        self, sink: Sink, transaction: TransactionId, rows: Sequence[tuple[Any, ...]]
+    ) -> list[SentChunk]:
         change = RowChange(added=ListRows(SCHEMA.names, rows), rows=len(rows))
         return [chunk for name in TABLES for chunk in sink.write(transaction, name, change)]
 

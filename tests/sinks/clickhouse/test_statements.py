@@ -11,7 +11,7 @@ from tests.sinks.clickhouse.benches import BrokenConnectionError, EmbeddedBench,
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.model.sink import Chunk, Intent
+from tautochrone.model.sink import Intent, SentChunk
 from tautochrone.sinks.clickhouse import staging
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 from tautochrone.testing.sink_conformance import LINES, ORDERS, Row, SinkConformance, begin, new_intent
@@ -50,7 +50,7 @@ class Owner:
         tables = (ORDERS, LINES)
         intent = new_intent(checkpoint, self.fence, replaced=tables if replaces else ())
         begin(self.sink, intent)
-        chunks: list[Chunk] = []
+        chunks: list[SentChunk] = []
         if replaces:
             for table in tables:
                 chunks += self.sink.replace(intent.transaction, table, self.bench.frame([row]))

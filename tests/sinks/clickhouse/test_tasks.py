@@ -23,12 +23,12 @@ from tests.sinks.clickhouse.test_server import Server
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Chunk, Digest, Intent, Recovered, Sink, TransactionId, TransactionState
+from tautochrone.model.sink import Digest, Intent, Recovered, SentChunk, Sink, TransactionId, TransactionState
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse import task_insert
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 from tautochrone.sinks.clickhouse.task_insert import FAILED, InsertTarget, task_function
 from tautochrone.sinks.clickhouse.task_staging import _answers, _by_value
 from tautochrone.testing.sink_conformance import begin
@@ -80,7 +80,7 @@ def intent(checkpoint: int, fence: int = 1) -> Intent:
     return Intent(transaction=transaction, versions={TABLE: Version(str(checkpoint))})
 
 
-def deliver(sink: Sink, checkpoint: int, change: RowChange) -> Sequence[Chunk]:
+def deliver(sink: Sink, checkpoint: int, change: RowChange) -> Sequence[SentChunk]:
     transaction = intent(checkpoint).transaction
     begin(sink, intent(checkpoint))
     chunks = sink.write(transaction, TABLE, change)
@@ -204,7 +204,7 @@ def test_rows_are_there_once_when_an_answer_to_the_driver_is_lost(
     first = intent(1)
     begin(sink, first)
 
-    def stage() -> Sequence[Chunk]:
+    def stage() -> Sequence[SentChunk]:
         attempts = Attempts(sink, first.transaction, monkeypatch)
         attempts.run(0, 5)  # of a task that died before it answered
         return attempts.staging.seal(attempts.run(0, 5))
@@ -313,7 +313,7 @@ def test_many_lost_chunks_are_deleted_by_statements_that_the_server_takes() -> N
     statements: list[str] = []
     engine: Any = SimpleNamespace(run=statements.append)
     numbers = range(2**31, 2**31 + 50_000)
-    Tables("mirror", engine, ClickHouseOptions(host="ch")).delete_chunks("staging", numbers)
+    ClickHouseTables("mirror", engine, ClickHouseOptions(host="ch")).delete_chunks("staging", numbers)
     assert max(map(len, statements)) < 256 * 1024
     listed = [int(number) for statement in statements for number in re.findall(r"\d{10}", statement)]
     assert listed == list(numbers)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from tautochrone.sinks.clickhouse.rows import Batch
-from tautochrone.sinks.clickhouse.types import Column, column_type
+from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 
 _INSTANTS = st.datetimes(timezones=st.sampled_from([dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=30))]))
 _KINDS: list[tuple[spark.DataType, pa.DataType, st.SearchStrategy[Any]]] = [
@@ -51,7 +51,7 @@ def test_a_column_is_encoded_as_its_values_are(
     sent = pa.array([value for value, _ in expected], encoding.arrow)
     # Spark's arrays are of types of its own, and begin somewhere in a buffer.
     array = pa.array([listed[0], *listed], arrow).slice(1)
-    column = Column("c", encoding, "")
+    column = MirroredColumn("c", encoding, "")
     for given_values in (array, pa.array(listed, encoding.arrow), listed):
         batch = Batch.of([column], ["c"], [given_values])
         if not any(isinstance(value, float) and math.isnan(value) for value in listed):
@@ -62,7 +62,7 @@ def test_a_column_is_encoded_as_its_values_are(
 def _hashes_of(texts: list[bytes]) -> list[bytes]:
     """The hashes of rows with these texts in their only column, which arrive as those of a composite."""
     plain = column_type("mirror", "t.c", spark.ArrayType(spark.LongType()))
-    by_text = Column("c", _Spelled(plain), "")  # type: ignore[arg-type]
+    by_text = MirroredColumn("c", _Spelled(plain), "")  # type: ignore[arg-type]
     return list(Batch.of([by_text], ["c"], [texts]).hashes)
 
 

@@ -35,7 +35,7 @@ from tests.support.kafka import KafkaBroker
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import Fence, Version
-from tautochrone.model.sink import Chunk
+from tautochrone.model.sink import SentChunk
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.delivery.delivery_worker import needs_attention
 from tautochrone.testing.sink_conformance import LAKE, new_intent
@@ -314,7 +314,7 @@ def test_a_damage_in_a_transaction_is_noticed(broker: KafkaBroker, damage: str, 
         published = sink.published()
         based = replace(intent, base=None if published is None else published.transaction)
         transaction = intent.transaction
-        chunks: list[Chunk] = []
+        chunks: list[SentChunk] = []
         operations: dict[str, Callable[[], object]] = {
             "begin": lambda: sink.begin(based),
             "write": lambda: chunks.extend(sink.write(transaction, ORDERS, change)),

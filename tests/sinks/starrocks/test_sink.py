@@ -24,7 +24,7 @@ from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.registry import has_adapter
 from tautochrone.sinks.starrocks.changes import load_bodies
 from tautochrone.sinks.starrocks.client import TransactionClient
-from tautochrone.sinks.starrocks.database import Database
+from tautochrone.sinks.starrocks.database import StarRocksDatabase
 from tautochrone.sinks.starrocks.options import starrocks_options
 from tautochrone.sinks.starrocks.tables import MirroredTable
 from tautochrone.testing.sink_conformance import SinkConformance, begin, transaction
@@ -438,7 +438,7 @@ def test_a_wrong_password_is_a_log_in_that_was_refused(bench: StarrocksBench) ->
 def test_statements_of_a_user_who_may_not_are_not_tried_again(
     bench: StarrocksBench, code: int, error_class: str
 ) -> None:
-    database = Database("mirror", bench.options)
+    database = StarRocksDatabase("mirror", bench.options)
     with pytest.raises(SinkError, match=error_class) as refused, database._errors():
         raise pymysql.OperationalError(code, "no")
     assert refused.value.retryable == (error_class == "SINK_NOT_REACHABLE")

@@ -15,7 +15,7 @@ from tautochrone.sources.capture.arrow_columns import text_column
 from tautochrone.sources.mysql import result_rows
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
-from tautochrone.sources.mysql.tables import Column
+from tautochrone.sources.mysql.tables import TableColumn
 from tautochrone.sources.mysql.values import Cells, UndecodableValueError, text_of
 
 
@@ -50,7 +50,7 @@ def cells(value: bytes) -> Cells:
 
 
 def test_every_damage_of_binary_json_is_text_or_an_error_of_its_value() -> None:
-    column, charsets = Column("j", "json", "json"), Charsets(lambda: None)
+    column, charsets = TableColumn("j", "json", "json"), Charsets(lambda: None)
     refused = 0
     for document in documents():
         assert json_text(document)
@@ -72,7 +72,7 @@ def test_every_damage_of_binary_json_is_text_or_an_error_of_its_value() -> None:
 def test_a_text_in_json_that_is_no_utf_8_is_refused(value: tuple[int, bytes]) -> None:
     data = bytes([value[0]]) + value[1]
     with pytest.raises(UndecodableValueError, match="utf-8") as raised:
-        text_of(Column("j", "json", "json"), cells(data), Charsets(lambda: None))
+        text_of(TableColumn("j", "json", "json"), cells(data), Charsets(lambda: None))
     assert (raised.value.row, raised.value.data) == (0, data)
 
 
@@ -92,7 +92,7 @@ def test_columns_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def numbered(column_type: str, *numbers: int, is_null: bool = False) -> list[str | None]:
-    column = Column("c", column_type.partition("(")[0], column_type)
+    column = TableColumn("c", column_type.partition("(")[0], column_type)
     buffer = np.array(numbers, np.uint8)
     starts = np.arange(len(numbers))
     cells = Cells(buffer, (1,), starts, np.ones(len(numbers), np.int64), np.full(len(numbers), is_null))

@@ -12,7 +12,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.source_position import BulkProgress
 from tautochrone.sources.mysql.binlog import Query
 from tautochrone.sources.mysql.statements import Effect, Statement
-from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.sources.mysql.tables import CapturedTable, TableColumn
 from tautochrone.sources.mysql.tokens import Session
 
 from .conftest import Schema
@@ -253,9 +253,9 @@ def test_files_that_a_statement_loads(schema: Schema, tmp_path: Path) -> None:
 )
 def test_effects_of_statements(text: str, kinds: list[str]) -> None:
     columns = (
-        Column("id", "int", "int(11)"),
-        Column("n", "int", "int"),
-        Column("a", "varchar", "varchar(9)", "utf8mb4"),
+        TableColumn("id", "int", "int(11)"),
+        TableColumn("n", "int", "int"),
+        TableColumn("a", "varchar", "varchar(9)", "utf8mb4"),
     )
     tables = {"shop.orders": CapturedTable("shop", "orders", columns, ("id",))}
     assert _effects_of("shop", text, tables) == [Effect(kind, "shop.orders") for kind in kinds]
@@ -276,5 +276,7 @@ def test_effects_of_statements(text: str, kinds: list[str]) -> None:
     ],
 )
 def test_names_with_dots(text: str, kinds: list[str]) -> None:
-    tables = {"shop.v2.orders": CapturedTable("shop.v2", "orders", (Column("id", "int", "int"),), ("id",))}
+    tables = {
+        "shop.v2.orders": CapturedTable("shop.v2", "orders", (TableColumn("id", "int", "int"),), ("id",))
+    }
     assert _effects_of("shop.v2", text, tables) == [Effect(kind, "shop.v2.orders") for kind in kinds]

@@ -18,7 +18,7 @@ from tautochrone.sources.mysql.binlog import Event, Kind, dump, point_of
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.flavors import MariaDB
 from tautochrone.sources.mysql.reader import LogReader
-from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.sources.mysql.tables import CapturedTable, TableColumn
 
 from .conftest import Schema
 from .followed import Followed
@@ -257,7 +257,7 @@ def test_statement_that_is_rolled_back_while_others_stay(schema: Schema, session
 
 
 def _reader(since: int) -> LogReader:
-    table = CapturedTable("s", "t", (Column("id", "int", "int"),), ("id",))
+    table = CapturedTable("s", "t", (TableColumn("id", "int", "int"),), ("id",))
     charsets = Charsets(lambda: pytest.fail("no text is to be decoded"))
     return LogReader(charsets, MariaDB(), {"s.t": (table, since)}, "bin.000001", 0, {})
 

@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalErro
 from tautochrone.errors import MetaError
 from tautochrone.meta.database.tables import metadata
 
-__all__ = ["HEAD", "Database", "parsed_url"]
+__all__ = ["HEAD", "StoreDatabase", "parsed_url"]
 
 HEAD = "r0001"
 """The newest migration. It is compared first, so that an up-to-date store never imports alembic."""
@@ -34,7 +34,7 @@ _BUSY_STATES = ("40001", "40P01", "55P03")
 timeout. They occur only when another application holds locks in the same database."""
 
 
-class Database:
+class StoreDatabase:
     """One store's engine. Safe to share between threads; every process opens its own."""
 
     def __init__(self, url: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from sqlalchemy import Connection, select
 
 from tautochrone.errors import FencedError, MetaError
-from tautochrone.meta.database import Database
+from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.definitions import DatasetKind
@@ -57,7 +57,7 @@ class Transactions:
         clock: returns epoch milliseconds; tests pass their own.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(self, database: StoreDatabase, clock: Callable[[], int] = now_ms) -> None:
         self._database = database
         self.clock = clock
         self._taken_over_in: dict[str, str] = {}

@@ -27,7 +27,13 @@ from tautochrone.meta.queries.refresh_records import (
 )
 from tautochrone.meta.queries.topology import direct_inputs
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
-from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails, ExpectationCount
+from tautochrone.model.definitions import (
+    ColumnLineage,
+    ColumnRef,
+    DatasetDetails,
+    ExpectationCount,
+    LakeColumn,
+)
 from tautochrone.model.inputs import is_clock
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.source import SkippedFiles, SkipReason
@@ -175,7 +181,7 @@ def _as_details(row: Row[Any]) -> DatasetDetails:
         definition=row.definition,
         location=row.location,
         text=row.definition_text,
-        columns=tuple(Column(*column) for column in row.schema),
+        columns=tuple(LakeColumn(*column) for column in row.schema),
         lineage=ColumnLineage(
             values={column: _as_refs(refs) for column, refs in lineage["values"]},
             rows=_as_refs(lineage["rows"]),

@@ -30,7 +30,7 @@ Text = Annotated[str, Field(max_length=1_000)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 
 
-class Run(BaseModel):
+class Caller(BaseModel):
     """Which program calls, and which of its runs: a newer run has a higher fence."""
 
     model_config = ConfigDict(extra="forbid")
@@ -43,14 +43,14 @@ class Run(BaseModel):
     )
 
 
-class BeginRequest(Run):
+class BeginRequest(Caller):
     """The time-out, and who carries the decision out."""
 
     timeout_ms: Annotated[int, Field(strict=True, ge=1, le=LONGEST_TIMEOUT_MS)] = 600_000
     participant: Name = CLIENT
 
 
-class Chunk(BaseModel):
+class WrittenChunk(BaseModel):
     """Rows that the program wrote to the target. `id` is chosen by the program: a repeat counts once."""
 
     model_config = ConfigDict(extra="forbid")
@@ -62,13 +62,13 @@ class Chunk(BaseModel):
     server: Annotated[str, Field(max_length=255)] = ""
 
 
-class WriteRequest(Run):
+class WriteRequest(Caller):
     """A chunk to register."""
 
-    chunk: Chunk
+    chunk: WrittenChunk
 
 
-class FailRequest(Run):
+class FailureRequest(Caller):
     """Why the decision could not be carried out; `attempt` counts from 1, so that a repeat counts once."""
 
     error: Annotated[str, Field(min_length=1, max_length=10_000)]
@@ -103,7 +103,7 @@ class Transaction(BaseModel):
 class TransactionDetails(Transaction):
     """A transaction with its chunks."""
 
-    chunks: list[Chunk]
+    chunks: list[WrittenChunk]
 
 
 def add_transactions(app: FastAPI, store: Store, coordinator: TransactionCoordinator) -> None:
@@ -149,11 +149,11 @@ def _add_reads(router: APIRouter, store: Store) -> None:
 
 
 def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoordinator) -> None:
-    def answer(transaction: str, run: Run, state: TransactionState) -> Answer:
+    def answer(transaction: str, run: Caller, state: TransactionState) -> Answer:
         return Answer(id=transaction, state=state, serial=coordinator.serial(run.owner))
 
     @router.post("/recover")
-    def recover(run: Run) -> list[Transaction]:
+    def recover(run: Caller) -> list[Transaction]:
         """What a new run calls first: older runs are refused, what they had not prepared is rolled back.
 
         The answer is what has not ended: prepared transactions to decide, and decisions to carry out."""
@@ -177,29 +177,29 @@ def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoo
         return answer(transaction, request, state)
 
     @router.post("/{transaction}/prepare")
-    def prepare(transaction: Id, run: Run) -> Answer:
+    def prepare(transaction: Id, run: Caller) -> Answer:
         """All chunks are written and durable. From now on it does not time out."""
         return answer(transaction, run, coordinator.prepare(transaction, _owner(coordinator, run), run.fence))
 
     @router.post("/{transaction}/commit")
-    def commit(transaction: Id, run: Run) -> Answer:
+    def commit(transaction: Id, run: Caller) -> Answer:
         """Decide to commit. `committing`: the program, or a retry of the service, has to carry it out."""
         return answer(transaction, run, coordinator.commit(transaction, _owner(coordinator, run), run.fence))
 
     @router.post("/{transaction}/rollback")
-    def rollback(transaction: Id, run: Run) -> Answer:
+    def rollback(transaction: Id, run: Caller) -> Answer:
         """Decide to roll back. `aborting`: the program, or a retry of the service, has to carry it out."""
         return answer(
             transaction, run, coordinator.rollback(transaction, _owner(coordinator, run), run.fence)
         )
 
     @router.post("/{transaction}/confirm")
-    def confirm(transaction: Id, run: Run) -> Answer:
+    def confirm(transaction: Id, run: Caller) -> Answer:
         """The program carried the decision out."""
         return answer(transaction, run, coordinator.confirm(transaction, _owner(coordinator, run), run.fence))
 
     @router.post("/{transaction}/fail")
-    def fail(transaction: Id, request: FailRequest) -> Transaction:
+    def fail(transaction: Id, request: FailureRequest) -> Transaction:
         """The program could not carry the decision out."""
         failed = coordinator.fail(
             transaction, _owner(coordinator, request), request.fence, request.error, request.attempt
@@ -212,11 +212,11 @@ def transaction_model(record: CoordinatedTransaction) -> Transaction:
     return Transaction.model_validate(record, from_attributes=True)
 
 
-def _chunk_model(chunk: TransactionChunk) -> Chunk:
-    return Chunk.model_validate(chunk, from_attributes=True)
+def _chunk_model(chunk: TransactionChunk) -> WrittenChunk:
+    return WrittenChunk.model_validate(chunk, from_attributes=True)
 
 
-def _owner(coordinator: TransactionCoordinator, run: Run) -> str:
+def _owner(coordinator: TransactionCoordinator, run: Caller) -> str:
     """The program's name, after a check that the store knows all that the program remembers."""
     owner = checked_text(run.owner, "An owner", 255)
     coordinator.require_newest(owner, run.serial)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tautochrone.meta import CheckpointLine
-from tautochrone.metaservice.pages.formats import clock, count, duration
+from tautochrone.metaservice.pages.formats import axis_time, count, duration
 from tautochrone.model.checkpoint import RefreshRecord
 
 __all__ = ["Bar", "Chart", "Tick", "checkpoint_chart", "delay_chart", "duration_chart", "rows_chart"]
@@ -198,8 +198,8 @@ def _chart(
         summary=f"{len(values)} bars; the highest: {peak.title}; the newest: {values[-1].title}",
         bars=tuple(bars),
         ticks=tuple(Tick(round(zero - n * scale, 1), label(abs(n)) if n else "0") for n in levels),
-        first=clock(values[0].at_ms),
-        last=clock(values[-1].at_ms) if len(values) > 1 else "",
+        first=axis_time(values[0].at_ms),
+        last=axis_time(values[-1].at_ms) if len(values) > 1 else "",
         width=width,
     )
 

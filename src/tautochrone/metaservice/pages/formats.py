@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "clock", "count", "duration", "iso", "moment"]
+__all__ = ["ago", "axis_time", "count", "duration", "iso", "moment"]
 
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
@@ -49,7 +49,7 @@ def moment(at_ms: int | None) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def clock(at_ms: int) -> str:
+def axis_time(at_ms: int) -> str:
     """For axes: `05-01 12:03:04`."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%m-%d %H:%M:%S")
 

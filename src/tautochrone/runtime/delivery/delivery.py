@@ -30,11 +30,11 @@ from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
-    Chunk,
     Intent,
     Published,
     ReportsComparison,
     ReportsWaits,
+    SentChunk,
     Sink,
     SinkDeclaration,
     SinkMaintenance,
@@ -367,11 +367,11 @@ class Delivery:
                 )
             )
 
-    def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[Chunk]:
+    def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[SentChunk]:
         """Step 7: all of it, or the transaction is aborted."""
         journal, transaction = self._journal, intent.transaction
         journal.begin(sink, intent)
-        chunks: list[Chunk] = []
+        chunks: list[SentChunk] = []
         try:
             for delta in deltas:
                 chunks += self._write(sink, transaction, delta)
@@ -385,7 +385,7 @@ class Delivery:
             raise
         return chunks
 
-    def _write(self, sink: Sink, transaction: TransactionId, delta: TableDelta) -> Sequence[Chunk]:
+    def _write(self, sink: Sink, transaction: TransactionId, delta: TableDelta) -> Sequence[SentChunk]:
         if delta.change is None:
             rows: Rows = delta.rows
             return self._journal.write(partial(sink.replace, transaction, delta.table, rows))

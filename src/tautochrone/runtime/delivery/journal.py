@@ -10,10 +10,10 @@ from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sink import (
-    Chunk,
     FoldedTable,
     Intent,
     Recovered,
+    SentChunk,
     Sink,
     SinkDeclaration,
     SinkMaintenance,
@@ -89,10 +89,10 @@ class DeliveryJournal:
     def begin(self, sink: Sink, intent: Intent) -> None:
         self._step(Step.SINK_BEGIN, lambda: sink.begin(intent))
 
-    def write(self, write: Callable[[], Sequence[Chunk]]) -> Sequence[Chunk]:
+    def write(self, write: Callable[[], Sequence[SentChunk]]) -> Sequence[SentChunk]:
         return self._step(Step.SINK_WRITE, write)
 
-    def prepare(self, sink: Sink, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, sink: Sink, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         self._step(Step.SINK_PREPARE, lambda: sink.prepare(transaction, chunks))
 
     def commit(self, sink: Sink, transaction: TransactionId) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from tautochrone.errors import DefinitionError
 from tautochrone.meta.protocols.datasets import Datasets
-from tautochrone.model.definitions import Column, ColumnLineage, ColumnRef, DatasetDetails
+from tautochrone.model.definitions import ColumnLineage, ColumnRef, DatasetDetails, LakeColumn
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.redaction import redacted, without_literals
@@ -43,7 +43,7 @@ def _details(topology: JobTopology, table: TableName, stored: DatasetDetails | N
         location=str(dataset.location),
         text="\n\n".join(without_literals(flow.flow.query.written) for flow in flows),
         columns=tuple(
-            Column(field.name, field.dataType.simpleString(), field.metadata.get("comment"))
+            LakeColumn(field.name, field.dataType.simpleString(), field.metadata.get("comment"))
             for field in topology.graph.schemas[table].fields
         ),
         lineage=stored.lineage if same and stored else _lineage(topology.graph, table, flows),

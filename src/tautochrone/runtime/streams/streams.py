@@ -22,7 +22,7 @@ from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
 from tautochrone.ingest.source_checks import SourceChecks, SourceOrder
-from tautochrone.ingest.source_files import SourceFiles
+from tautochrone.ingest.source_files import SkippedFilesCheck
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model.auto_cdc import column_named
@@ -207,7 +207,7 @@ class Streams:
         setting = job.settings.recreated_topics.get(flow)
         return SourceChecks(
             (
-                SourceFiles(
+                SkippedFilesCheck(
                     flow=flow,
                     dataset=str(table),
                     emit=job.emit,

@@ -12,7 +12,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest, RowDifference
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, batches, digests
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 
 __all__ = ["AuditedServer", "row_differences"]
 
@@ -22,7 +22,7 @@ class AuditedServer:
     """One server of a sink at a publication."""
 
     engine: Engine
-    tables: Tables
+    tables: ClickHouseTables
     publication: int
 
 

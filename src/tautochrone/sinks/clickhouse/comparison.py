@@ -28,7 +28,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
-from tautochrone.sinks.clickhouse.types import Column
+from tautochrone.sinks.clickhouse.types import MirroredColumn
 
 __all__ = ["SERVER_RUN_SQL", "ChunkCheck", "Comparison", "ServerRun"]
 
@@ -113,7 +113,7 @@ class Comparison:
                 retryable=True,
             )
 
-    def proven(self, table: TableName, columns: Sequence[Column]) -> None:
+    def proven(self, table: TableName, columns: Sequence[MirroredColumn]) -> None:
         """Hashed rows of a table arrived as they were sent."""
         if self._is_watched:
             self._proven[table] = _types(columns)
@@ -123,7 +123,9 @@ class Comparison:
         """Whether a restart of the server would be noticed."""
         return bool(self._options.folder) or self._run is not None
 
-    def of(self, table: TableName, columns: Sequence[Column], *, is_new: bool) -> tuple[ChunkCheck, Reason]:
+    def of(
+        self, table: TableName, columns: Sequence[MirroredColumn], *, is_new: bool
+    ) -> tuple[ChunkCheck, Reason]:
         """How chunks are compared, and why.
 
         Args:
@@ -150,5 +152,5 @@ def _hashed(code: ReasonCode, **params: str) -> tuple[ChunkCheck, Reason]:
     return ChunkCheck(counts=False, hashes_first=False), Reason.of(code, **params)
 
 
-def _types(columns: Sequence[Column]) -> list[tuple[str, str]]:
+def _types(columns: Sequence[MirroredColumn]) -> list[tuple[str, str]]:
     return [(column.name, column.type.sql) for column in columns]

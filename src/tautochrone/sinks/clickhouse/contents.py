@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from tautochrone.errors import SinkContentError
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Chunk, Digest
+from tautochrone.model.sink import Digest, SentChunk
 from tautochrone.sinks.clickhouse.comparison import Comparison
 from tautochrone.sinks.clickhouse.rows import COUNTED
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 from tautochrone.sinks.common.steps import same_content
 
 __all__ = ["Partitions", "move_partitions", "staged_content"]
@@ -25,9 +25,9 @@ _NO_ROWS = Digest(0, "0")
 
 def staged_content(
     sink: str,
-    tables: Tables,
+    tables: ClickHouseTables,
     stagings: Mapping[TableName, str],
-    chunks: Sequence[Chunk],
+    chunks: Sequence[SentChunk],
     comparison: Comparison,
 ) -> dict[str, Partitions]:
     """Compare what is staged with what was sent; by table and partition what is staged.
@@ -62,7 +62,7 @@ def staged_content(
 
 def move_partitions(
     sink: str,
-    tables: Tables,
+    tables: ClickHouseTables,
     table: TableName,
     staging: str,
     partitions: Partitions,

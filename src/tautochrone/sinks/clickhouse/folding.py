@@ -27,7 +27,7 @@ from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import CHUNK, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 
 __all__ = ["Folding"]
 
@@ -45,7 +45,7 @@ class Folding:
     """See the module docstring."""
 
     def __init__(
-        self, name: str, engine: Engine, options: ClickHouseOptions, ledger: Ledger, tables: Tables
+        self, name: str, engine: Engine, options: ClickHouseOptions, ledger: Ledger, tables: ClickHouseTables
     ) -> None:
         self._name = name
         self._engine = engine

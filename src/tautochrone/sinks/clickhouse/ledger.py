@@ -38,7 +38,7 @@ from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
 from tautochrone.sinks.common.contents import database_taken
 from tautochrone.sinks.common.steps import require_fence
 
-__all__ = ["Begun", "BegunTransactions", "Content", "Entry", "Ledger", "Standing"]
+__all__ = ["Begun", "BegunTransactions", "Content", "Entry", "Ledger", "TransactionStatus"]
 
 
 Content = Mapping[str, Mapping[str, tuple[int, str]]]
@@ -91,7 +91,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TransactionStatus:
     """The state of a transaction, and what it depends on.
 
     Attributes:
@@ -361,7 +361,7 @@ class Ledger:
     def state(self, transaction: TransactionId) -> TransactionState:
         return self.standing(transaction).state
 
-    def standing(self, transaction: TransactionId) -> Standing:
+    def standing(self, transaction: TransactionId) -> TransactionStatus:
         """What an operation on a transaction must know, by one statement."""
         identifier = text_sql(str(transaction))
         no_pointer = "(toUInt64(0), toUInt64(0)) AS pointer"
@@ -380,7 +380,7 @@ class Ledger:
             state = TransactionState.COMMITTED
         elif state is TransactionState.COMMITTING and not is_prepared:
             state = TransactionState.UNKNOWN
-        return Standing(Fence(int(fence)), state, int(publication), ServerRun(*map(int, run)))
+        return TransactionStatus(Fence(int(fence)), state, int(publication), ServerRun(*map(int, run)))
 
     def entry(self, transaction: TransactionId) -> Entry:
         """A transaction that was begun."""

@@ -19,7 +19,7 @@ from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.rows import PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.sql import text_sql
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 from tautochrone.sinks.common.contents import table_changed
 
 __all__ = ["Records"]
@@ -51,7 +51,9 @@ class _Pointer:
 class Records:
     """See the module docstring."""
 
-    def __init__(self, name: str, engine: Engine, database: str, ledger: Ledger, tables: Tables) -> None:
+    def __init__(
+        self, name: str, engine: Engine, database: str, ledger: Ledger, tables: ClickHouseTables
+    ) -> None:
         self._name = name
         self._engine = engine
         self._database = text_sql(database)

@@ -15,7 +15,7 @@ import pyarrow.compute as compute
 from tautochrone.model.lake import Rows
 from tautochrone.model.sink import Digest
 from tautochrone.sinks.batches import array_batches
-from tautochrone.sinks.clickhouse.types import Column, array_of, joined
+from tautochrone.sinks.clickhouse.types import MirroredColumn, array_of, joined
 
 __all__ = [
     "AUDIT_PARTS",
@@ -89,7 +89,7 @@ class Batch:
         return self._hashes
 
     @classmethod
-    def of(cls, columns: Sequence[Column], names: Sequence[str], values: Sequence[Any]) -> Batch:
+    def of(cls, columns: Sequence[MirroredColumn], names: Sequence[str], values: Sequence[Any]) -> Batch:
         """Encode rows.
 
         Args:
@@ -116,7 +116,7 @@ class Batch:
 
         return cls(arrays, nulls, hash_rows, texts)
 
-    def table(self, columns: Sequence[Column], sign: int, publication: int, chunk: int) -> pa.Table:
+    def table(self, columns: Sequence[MirroredColumn], sign: int, publication: int, chunk: int) -> pa.Table:
         """What is sent, with the hidden columns."""
         count = len(self)
         hidden = [
@@ -228,7 +228,7 @@ def arrow_stream(rows: pa.Table) -> bytes:
 
 
 def batches(
-    rows: Rows, columns: Sequence[Column], chunk_rows: int, known_rows: int | None = None
+    rows: Rows, columns: Sequence[MirroredColumn], chunk_rows: int, known_rows: int | None = None
 ) -> Iterator[Batch]:
     """The rows in batches. Of many rows, or of an unknown number, only a part is in memory at a time."""
     for names, values in array_batches(rows, chunk_rows, known_rows):
@@ -250,7 +250,7 @@ def digests(batches_of_rows: Iterator[Batch]) -> Mapping[str, Digest]:
     }
 
 
-def _encoded(column: Column, values: Any, paths: Sequence[list[str]]) -> tuple[pa.Array, _Texts]:
+def _encoded(column: MirroredColumn, values: Any, paths: Sequence[list[str]]) -> tuple[pa.Array, _Texts]:
     """A column as it is sent, and its texts. The paths of NULL composites are added to `paths`, by row."""
     kind = column.type
     if kind.encode_array is not None:

@@ -24,11 +24,11 @@ from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
-    Chunk,
     Digest,
     Intent,
     Operation,
     Published,
+    SentChunk,
     TransactionId,
     TransactionState,
     next_state,
@@ -43,9 +43,9 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.records import Records
 from tautochrone.sinks.clickhouse.rows import COUNTED
 from tautochrone.sinks.clickhouse.staging import Staging
-from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, Tables
+from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, ClickHouseTables
 from tautochrone.sinks.clickhouse.task_staging import OpenStaging
-from tautochrone.sinks.clickhouse.types import Column
+from tautochrone.sinks.clickhouse.types import MirroredColumn
 from tautochrone.sinks.clickhouse.waits import Waits
 from tautochrone.sinks.common.steps import require_fence
 
@@ -66,7 +66,7 @@ class Server:
         self._engine = engine
         self.options = options
         self._ledger = Ledger(name, engine, options.database)
-        self._tables = Tables(name, engine, options)
+        self._tables = ClickHouseTables(name, engine, options)
         self._records = Records(name, engine, options.database, self._ledger, self._tables)
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._waits = Waits(name, engine, self._tables, options)
@@ -126,7 +126,7 @@ class Server:
             columns = ",".join(self._tables.shard_key(table))
             self._ledger.require_layout(f"shard_by {table}", columns, unset="")
 
-    def columns(self, table: TableName) -> Sequence[Column]:
+    def columns(self, table: TableName) -> Sequence[MirroredColumn]:
         return self._tables.columns(table)
 
     def shard_key(self, table: TableName) -> Sequence[str]:
@@ -204,7 +204,7 @@ class Server:
             begun.opened(name, staging.open_name)
             return staging
 
-    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         fence = transaction.fence
         state = next_state(
             Operation.PREPARE,
@@ -363,7 +363,11 @@ class Server:
         return "" if self._is_only else self.address
 
     def _compared(
-        self, intent: Intent, chunks: Sequence[Chunk], highest: Fence, opened: Collection[str] | None = None
+        self,
+        intent: Intent,
+        chunks: Sequence[SentChunk],
+        highest: Fence,
+        opened: Collection[str] | None = None,
     ) -> dict[str, Partitions]:
         """See `staged_content`.
 

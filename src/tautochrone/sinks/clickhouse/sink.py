@@ -27,7 +27,6 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
-    Chunk,
     Digest,
     FoldedTable,
     Intent,
@@ -35,6 +34,7 @@ from tautochrone.model.sink import (
     Published,
     Recovered,
     RowDifference,
+    SentChunk,
     TransactionId,
     TransactionState,
 )
@@ -123,13 +123,13 @@ class ClickHouseSink:
             state = server.begin(intent, above)
         return state
 
-    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:
         return self._stage(transaction, table, signed_frames(change), change.rows)
 
-    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[SentChunk]:
         return self._stage(transaction, table, [(rows, 1)], None)
 
-    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         if self._others:
             self._first.require_allowed(Operation.PREPARE, transaction, transaction.fence)
         for server in (*self._others, self._first):
@@ -265,7 +265,7 @@ class ClickHouseSink:
         table: TableName,
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
-    ) -> list[Chunk]:
+    ) -> list[SentChunk]:
         key, options = self._first.shard_key(table), self._first.options
         if signed_rows and all(is_for_tasks(options, rows, known_rows) for rows, _ in signed_rows):
             open_stagings = [server.open_task_staging(transaction, table) for server in self._servers]
@@ -282,7 +282,7 @@ class ClickHouseSink:
                             staging.add(part, sign)
         return [chunk for staging in stagings for chunk in staging.chunks]
 
-    def _chunks_of(self, server: Server, chunks: Sequence[Chunk]) -> list[Chunk]:
+    def _chunks_of(self, server: Server, chunks: Sequence[SentChunk]) -> list[SentChunk]:
         """Those that the server took. The first one is also asked for chunks of unknown servers."""
         not_its_own = {other.address for other in self._servers if other is not server}
         if server is self._first:

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Self
 
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Chunk
+from tautochrone.model.sink import SentChunk
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck
 from tautochrone.sinks.clickhouse.rows import Batch
-from tautochrone.sinks.clickhouse.tables import Tables
-from tautochrone.sinks.clickhouse.types import Column
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
+from tautochrone.sinks.clickhouse.types import MirroredColumn
 
 __all__ = ["Staging"]
 
@@ -32,7 +32,13 @@ class Staging:
     """
 
     def __init__(
-        self, tables: Tables, name: str, table: TableName, publication: int, server: str, check: ChunkCheck
+        self,
+        tables: ClickHouseTables,
+        name: str,
+        table: TableName,
+        publication: int,
+        server: str,
+        check: ChunkCheck,
     ) -> None:
         self._check = check
         self._tables = tables
@@ -40,10 +46,10 @@ class Staging:
         self._table = table
         self._publication = publication
         self._server = server
-        self._columns: Sequence[Column] = tables.columns(table)
+        self._columns: Sequence[MirroredColumn] = tables.columns(table)
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="tautochrone-insert")
         self._sending: Future[None] | None = None
-        self.chunks: list[Chunk] = []
+        self.chunks: list[SentChunk] = []
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +77,9 @@ class Staging:
                 self._sending = self._sender.submit(self._tables.insert, self._name, rows, self._columns)
             is_hashed = self._check.is_hashed(piece, is_first=not number)
             digest = piece.digest(sign, is_hashed=is_hashed)
-            self.chunks.append(Chunk(table=self._table, number=number, digest=digest, server=self._server))
+            self.chunks.append(
+                SentChunk(table=self._table, number=number, digest=digest, server=self._server)
+            )
 
     def _await_sent(self) -> None:
         if self._sending is not None:

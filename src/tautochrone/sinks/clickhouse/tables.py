@@ -31,22 +31,22 @@ from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
-from tautochrone.sinks.clickhouse.types import Column, column_type
+from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 
-__all__ = ["FOLDING_PREFIX", "Tables"]
+__all__ = ["FOLDING_PREFIX", "ClickHouseTables"]
 
 FOLDING_PREFIX = "taut_fold__"
 _CHUNKS_AT_ONCE = 10_000
 
 
-class Tables:
+class ClickHouseTables:
     """See the module docstring."""
 
     def __init__(self, name: str, engine: Engine, options: ClickHouseOptions) -> None:
         self._name = name
         self._engine = engine
         self._options = options
-        self._columns: dict[TableName, list[Column]] = {}
+        self._columns: dict[TableName, list[MirroredColumn]] = {}
         self._definitions = Definitions(name, engine, options.database)
 
     def plain_name(self, table: TableName) -> str:
@@ -109,7 +109,7 @@ class Tables:
             self._require_own_names(table)
             self._create_views(table, self._stored_columns(table))
 
-    def columns(self, table: TableName) -> list[Column]:
+    def columns(self, table: TableName) -> list[MirroredColumn]:
         """The columns of a table, as the sink stores them."""
         if table not in self._columns:
             self._columns[table] = self._stored_columns(table)
@@ -143,7 +143,7 @@ class Tables:
             f"WHERE name = {text_sql(str(table))} AND publication <= {publication}), 0)"
         )
 
-    def _column(self, table: TableName, field: Any) -> Column:
+    def _column(self, table: TableName, field: Any) -> MirroredColumn:
         if field.name in (*HIDDEN, "_partition_id") or field.name.startswith("_taut_"):
             raise SinkError(
                 "SINK_COLUMN_NAME_RESERVED",
@@ -152,7 +152,7 @@ class Tables:
                 sqlstate="42939",
             )
         stored_type = column_type(self._name, f"{table.table}.{field.name}", field.dataType)
-        return Column(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
+        return MirroredColumn(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
 
     def _require_own_names(self, table: TableName) -> None:
         """Views are replaced: refuse where something else has the name of one, such as a table of the user or
@@ -182,7 +182,9 @@ class Tables:
                     sqlstate="42P07",
                 )
 
-    def _require_same(self, table: TableName, existing: Sequence[Column], columns: Sequence[Column]) -> None:
+    def _require_same(
+        self, table: TableName, existing: Sequence[MirroredColumn], columns: Sequence[MirroredColumn]
+    ) -> None:
         types = {column.name: column.type.sql for column in columns}
         changed = [column.name for column in existing if types.get(column.name) != column.type.sql]
         if changed:
@@ -195,7 +197,7 @@ class Tables:
                 sqlstate="0A000",
             )
 
-    def _stored_columns(self, table: TableName) -> list[Column]:
+    def _stored_columns(self, table: TableName) -> list[MirroredColumn]:
         """The columns of the lake's table; their Spark types are the comments of ClickHouse's columns."""
         listed = self._engine.rows(
             f"SELECT name, comment FROM system.columns WHERE database = {text_sql(self._options.database)} "
@@ -209,7 +211,7 @@ class Tables:
         schema = StructType.fromJson({"type": "struct", "fields": fields})
         return [self._column(table, field) for field in schema.fields]
 
-    def _create(self, table: TableName, columns: Sequence[Column]) -> None:
+    def _create(self, table: TableName, columns: Sequence[MirroredColumn]) -> None:
         listed = [_column_sql(column) for column in columns]
         listed += [f"{name} {type_sql}" for name, type_sql in HIDDEN.items()]
         # Most parts hold the rows of few publications: reads of one publication skip the others.
@@ -226,7 +228,7 @@ class Tables:
             + " SETTINGS allow_nullable_key = 1, non_replicated_deduplication_window = 0",
         )
 
-    def _create_views(self, table: TableName, columns: Sequence[Column]) -> None:
+    def _create_views(self, table: TableName, columns: Sequence[MirroredColumn]) -> None:
         names = ", ".join(name_sql(column.name) for column in columns)
         grouped = f"{names}, {NULLS}"
         plain = self.plain_name(table)
@@ -300,7 +302,7 @@ class Tables:
             f"TO TABLE {self.rows(table)}"
         )
 
-    def insert(self, staging: str, rows: Any, columns: Sequence[Column]) -> None:
+    def insert(self, staging: str, rows: Any, columns: Sequence[MirroredColumn]) -> None:
         types = [*(column.type.sql for column in columns), *HIDDEN.values()]
         self._engine.insert(self._qualified(staging), rows, types)
 
@@ -433,7 +435,7 @@ def _short_hash(table: TableName) -> str:
     return hashlib.sha256(str(table).encode()).hexdigest()[:8]
 
 
-def _column_sql(column: Column) -> str:
+def _column_sql(column: MirroredColumn) -> str:
     return f"{name_sql(column.name)} {column.type.sql} COMMENT {text_sql(column.spark_type)}"
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck
 from tautochrone.sinks.clickhouse.rows import Batch, arrow_stream
 from tautochrone.sinks.clickhouse.sql import name_sql
-from tautochrone.sinks.clickhouse.types import Column
+from tautochrone.sinks.clickhouse.types import MirroredColumn
 
 __all__ = ["ANSWER_SCHEMA", "FAILED", "InsertTarget", "task_function"]
 
@@ -65,7 +65,7 @@ class InsertTarget:
 
 def task_function(
     targets: Sequence[InsertTarget],
-    columns: Sequence[Column],
+    columns: Sequence[MirroredColumn],
     shard_key: Sequence[str],
     *,
     sign: int,
@@ -77,7 +77,7 @@ def task_function(
     """A function for `DataFrame.mapInArrow` that inserts all rows and answers `ANSWER_SCHEMA`."""
     # The SQL of a value's text is only used by the driver.
     sent_columns = [
-        Column(
+        MirroredColumn(
             column.name,
             replace(column.type, text=str),
             column.spark_type,
@@ -121,7 +121,7 @@ class _ChunkWriter:
         self,
         target: InsertTarget,
         server: int,
-        columns: Sequence[Column],
+        columns: Sequence[MirroredColumn],
         sign: int,
         publication: int,
         check: ChunkCheck,

@@ -27,13 +27,13 @@ import pyarrow as pa
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Chunk, Digest
+from tautochrone.model.sink import Digest, SentChunk
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck
 from tautochrone.sinks.clickhouse.engines import refusal_of
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 from tautochrone.sinks.clickhouse.task_insert import ANSWER_SCHEMA, FAILED, InsertTarget, task_function
-from tautochrone.sinks.clickhouse.types import Column
+from tautochrone.sinks.clickhouse.types import MirroredColumn
 
 __all__ = ["OpenStaging", "is_for_tasks", "stage_by_tasks"]
 
@@ -60,7 +60,7 @@ class OpenStaging:
 
     def __init__(
         self,
-        tables: Tables,
+        tables: ClickHouseTables,
         options: ClickHouseOptions,
         staging: str,
         table: TableName,
@@ -84,7 +84,7 @@ class OpenStaging:
         self._tables.stage(self.open_name, self._table, is_new=True)
 
     @property
-    def columns(self) -> Sequence[Column]:
+    def columns(self) -> Sequence[MirroredColumn]:
         return self._tables.columns(self._table)
 
     @property
@@ -103,7 +103,7 @@ class OpenStaging:
             tls_key=options.tls_key,
         )
 
-    def seal(self, digests: dict[int, Digest]) -> list[Chunk]:
+    def seal(self, digests: dict[int, Digest]) -> list[SentChunk]:
         """See the steps 3 and 4 of the module docstring.
 
         Args:
@@ -115,7 +115,7 @@ class OpenStaging:
         unnamed = self._tables.staged_chunks(self._staging) - digests.keys()
         self._tables.delete_chunks(self._staging, sorted(unnamed))
         return [
-            Chunk(table=self._table, number=number, digest=digest, server=self._server)
+            SentChunk(table=self._table, number=number, digest=digest, server=self._server)
             for number, digest in sorted(digests.items())
         ]
 
@@ -126,7 +126,7 @@ def stage_by_tasks(
     signed_rows: Sequence[tuple[Rows, int]],
     shard_key: Sequence[str],
     options: ClickHouseOptions,
-) -> list[Chunk]:
+) -> list[SentChunk]:
     """Insert rows into open staging tables, one of each server, and seal them.
 
     Raises:

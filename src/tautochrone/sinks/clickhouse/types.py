@@ -33,8 +33,8 @@ from tautochrone.sinks.clickhouse.sql import name_sql
 
 __all__ = [
     "ArrayEncoder",
-    "Column",
     "ColumnType",
+    "MirroredColumn",
     "Texts",
     "array_of",
     "binaries",
@@ -180,7 +180,7 @@ class ColumnType:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class MirroredColumn:
     """A column of a mirrored table; `spark_type` is its type as Spark's JSON."""
 
     name: str

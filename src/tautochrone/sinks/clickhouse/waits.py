@@ -11,7 +11,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.sql import text_sql
-from tautochrone.sinks.clickhouse.tables import Tables
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 
 __all__ = ["Waits", "running_statements"]
 
@@ -35,7 +35,9 @@ def running_statements(engine: Engine, tables: Sequence[str]) -> int:
 class Waits:
     """What a delivery waits for. Set `report` to be told when a wait begins, and while it lasts."""
 
-    def __init__(self, name: str, engine: Engine, tables: Tables, options: ClickHouseOptions) -> None:
+    def __init__(
+        self, name: str, engine: Engine, tables: ClickHouseTables, options: ClickHouseOptions
+    ) -> None:
         self.report: Callable[[Reason], None] = lambda _reason: None
         self._name = name
         self._engine = engine

@@ -17,12 +17,12 @@ from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Capabilities,
-    Chunk,
     Digest,
     Intent,
     Operation,
     Published,
     RowDifference,
+    SentChunk,
     TransactionId,
     TransactionState,
     require_base,
@@ -111,7 +111,7 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
         table: TableName,
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
-    ) -> list[Chunk]:
+    ) -> list[SentChunk]:
         """Hold the changed rows of a table until the commit."""
 
     @abstractmethod
@@ -209,11 +209,11 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
         self._take(intent)
         return state
 
-    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:
         known_rows = None if change.carried else change.rows
         return self._stage(transaction, table, signed_frames(change), known_rows)
 
-    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[SentChunk]:
         return self._stage(transaction, table, [(rows, 1)], None)
 
     # -- audit ------------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import (
-    Chunk,
     Digest,
     Intent,
     Operation,
     Recovered,
+    SentChunk,
     TransactionId,
     TransactionState,
     next_state,
@@ -50,12 +50,12 @@ from tautochrone.sinks.common.pointer_sink import OPEN, PointerSink
 from tautochrone.sinks.common.steps import require_fence, same_content
 from tautochrone.sinks.json_rows import comparable
 
-__all__ = ["Database", "RelationalSink"]
+__all__ = ["RelationalDatabase", "RelationalSink"]
 
 _S = TransactionState
 
 
-class Database(Protocol):
+class RelationalDatabase(Protocol):
     """One connection, opened again when it was lost."""
 
     @property
@@ -82,7 +82,7 @@ _Mirrored = TypeVar("_Mirrored", bound=MirroredRows)
 class RelationalSink(PointerSink[_Mirrored]):
     """See the module docstring. Its abstract methods are the database's own part."""
 
-    def __init__(self, name: str, database: Database, chunk_rows: int, container: str) -> None:
+    def __init__(self, name: str, database: RelationalDatabase, chunk_rows: int, container: str) -> None:
         super().__init__(name, chunk_rows, container)
         self._connection = database
         self._generations: dict[TransactionId, int] = {}
@@ -197,7 +197,7 @@ class RelationalSink(PointerSink[_Mirrored]):
         self._intents[transaction] = intent
         self._staged.setdefault(transaction, {})
 
-    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
         with self._connection.transaction() as cursor:
             arrived = {
@@ -284,7 +284,7 @@ class RelationalSink(PointerSink[_Mirrored]):
         table: TableName,
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
-    ) -> list[Chunk]:
+    ) -> list[SentChunk]:
         self._next(Operation.WRITE, transaction, transaction.fence)
         mirrored = self._encoder(table)
         staged = self._staged[transaction]
@@ -292,7 +292,7 @@ class RelationalSink(PointerSink[_Mirrored]):
         staging = _Staging(f"{transaction}_{len(staged)}" if before is None else before.name)
         self._create_staging(staging.name, mirrored)
         staged[table] = staging
-        chunks: list[Chunk] = []
+        chunks: list[SentChunk] = []
         for rows, sign in signed_rows:
             # Rows are computed before a database's transaction begins: it must not be idle in it for long.
             for batch in row_batches(self.name, table, mirrored, rows, self._chunk_rows, known_rows):
@@ -302,7 +302,7 @@ class RelationalSink(PointerSink[_Mirrored]):
                 send_rows(self.name, table, mirrored, batch, send)
                 staging.content += Content(sign * len(batch), total)
                 digest = Digest(len(batch), str(total))
-                chunks.append(Chunk(table=table, number=number, digest=digest))
+                chunks.append(SentChunk(table=table, number=number, digest=digest))
         return chunks
 
     def _require_removed(self, table: TableName, rows: int, present: int) -> None:

@@ -10,12 +10,12 @@ from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import (
-    Chunk,
     Digest,
     Intent,
     Operation,
     Recovered,
     RowDifference,
+    SentChunk,
     TransactionId,
     TransactionState,
     next_state,
@@ -90,7 +90,9 @@ def require_visible(sink: str, visible: CheckpointNumber | None, checkpoint: Che
         raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {sink} shows {shown}, not {checkpoint}")
 
 
-def same_content(sink: str, chunks: Iterable[Chunk], arrived: Mapping[tuple[TableName, int], Digest]) -> None:
+def same_content(
+    sink: str, chunks: Iterable[SentChunk], arrived: Mapping[tuple[TableName, int], Digest]
+) -> None:
     """Compare each chunk with what was sent.
 
     Raises:

@@ -26,13 +26,13 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
-    Chunk,
     Digest,
     Intent,
     Operation,
     Published,
     Recovered,
     RowDifference,
+    SentChunk,
     TransactionId,
     TransactionState,
     require_base,
@@ -157,7 +157,7 @@ class KafkaSink(TransactionSteps):
         self._staged.setdefault(transaction, _Staged(intent))
         return state
 
-    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:
         self._next(Operation.WRITE, transaction, transaction.fence)
         mode, encoder = self._claim(table).mode, self._topics.encoder(table)
         removed, added = (
@@ -170,7 +170,7 @@ class KafkaSink(TransactionSteps):
             return self._stage(transaction, table, upsert_delta(self.name, table, encoder, removed, added))
         return self._stage(transaction, table, changelog_delta(table, encoder, transaction, removed, added))
 
-    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[SentChunk]:
         self._next(Operation.WRITE, transaction, transaction.fence)
         mode, encoder = self._claim(table).mode, self._topics.encoder(table)
         new_rows = encoder.rows(rows, self._options.chunk_rows)
@@ -188,7 +188,7 @@ class KafkaSink(TransactionSteps):
             messages = changelog_replacement(table, encoder, transaction, new_rows, copies, stored)
         return self._stage(transaction, table, messages)
 
-    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         state = self._next(Operation.PREPARE, transaction, transaction.fence)
         arrived = self._send(transaction, transaction.fence)
         try:
@@ -353,13 +353,14 @@ class KafkaSink(TransactionSteps):
 
     def _stage(
         self, transaction: TransactionId, table: TableName, messages: Iterator[Message]
-    ) -> list[Chunk]:
+    ) -> list[SentChunk]:
         staged = self._staged[transaction]
         if table in staged.spools:
             staged.spools.pop(table).close()
         spool = staged.spools[table] = Spool(self._encoded(table, messages), self._options.chunk_rows)
         return [
-            Chunk(table=table, number=number, digest=digest) for number, digest in enumerate(spool.digests)
+            SentChunk(table=table, number=number, digest=digest)
+            for number, digest in enumerate(spool.digests)
         ]
 
     def _encoded(self, table: TableName, messages: Iterator[Message]) -> Iterator[EncodedMessage]:

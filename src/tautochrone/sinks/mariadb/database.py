@@ -20,7 +20,7 @@ from tautochrone.sinks.common.access import (
 )
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
-__all__ = ["ConnectionLostError", "Database", "quoted"]
+__all__ = ["ConnectionLostError", "MariaDBDatabase", "quoted"]
 
 _SETTINGS = {
     # Without the strict mode a value that does not fit would be changed instead of refused.
@@ -78,7 +78,7 @@ def quoted(*names: str) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
-class Database:
+class MariaDBDatabase:
     """One connection, opened again when it was lost."""
 
     def __init__(self, sink: str, options: MariadbOptions) -> None:

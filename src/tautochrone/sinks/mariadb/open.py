@@ -31,8 +31,8 @@ def examine_mariadb_sink(name: str, options: Mapping[str, str]) -> str:
     """
     parsed = mariadb_options(name, options)
     with needs_package(name, "pymysql", "mysql"):
-        from tautochrone.sinks.mariadb.database import Database
-    database = Database(name, parsed)
+        from tautochrone.sinks.mariadb.database import MariaDBDatabase
+    database = MariaDBDatabase(name, parsed)
     try:
         with database.autocommit() as cursor:
             cursor.execute("SELECT VERSION(), CURRENT_USER()")

@@ -14,9 +14,9 @@ from tautochrone.model.names import Fence, TableName
 from tautochrone.sinks.common.contents import Content
 from tautochrone.sinks.common.mirrored import HASH, KEY, value_unsupported
 from tautochrone.sinks.common.relational import RelationalSink
-from tautochrone.sinks.mariadb.database import Database, quoted
+from tautochrone.sinks.mariadb.database import MariaDBDatabase, quoted
 from tautochrone.sinks.mariadb.options import MariadbOptions
-from tautochrone.sinks.mariadb.tables import MirroredTable, Tables
+from tautochrone.sinks.mariadb.tables import MariaDBTables, MirroredTable
 
 __all__ = ["MariadbSink"]
 
@@ -29,9 +29,9 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     def __init__(self, name: str, options: MariadbOptions) -> None:
         self._options = options
-        self._database = Database(name, options)
+        self._database = MariaDBDatabase(name, options)
         super().__init__(name, self._database, options.chunk_rows, f"the database {options.database}")
-        self._tables = Tables(name, options)
+        self._tables = MariaDBTables(name, options)
         with self._database.autocommit() as cursor:
             cursor.execute("SELECT @@lower_case_table_names")
             self._tables.folds_case = int(cursor.fetchone()[0]) != 0

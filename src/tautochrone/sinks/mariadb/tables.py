@@ -42,7 +42,7 @@ from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.mariadb.database import quoted
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
-__all__ = ["MirroredTable", "Tables"]
+__all__ = ["MariaDBTables", "MirroredTable"]
 
 _MAX_NAME = 64
 _MAX_NAME_BEYOND_ASCII = 48
@@ -154,7 +154,7 @@ class MirroredTable:
         return value
 
 
-class Tables:
+class MariaDBTables:
     """Creates mirrored tables and finds them again."""
 
     def __init__(self, sink: str, options: MariadbOptions) -> None:

@@ -28,7 +28,7 @@ from tautochrone.sinks.common.access import (
 )
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
-__all__ = ["ConnectionLostError", "Database"]
+__all__ = ["ConnectionLostError", "PostgreSQLDatabase"]
 
 _SETTINGS = {
     "client_min_messages": "warning",
@@ -55,7 +55,7 @@ class ConnectionLostError(SinkError):
     default_retryable = True
 
 
-class Database:
+class PostgreSQLDatabase:
     """One connection, opened again when it was lost.
 
     Attributes:

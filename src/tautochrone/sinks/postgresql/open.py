@@ -31,8 +31,8 @@ def examine_postgresql_sink(name: str, options: Mapping[str, str]) -> str:
     """
     parsed = postgresql_options(name, options)
     with needs_package(name, "psycopg", "postgres"):
-        from tautochrone.sinks.postgresql.database import Database
-    database = Database(name, parsed)
+        from tautochrone.sinks.postgresql.database import PostgreSQLDatabase
+    database = PostgreSQLDatabase(name, parsed)
     try:
         with database.transaction() as cursor:
             cursor.execute("SELECT current_setting('server_version'), current_database(), current_user")

@@ -12,9 +12,9 @@ from tautochrone.model.names import Fence, TableName
 from tautochrone.sinks.common.contents import Content
 from tautochrone.sinks.common.mirrored import HASH
 from tautochrone.sinks.common.relational import RelationalSink
-from tautochrone.sinks.postgresql.database import Database
+from tautochrone.sinks.postgresql.database import PostgreSQLDatabase
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
-from tautochrone.sinks.postgresql.tables import MirroredTable, Tables
+from tautochrone.sinks.postgresql.tables import MirroredTable, PostgreSQLTables
 
 __all__ = ["PostgresqlSink"]
 
@@ -23,9 +23,9 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
     """See the module docstring, and that of `RelationalSink`."""
 
     def __init__(self, name: str, options: PostgresqlOptions) -> None:
-        self._database = Database(name, options)
+        self._database = PostgreSQLDatabase(name, options)
         super().__init__(name, self._database, options.chunk_rows, f"the schema {options.schema}")
-        self._tables = Tables(name, options)
+        self._tables = PostgreSQLTables(name, options)
         self._sinks = sql.Identifier(options.schema, "taut_sinks")
         with self._database.transaction() as cursor:
             cursor.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (options.schema,))

@@ -29,7 +29,7 @@ from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
-__all__ = ["MirroredTable", "Tables"]
+__all__ = ["MirroredTable", "PostgreSQLTables"]
 
 _MAX_NAME_BYTES = 63
 """PostgreSQL cuts longer names: two could become the same one."""
@@ -110,7 +110,7 @@ class MirroredTable:
             }
 
 
-class Tables:
+class PostgreSQLTables:
     """Creates mirrored tables and finds them again. `cursor` is one of an open transaction."""
 
     def __init__(self, sink: str, options: PostgresqlOptions) -> None:

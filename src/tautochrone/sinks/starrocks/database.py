@@ -15,7 +15,7 @@ from tautochrone.errors import SinkError
 from tautochrone.sinks.common.access import login_refused, object_missing, rights_missing
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
-__all__ = ["Database", "SqlDatabase", "quoted"]
+__all__ = ["SqlDatabase", "StarRocksDatabase", "quoted"]
 
 _IDLE_S = 60
 """A connection that was idle for longer may have been closed by the server."""
@@ -50,7 +50,7 @@ def quoted(*names: str) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
-class Database:
+class StarRocksDatabase:
     """One connection, opened again when it was lost."""
 
     def __init__(self, sink: str, options: StarrocksOptions) -> None:

@@ -20,11 +20,11 @@ def open_starrocks_sink(name: str, options: Mapping[str, str]) -> Sink:
     """
     parsed = starrocks_options(name, options)
     with needs_package(name, "pymysql", "mysql"):
-        from tautochrone.sinks.starrocks.database import Database
+        from tautochrone.sinks.starrocks.database import StarRocksDatabase
     from tautochrone.sinks.starrocks.client import TransactionClient
     from tautochrone.sinks.starrocks.sink import StarrocksSink
 
-    return StarrocksSink(name, parsed, Database(name, parsed), TransactionClient(name, parsed))
+    return StarrocksSink(name, parsed, StarRocksDatabase(name, parsed), TransactionClient(name, parsed))
 
 
 def examine_starrocks_sink(name: str, options: Mapping[str, str]) -> str:
@@ -35,8 +35,8 @@ def examine_starrocks_sink(name: str, options: Mapping[str, str]) -> str:
     """
     parsed = starrocks_options(name, options)
     with needs_package(name, "pymysql", "mysql"):
-        from tautochrone.sinks.starrocks.database import Database
-    database = Database(name, parsed)
+        from tautochrone.sinks.starrocks.database import StarRocksDatabase
+    database = StarRocksDatabase(name, parsed)
     try:
         ((version,),) = database.query("SELECT current_version()")
     finally:

@@ -29,10 +29,10 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.sink import (
-    Chunk,
     Intent,
     Operation,
     Recovered,
+    SentChunk,
     TransactionId,
     TransactionState,
     require_base,
@@ -46,7 +46,12 @@ from tautochrone.sinks.starrocks.client import LabelState, TransactionClient
 from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 from tautochrone.sinks.starrocks.spool import Spool, SpooledRow, batch_digest
-from tautochrone.sinks.starrocks.tables import OPERATION, MirroredTable, Tables, create_primary_key_table
+from tautochrone.sinks.starrocks.tables import (
+    OPERATION,
+    MirroredTable,
+    StarRocksTables,
+    create_primary_key_table,
+)
 
 __all__ = ["StarrocksSink"]
 
@@ -78,7 +83,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
         self._options = options
         self._database = database
         self._client = client
-        self._tables = Tables(name, options, database)
+        self._tables = StarRocksTables(name, options, database)
         self._sinks = quoted(options.database, "taut_sinks")
         self._fences = quoted(options.database, "taut_fences")
         self._staged: dict[TransactionId, _Staged] = {}
@@ -195,7 +200,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
     def _take(self, intent: Intent) -> None:
         self._staged.setdefault(intent.transaction, _Staged(intent))
 
-    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         following = self._next(Operation.PREPARE, transaction, transaction.fence)
         if self._state(transaction) is following:
             return
@@ -382,18 +387,18 @@ class StarrocksSink(PointerSink[MirroredTable]):
         table: TableName,
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
-    ) -> list[Chunk]:
+    ) -> list[SentChunk]:
         self._next(Operation.WRITE, transaction, transaction.fence)
         mirrored = self._encoder(table)
         intent, spools = self._staged[transaction].intent, self._staged[transaction].spools
         if table in spools:
             spools.pop(table).close()
         spool = spools[table] = Spool(is_replacement=table in intent.replaced)
-        chunks: list[Chunk] = []
+        chunks: list[SentChunk] = []
         for rows, sign in signed_rows:
             for batch in self._batches(mirrored, rows, sign, known_rows):
                 self._keep(spool, batch)
-                chunks.append(Chunk(table=table, number=len(chunks), digest=batch_digest(batch)))
+                chunks.append(SentChunk(table=table, number=len(chunks), digest=batch_digest(batch)))
         return chunks
 
     def _keep(self, spool: Spool, batch: Sequence[SpooledRow]) -> None:

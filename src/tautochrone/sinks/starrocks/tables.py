@@ -41,7 +41,7 @@ from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 from tautochrone.sinks.starrocks.spool import SpooledRow
 
-__all__ = ["OPERATION", "MirroredTable", "Tables", "create_primary_key_table"]
+__all__ = ["OPERATION", "MirroredTable", "StarRocksTables", "create_primary_key_table"]
 
 OPERATION = "__op"
 """StarRocks's name for what a loaded row does."""
@@ -143,7 +143,7 @@ class MirroredTable:
         return value
 
 
-class Tables:
+class StarRocksTables:
     """Creates mirrored tables and finds them again."""
 
     def __init__(self, sink: str, options: StarrocksOptions, database: SqlDatabase) -> None:

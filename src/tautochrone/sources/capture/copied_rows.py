@@ -30,8 +30,8 @@ from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 
 __all__ = [
     "CHUNK_BYTES",
-    "Chunk",
     "ChunkRows",
+    "CopyChunk",
     "ReadChunk",
     "chunk_bytes",
     "chunks_between",
@@ -55,7 +55,7 @@ _MIN_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class CopyChunk:
     """
     Attributes:
         bounds: `from` and `to`, as far as the range is bounded.
@@ -91,10 +91,10 @@ def chunks_between(bounds: Sequence[Any], planned: int, table_bytes: int) -> tup
     )
 
 
-def parse_chunk(text: str) -> Chunk:
+def parse_chunk(text: str) -> CopyChunk:
     parts = json.loads(text)
     bounds = {name: parts[name] for name in ("from", "to") if name in parts}
-    return Chunk(bounds, parts.get("planned", 0), parts.get("bytes", 0))
+    return CopyChunk(bounds, parts.get("planned", 0), parts.get("bytes", 0))
 
 
 def chunks_for_tasks(bulk: BulkProgress, tasks: int, max_bytes: int) -> Sequence[tuple[str, str]]:

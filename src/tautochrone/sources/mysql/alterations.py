@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from urllib.parse import quote, unquote
 
-from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.sources.mysql.tables import CapturedTable, TableColumn
 from tautochrone.sources.mysql.tokens import Token, TokenKind
 
 __all__ = ["Alteration", "alteration_of", "folded", "tables_named_in"]
@@ -245,7 +245,7 @@ def _is_added(part: str) -> bool:
     return added is not None and added["type"] in _TYPES
 
 
-def _column(name: str, columns: Collection[Column]) -> Column | None:
+def _column(name: str, columns: Collection[TableColumn]) -> TableColumn | None:
     """By its name in a statement."""
     plain = folded(unquote(name.strip("`")))
     return next((column for column in columns if folded(column.name) == plain), None)

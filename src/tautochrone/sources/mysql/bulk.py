@@ -34,7 +34,7 @@ from tautochrone.sources.mysql.connection import explained, fetch, fetch_one, te
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.result_rows import columns_of_rows
 from tautochrone.sources.mysql.server import instance_of, log_end
-from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
+from tautochrone.sources.mysql.tables import CapturedTable, TableColumn, quoted_name
 from tautochrone.sources.mysql.types import BINARIES, TEXTS, copy_sql
 from tautochrone.sources.mysql.values import (
     UndecodableValueError,
@@ -65,7 +65,7 @@ def chunks_of(connection: Any, table: CapturedTable, tasks: int) -> tuple[str, .
     return chunks_between(bounds, time.time_ns(), table.bytes)
 
 
-def _even_bounds(connection: Any, table: CapturedTable, key: Column, count: int) -> list[str]:
+def _even_bounds(connection: Any, table: CapturedTable, key: TableColumn, count: int) -> list[str]:
     name = quoted_name(key.name)
     low, high = fetch_one(connection, f"SELECT MIN({name}), MAX({name}) FROM {table.identifier}")
     if low is None:
@@ -75,7 +75,7 @@ def _even_bounds(connection: Any, table: CapturedTable, key: Column, count: int)
     return [str(bound) for bound in range(first + step, last + 1, step)]
 
 
-def _walked_bounds(connection: Any, table: CapturedTable, key: Column, rows: int) -> list[str]:
+def _walked_bounds(connection: Any, table: CapturedTable, key: TableColumn, rows: int) -> list[str]:
     """Every so many rows a key, along the index."""
     bounds: list[str] = []
     name = quoted_name(key.name)
@@ -91,7 +91,7 @@ def _walked_bounds(connection: Any, table: CapturedTable, key: Column, rows: int
         bounds.append(str(next_key[0][0]))
 
 
-def _compared(key: Column, comparison: str, bound: str) -> str:
+def _compared(key: TableColumn, comparison: str, bound: str) -> str:
     value = text_literal(bound)
     if key.data_type in ("binary", "varbinary"):
         value = f"UNHEX({value})"
@@ -202,6 +202,6 @@ def _key_value(
         return shown_bytes(data)
 
 
-def _conditions(key: Column, bounds: Mapping[str, str]) -> Iterator[str]:
+def _conditions(key: TableColumn, bounds: Mapping[str, str]) -> Iterator[str]:
     for name, bound in bounds.items():
         yield _compared(key, ">=" if name == "from" else "<", bound)

@@ -14,7 +14,7 @@ from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, re
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.charsets import Charsets
-from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.sources.mysql.tables import CapturedTable, TableColumn
 from tautochrone.sources.mysql.values import (
     PADDING,
     Cells,
@@ -195,7 +195,7 @@ class _Writer:
             key = self._key(images.at(np.array([error.row])))
             raise not_decodable(self._table, column, key, error) from error
 
-    def _texts_of(self, column: Column, images: _Images, number: int) -> pa.Array:
+    def _texts_of(self, column: TableColumn, images: _Images, number: int) -> pa.Array:
         cells = Cells(
             self._buffer,
             self._layout.metadata[number],

@@ -23,8 +23,8 @@ __all__ = [
     "Capture",
     "CapturedTable",
     "Cascade",
-    "Column",
     "ForeignKey",
+    "TableColumn",
     "captured_tables",
     "cascades_by_parent",
     "fits_but_for",
@@ -147,7 +147,7 @@ WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """As `information_schema.COLUMNS` has it.
 
     Attributes:
@@ -187,7 +187,7 @@ class CapturedTable:
 
     schema: str
     table: str
-    logged: tuple[Column, ...]
+    logged: tuple[TableColumn, ...]
     keys: tuple[str, ...]
     engine: str = "InnoDB"
     bytes: int = 0
@@ -204,7 +204,7 @@ class CapturedTable:
         return f"{quoted_name(self.schema)}.{quoted_name(self.table)}"
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         """Those that the lake's table gets: without generated ones, unless they are part of the key."""
         return tuple(column for column in self.logged if not column.is_generated or column.name in self.keys)
 
@@ -252,13 +252,13 @@ def quoted_name(name: str) -> str:
 
 def read_tables(connection: Any) -> dict[str, CapturedTable]:
     """All tables that the user may see, by `schema.table`."""
-    columns: dict[tuple[str, str], list[Column]] = {}
+    columns: dict[tuple[str, str], list[TableColumn]] = {}
     for schema, table, name, data_type, column_type, charset, octets, *numbers, generated in fetch(
         connection, _COLUMNS
     ):
         precision, scale, fraction = map(int, numbers)
         columns.setdefault((schema, table), []).append(
-            Column(
+            TableColumn(
                 name,
                 data_type.lower(),
                 column_type,

@@ -18,7 +18,7 @@ column as STRING instead.
 from __future__ import annotations
 
 from tautochrone.errors import DefinitionError
-from tautochrone.sources.mysql.tables import CapturedTable, Column, quoted_name
+from tautochrone.sources.mysql.tables import CapturedTable, TableColumn, quoted_name
 
 __all__ = [
     "BINARIES",
@@ -102,7 +102,7 @@ _HINT_OF_OLD_TIMES = (
 )
 
 
-def lake_type(column: Column) -> str:
+def lake_type(column: TableColumn) -> str:
     """
     >>> lake_type(Column("n", "int", "int(10) unsigned"))
     'BIGINT'
@@ -144,11 +144,11 @@ def require_known_types(table: CapturedTable, capture: str) -> None:
             )
 
 
-def _hides_labels(column: Column) -> bool:
+def _hides_labels(column: TableColumn) -> bool:
     return "?" in column.column_type and column.charset in _WIDE_CHARSETS
 
 
-def copy_sql(column: Column) -> str:
+def copy_sql(column: TableColumn) -> str:
     """SQL in the database that prints a value as the log's decoder does; texts and binaries in their own
     bytes, which are decoded as those of the log are."""
     name = quoted_name(column.name)
@@ -164,7 +164,7 @@ def copy_sql(column: Column) -> str:
     return name
 
 
-def value_sql(column: Column, table: str, *, as_text: bool, invalid_is_null: bool = False) -> str:
+def value_sql(column: TableColumn, table: str, *, as_text: bool, invalid_is_null: bool = False) -> str:
     """SQL over a row of the log table. A value that the type does not have raises, or is NULL.
 
     >>> print(value_sql(Column("id", "int", "int(11)"), "shop.t", as_text=True))
@@ -185,7 +185,7 @@ def value_sql(column: Column, table: str, *, as_text: bool, invalid_is_null: boo
     return f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {raised}) END"
 
 
-def invalid_value_sql(column: Column) -> str | None:
+def invalid_value_sql(column: TableColumn) -> str | None:
     """SQL over a row of the log table: `column = value` of a value that the type does not have, else NULL.
     None: there are no such values."""
     text, data_type = _text_of(column), lake_type(column)
@@ -195,7 +195,7 @@ def invalid_value_sql(column: Column) -> str | None:
     return f"CASE WHEN {is_invalid} THEN concat({_literal(f'{column.name} = ')}, {text}) END"
 
 
-def _text_of(column: Column) -> str:
+def _text_of(column: TableColumn) -> str:
     return f"columns[{_literal(column.name)}]"
 
 

@@ -19,7 +19,7 @@ from tautochrone.errors import IngestError
 from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, text_column
 from tautochrone.sources.mysql.charsets import UTF8_CHARSETS, Charset, Charsets, UndecodableError
 from tautochrone.sources.mysql.json_values import json_text
-from tautochrone.sources.mysql.tables import CapturedTable, Column
+from tautochrone.sources.mysql.tables import CapturedTable, TableColumn
 from tautochrone.sources.mysql.types import BINARIES
 
 __all__ = [
@@ -56,7 +56,7 @@ def shown_bytes(data: bytes) -> str:
     return f"0x{data[:_SHOWN_BYTES].hex().upper()}" + ("..." if len(data) > _SHOWN_BYTES else "")
 
 
-def charset_of(column: Column) -> str:
+def charset_of(column: TableColumn) -> str:
     return column.charset or "utf8mb4"
 
 
@@ -104,7 +104,7 @@ def hexadecimal(data: pa.Array) -> pa.Array:
 
 
 def not_decodable(
-    table: CapturedTable, column: Column, key: Sequence[str | None], error: UndecodableValueError
+    table: CapturedTable, column: TableColumn, key: Sequence[str | None], error: UndecodableValueError
 ) -> IngestError:
     """
     Args:
@@ -163,7 +163,7 @@ class Cells:
         return bytes_of_values
 
 
-def text_of(column: Column, cells: Cells, charsets: Charsets, *, as_key: bool = False) -> pa.Array:
+def text_of(column: TableColumn, cells: Cells, charsets: Charsets, *, as_key: bool = False) -> pa.Array:
     """A column of strings, as the server prints the values; binaries in hexadecimal digits.
 
     Raises:
@@ -314,7 +314,7 @@ def _groups(digits: int, *, leading: bool) -> list[int]:
     return part + whole if leading else whole + part
 
 
-def _labels(column: Column, cells: Cells) -> pa.Array:
+def _labels(column: TableColumn, cells: Cells) -> pa.Array:
     labels = [_ESCAPED.sub(_unescaped, label) for label in _LABEL.findall(column.column_type)]
     values = np.where(cells.is_null, np.uint64(0), cells.little(cells.metadata[0]))
     numbers, where = np.unique(values, return_inverse=True)
@@ -330,7 +330,7 @@ def _labels(column: Column, cells: Cells) -> pa.Array:
     return pa.array(texts, pa.string()).take(pa.array(where))
 
 
-def _require_labels(column: Column, labels: Sequence[str], greatest: int) -> None:
+def _require_labels(column: TableColumn, labels: Sequence[str], greatest: int) -> None:
     """
     Raises:
         IngestError: `CAPTURED_TABLE_CHANGED`: a number in the log stands for a label that is not there.

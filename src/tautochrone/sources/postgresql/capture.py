@@ -33,7 +33,7 @@ from tautochrone.sources.capture.definitions import (
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url, connect, explained
 from tautochrone.sources.postgresql.examine import require_rights
-from tautochrone.sources.postgresql.messages import Column
+from tautochrone.sources.postgresql.messages import RelationColumn
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
 from tautochrone.sources.postgresql.types import invalid_value_sql, value_sql, with_built_in_types
 from tautochrone.sources.registry import register_change_log
@@ -164,7 +164,7 @@ def _dataset(capture: str, table: CapturedTable) -> str:
 def _define_table(
     name: str,
     table: CapturedTable,
-    columns_of_table: Sequence[Column],
+    columns_of_table: Sequence[RelationColumn],
     texts: Sequence[str],
     policy: str,
     properties: Mapping[str, str],

@@ -23,7 +23,7 @@ from tautochrone.sources.capture.access import text_not_decodable
 from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, list_offsets, text_column
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 
-__all__ = ["Column", "DecodedBatch", "Relation", "decode"]
+__all__ = ["DecodedBatch", "Relation", "RelationColumn", "decode"]
 
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 as microseconds since 1970: where PostgreSQL's timestamps begin."""
@@ -34,7 +34,7 @@ _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RelationColumn:
     """A column of a relation; `type_id` and `modifier` are `pg_attribute.atttypid` and `.atttypmod`."""
 
     name: str
@@ -54,7 +54,7 @@ class Relation:
 
     oid: int
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
     root: int | None = None
     point: int = 0
 
@@ -442,7 +442,7 @@ def _relation(message: bytes) -> Relation:
         column, position = _c_string(message, position + 1)
         type_id, modifier = struct.unpack_from(">Ii", message, position)
         position += 8
-        columns.append(Column(column, type_id, modifier, is_key))
+        columns.append(RelationColumn(column, type_id, modifier, is_key))
     # An empty schema stands for pg_catalog.
     return Relation(oid, f"{schema or 'pg_catalog'}.{name}", tuple(columns))
 

@@ -13,7 +13,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.reason import Reason
 from tautochrone.sources.capture.definitions import matches_any, require_own_names
 from tautochrone.sources.capture.set_aside import absent_tables, require_capturable
-from tautochrone.sources.postgresql.messages import Column, Relation
+from tautochrone.sources.postgresql.messages import Relation, RelationColumn
 from tautochrone.sources.postgresql.partitions import PARTITIONS_SQL, Partition, encoded
 
 __all__ = ["Capture", "CapturedTable", "captured_tables", "read_tables", "require_logged"]
@@ -126,7 +126,7 @@ class CapturedTable:
     schema: str
     table: str
     oid: int
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
     type_names: tuple[str, ...]
     bytes: int = 0
     membership: int = 0
@@ -299,7 +299,7 @@ def read_tables(
             table=table,
             oid=oid,
             columns=tuple(
-                Column(name, type_id, modifier, bool(is_key))
+                RelationColumn(name, type_id, modifier, bool(is_key))
                 for name, type_id, modifier, _type_name, is_key, _number in columns or []
             ),
             type_names=tuple(column[3] for column in columns or []),

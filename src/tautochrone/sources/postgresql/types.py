@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import psycopg
 
-from tautochrone.sources.postgresql.messages import Column
+from tautochrone.sources.postgresql.messages import RelationColumn
 
 __all__ = ["FIRST_USER_TYPE", "invalid_value_sql", "lake_type", "value_sql", "with_built_in_types"]
 
@@ -82,7 +82,9 @@ WHERE t.oid::bigint = ANY(%(types)s)
 """
 
 
-def with_built_in_types(connection: psycopg.Connection, columns: Sequence[Column]) -> tuple[Column, ...]:
+def with_built_in_types(
+    connection: psycopg.Connection, columns: Sequence[RelationColumn]
+) -> tuple[RelationColumn, ...]:
     """The columns with the types that their values are printed as: those below domains, and text for the
     elements of arrays of other types that users made."""
     resolved = tuple(columns)
@@ -101,7 +103,7 @@ def with_built_in_types(connection: psycopg.Connection, columns: Sequence[Column
         )
 
 
-def lake_type(column: Column) -> str:
+def lake_type(column: RelationColumn) -> str:
     """
     >>> lake_type(Column("price", 1700, (10 << 16 | 2) + 4, False))
     'DECIMAL(10, 2)'
@@ -125,7 +127,7 @@ def _scalar_type(type_id: int, modifier: int) -> str:
     return _TYPES.get(type_id, "STRING")
 
 
-def value_sql(column: Column, table: str, *, as_text: bool, invalid_is_null: bool = False) -> str:
+def value_sql(column: RelationColumn, table: str, *, as_text: bool, invalid_is_null: bool = False) -> str:
     """SQL over a row of the log table. A value that the type does not have raises, or is NULL.
 
     >>> print(value_sql(Column("id", 20, -1, True), "public.t", as_text=True))
@@ -143,7 +145,7 @@ def value_sql(column: Column, table: str, *, as_text: bool, invalid_is_null: boo
     return f"CASE WHEN {invalid} THEN raise_error(concat({problem}, {text})) ELSE {value} END"
 
 
-def invalid_value_sql(column: Column) -> str | None:
+def invalid_value_sql(column: RelationColumn) -> str | None:
     """SQL over a row of the log table: `column = value` of a value that the type does not have, else NULL.
     None: there are no such values.
 
@@ -157,7 +159,7 @@ def invalid_value_sql(column: Column) -> str | None:
     return f"CASE WHEN {invalid} THEN concat({name}, left({text}, {_SHOWN_CHARACTERS})) END"
 
 
-def _text_of(column: Column) -> str:
+def _text_of(column: RelationColumn) -> str:
     return f"columns[{_literal(column.name)}]"
 
 
