@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as spark
+from tests.runtime.delivery.test_delivery import LINES, ORDERS, World, bag, world
 from tests.sinks.damaged_systems import ADDED, Mariadb, Postgresql, Starrocks, Toy
 from tests.sinks.mariadb.benches import MariadbBench
 from tests.sinks.starrocks.benches import StarrocksBench
-from tests.sinks.test_delivery import LINES, ORDERS, World, bag, world
 from tests.support.mariadb import is_installed
 from tests.support.postgresql import fresh_database
 

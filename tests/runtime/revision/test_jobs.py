@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.crash.faults import Crash, Strike, StrikingEffects
-from tests.runtime.test_jobs import ALL, STRONG, Topology, topology
+from tests.runtime.job.test_jobs import ALL, STRONG, Topology, topology
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.model.checkpoint import CheckpointState

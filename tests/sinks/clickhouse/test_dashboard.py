@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.runtime.delivery.test_delivery import LINES, ORDERS, World, bag, net
 from tests.sinks.clickhouse.dashboards import Dashboard
 from tests.sinks.clickhouse.test_server import Server
-from tests.sinks.test_delivery import LINES, ORDERS, World, bag, net
 from tests.support.harness import Pipeline
 
 from tautochrone.meta import MetaStore

@@ -27,9 +27,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from tests.runtime.delivery.test_delivery import LINES, ORDERS, World, bag, world
 from tests.sinks.kafka.benches import KafkaBench, committed_messages, net_rows, newest_values
 from tests.sinks.test_damages import CHANGES, SCHEMA, TRIES, tried
-from tests.sinks.test_delivery import LINES, ORDERS, World, bag, world
 from tests.support.kafka import KafkaBroker
 
 from tautochrone.errors import SinkError

@@ -13,12 +13,20 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DateType, StructField, StructType
+from tests.spark.execute.test_merge_events import (
+    CHECKS,
+    MODES,
+    QUERY,
+    TRUNCATION,
+    Event,
+    Table,
+    current_rows,
+    histories,
+)
 
 from tautochrone.spark.execute.merge_events import Horizon, horizon_of
 from tautochrone.spark.execute.merge_history import event_merge
 from tautochrone.spark.execute.tuning import tuned
-
-from .test_merge_events import CHECKS, MODES, QUERY, TRUNCATION, Event, Table, current_rows, histories
 
 pytestmark = pytest.mark.spark
 

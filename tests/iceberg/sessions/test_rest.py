@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.iceberg.rest_service import rest_service
 from tests.support.harness import Pipeline
 from tests.support.lake_conformance import LakeConformance
 from tests.support.maintenance_conformance import MaintenanceConformance
@@ -15,8 +16,6 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.runtime.job.effects import DirectEffects
-
-from .rest_service import rest_service
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
