@@ -153,6 +153,8 @@ def test_other_machines_need_a_token() -> None:
         access_for(ListenAddress("::", 0), None, {})
     assert access_for(ListenAddress("127.0.0.1", 0), None, {}).anonymous is Role.OPERATE
     given = access_for(ListenAddress("0.0.0.0", 0), None, {"TAUTOCHRONE_SERVE_READ_TOKEN": READ})
-    assert (given.anonymous, given.role_of(READ)) == (None, Role.READ)
+    caller = given.caller_of(READ)
+    assert caller is not None
+    assert (given.anonymous, caller.role) == (None, Role.READ)
     with pytest.raises(SettingsError, match="TOKEN_TOO_SHORT"):
         access_for(ListenAddress("127.0.0.1", 0), None, {"TAUTOCHRONE_SERVE_READ_TOKEN": "short"})

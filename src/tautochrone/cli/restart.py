@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 from tautochrone.cli import stdout
+from tautochrone.model.backoff import Backoff
 
 __all__ = ["Restarts"]
 
@@ -22,7 +23,7 @@ _VARIABLE = "_TAUT_RESTARTS"
 """Passes the number of restarts in a row from one program image to the next."""
 _LEFT_VARIABLE = "_TAUT_FULL_REFRESHES_LEFT"
 """Passes on which full refreshes have not happened yet, as a JSON list of names."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_BACKOFF = Backoff(first_s=1.0, longest_s=60.0)
 _STABLE_AFTER_S = 600.0
 """The restart of a run that went on for so long does not count as in a row with the one before."""
 
@@ -45,7 +46,7 @@ class Restarts:
     def count(self) -> float:
         """Count one more; seconds until it may happen."""
         self.in_a_row = 1 if time.monotonic() - self._since >= _STABLE_AFTER_S else self.in_a_row + 1
-        return float(min(_FIRST_WAIT_S * 2.0 ** (self.in_a_row - 1), _LONGEST_WAIT_S))
+        return _BACKOFF.wait_s(self.in_a_row)
 
     def restart_process(self) -> None:
         """Replace this program by itself, with the arguments that it was started with. Does not return."""

@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.metaservice.api.transactions import Answer, Transaction, TransactionDetails
 from tautochrone.metaservice.http.problems import Problem
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CLIENT, LONGEST_TIMEOUT_MS, TransactionChunk
@@ -33,7 +34,7 @@ from tautochrone.redaction import keep_secret
 __all__ = ["TransactionClient"]
 
 _TIMEOUT_S = 60.0
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
+_BACKOFF = Backoff(first_s=0.05, longest_s=5.0)
 _Result = TypeVar("_Result")
 
 
@@ -160,8 +161,10 @@ class TransactionClient(Closeable):
 
     def _send(self, method: str, path: str, body: Any) -> httpx.Response:
         """One call, repeated while nothing answers. That is safe: every operation may be repeated."""
-        until, wait_s = time.monotonic() + self._retry_ms / 1000, _FIRST_WAIT_S
+        until, tries = time.monotonic() + self._retry_ms / 1000, 0
         while True:
+            tries += 1
+            wait_s = _BACKOFF.wait_s(tries)
             try:
                 answer = self._http.request(method, path, json=body)
                 if answer.status_code < 500 or time.monotonic() + wait_s > until:
@@ -176,4 +179,3 @@ class TransactionClient(Closeable):
                         retryable=True,
                     ) from error
             time.sleep(wait_s)
-            wait_s = min(_LONGEST_WAIT_S, wait_s * 2)

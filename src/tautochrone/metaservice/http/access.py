@@ -68,11 +68,6 @@ class Access:
         """Every client on this machine has `role`, without a token."""
         return cls(anonymous=role, hosts=LOOPBACK)
 
-    def role_of(self, token: str) -> Role | None:
-        """The role of a token; None when the token is unknown."""
-        caller = self.caller_of(token)
-        return None if caller is None else caller.role
-
     def caller_of(self, token: str) -> Caller | None:
         """The caller with this token; None when the token is unknown."""
         digest, caller = _digest(token), None

@@ -22,13 +22,14 @@ from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.wire import Call, UnreadableError, calls_of, decode, decode_error
 from tautochrone.metaservice.rpc.routes import CALL_ID, PATH
 from tautochrone.model import events
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.closeable import Closeable
 from tautochrone.redaction import redacted
 
 __all__ = ["DEFAULT_RETRY_MS", "RemoteStore"]
 
 DEFAULT_RETRY_MS = 60_000
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
+_BACKOFF = Backoff(first_s=0.05, longest_s=5.0)
 # Longer than a store waits for its lock, so that a call does not time out while the service works on it.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class RemoteStore(Closeable):
                 spent_ms = round((time.monotonic() - started) * 1000)
                 if spent_ms >= self._retry_ms:
                     raise error.answered or self._unreachable(error, tries, spent_ms) from error.__cause__
-                wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (tries - 1)) * random.uniform(0.75, 1.25)
+                wait_s = _BACKOFF.wait_s(tries) * random.uniform(0.75, 1.25)
                 wait_s = min(wait_s, (self._retry_ms - spent_ms) / 1000)
                 failed = True
                 self._emit(

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 
 from tautochrone.errors import FencedError, SinkFencedError, TautochroneError
 from tautochrone.model import events
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.runtime.job.job import Job
 from tautochrone.traces import is_defect, trace_of
@@ -41,7 +42,7 @@ class SinkWorker(ABC):
         self.fatal: BaseException | None = None
         self._job = job
         self._poll_s = poll_s
-        self._first_pause_s = first_pause_s
+        self._backoff = Backoff(first_s=first_pause_s, longest_s=_LONGEST_PAUSE_S)
         self._failures = 0
         self._news = threading.Event()
         self._news.set()
@@ -158,7 +159,7 @@ class SinkWorker(ABC):
 
     @property
     def _pause_s(self) -> float:
-        return min(_LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** (self._failures - 1))
+        return self._backoff.wait_s(self._failures)
 
     def _pause(self) -> None:
         """Wait before the next try."""

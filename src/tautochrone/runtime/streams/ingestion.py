@@ -22,6 +22,7 @@ from tautochrone.errors import (
 )
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model import events
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
@@ -30,8 +31,7 @@ __all__ = ["Ingestion"]
 
 _NEEDS_NEW_DEFINITIONS = (DefinitionsOutdatedError, SourceLoginRefusedError)
 """Definitions that are loaded anew have the tables as they are, and what the files of passwords hold."""
-_FIRST_WAIT_S = 1.0
-_LONGEST_WAIT_S = 60.0
+_BACKOFF = Backoff(first_s=1.0, longest_s=60.0)
 _LOOK_S = 0.2
 
 
@@ -52,7 +52,7 @@ class _Flow:
 
     @property
     def wait_s(self) -> float:
-        return min(_FIRST_WAIT_S * 2.0 ** (self.failures - 1), _LONGEST_WAIT_S)
+        return _BACKOFF.wait_s(self.failures)
 
 
 class Ingestion:
