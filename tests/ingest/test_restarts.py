@@ -31,7 +31,7 @@ class Query:
         self.name = name
         self.starts = 0
         self.error: TautochroneError | None = None
-        self.active = self.progressed = False
+        self.active = self.has_completed_once = False
 
     committed_up_to_ms = None
 
@@ -49,7 +49,7 @@ class Query:
 
     def start(self, _session: object, **_trigger: object) -> None:
         self.starts += 1
-        self.error, self.active, self.progressed = None, True, False
+        self.error, self.active, self.has_completed_once = None, True, False
 
     def die(self, error: TautochroneError = BROKEN) -> None:
         self.error, self.active = error, False
@@ -111,7 +111,7 @@ def test_flow_recovers_after_progress(bench: Bench) -> None:
         bench.query.die()
         bench.after(0)
         bench.after(100)
-    bench.query.progressed = True
+    bench.query.has_completed_once = True
     bench.after(0)
     assert bench.ingestion.problems == {}
     assert bench.emitted[-1] == FlowRecovered(flow="flow", dataset="flow", attempts=3)

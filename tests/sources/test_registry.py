@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.model.source import RateLimits, Unsupported
+from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.sources.files import FileSource
 from tautochrone.spark.sources.kafka_source import KafkaSource
 from tautochrone.spark.sources.registry import OtherSource, PythonSource, prepared_stream, sources_of
@@ -30,7 +30,12 @@ def test_sources_answer_for_themselves(spark: SparkSession, tmp_path: Path) -> N
     assert sources[0].input_ids() == {"topic t of a:1,b:1"}
     assert sources[1].input_ids() == {f"files in {tmp_path}"}
     assert sources[2].input_ids() == sources[3].input_ids() == frozenset()
-    assert [isinstance(source.rate_limits(), RateLimits) for source in sources] == [True, True, False, False]
+    assert [isinstance(source.rate_limits(), RateLimitOptions) for source in sources] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert [isinstance(source.topic_ids(spark), Unsupported) for source in sources] == [
         False,
         True,

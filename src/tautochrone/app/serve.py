@@ -135,10 +135,10 @@ def access_for(address: ListenAddress, settings: Settings | None, environment: M
         (Role.OPERATE, settings.operate_tokens if settings else ()),
     ):
         for value in configured:
-            _add(tokens, value.reveal(), role, value.key)
+            _add_access_token(tokens, value.reveal(), role, value.key)
         for name, variable_role in _VARIABLES.items():
             if variable_role is role and environment.get(name):
-                _add(tokens, environment[name], role, name)
+                _add_access_token(tokens, environment[name], role, name)
     if tokens:
         return Access.by_tokens(tokens)
     if not address.is_loopback:
@@ -150,7 +150,7 @@ def access_for(address: ListenAddress, settings: Settings | None, environment: M
     return Access.on_loopback(Role.OPERATE)
 
 
-def _add(tokens: dict[str, Role], token: str, role: Role, origin: str) -> None:
+def _add_access_token(tokens: dict[str, Role], token: str, role: Role, origin: str) -> None:
     keep_secret(token)
     if len(token) < _MIN_TOKEN_LENGTH:
         raise SettingsError(

@@ -106,7 +106,7 @@ class PolledFlow(ABC):
         return not self.active
 
     @property
-    def progressed(self) -> bool:
+    def has_completed_once(self) -> bool:
         return self._rounds > 0
 
     @property

@@ -38,7 +38,7 @@ class RunningFlow(Protocol):
         """Wait until it is no longer at work, for `timeout_s` at most."""
 
     @property
-    def progressed(self) -> bool:
+    def has_completed_once(self) -> bool:
         """Whether a batch, or a trigger without new rows, succeeded since the last start."""
 
     @property

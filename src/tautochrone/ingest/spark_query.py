@@ -73,7 +73,7 @@ class SparkQuery(ABC):
         return self._query is not None and self._query.isActive
 
     @property
-    def progressed(self) -> bool:
+    def has_completed_once(self) -> bool:
         """Whether a batch, or a trigger without new rows, succeeded since the last start."""
         return self._query is not None and self._query.lastProgress is not None
 

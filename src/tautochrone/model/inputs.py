@@ -28,8 +28,8 @@ __all__ = [
     "is_clock",
     "is_file_table",
     "is_same_source",
+    "time_zone_of",
     "today",
-    "zone_of",
 ]
 
 
@@ -51,10 +51,10 @@ def is_clock(name: TableName) -> bool:
 
 def describe_clock(clock: TableName) -> str:
     """A clock as messages name it."""
-    return "the time" if clock == NOW else f"the date in {zone_of(clock)}"
+    return "the time" if clock == NOW else f"the date in {time_zone_of(clock)}"
 
 
-def zone_of(clock: TableName) -> str:
+def time_zone_of(clock: TableName) -> str:
     """The time zone of `today(zone)`."""
     return clock.table
 

@@ -58,13 +58,11 @@ class Reason:
 
     @classmethod
     def from_json(cls, data: Any) -> Reason:
-        """The other way of `to_json`. A plain text, which older releases send, is `UNKNOWN`.
+        """The other way of `to_json`.
 
         Raises:
-            TypeError: it is neither an object nor a text.
+            TypeError: it is no object with a text.
         """
-        if isinstance(data, str):
-            return unclassified(data)
         if not isinstance(data, Mapping) or not isinstance(data.get("text"), str):
             raise TypeError(f"{data!r:.80} is no reason")
         params = data.get("params")
@@ -73,7 +71,7 @@ class Reason:
         return cls.stored(data["text"], data.get("code"), params)
 
     def to_json(self) -> dict[str, Any]:
-        """Code, parameters and text. The text is for releases that do not know the code."""
+        """Code, parameters and text. A release that does not know the code shows the text."""
         return {"code": str(self.code), "params": dict(self.params), "text": describe(self)}
 
     def map_texts(self, change: Callable[[str], str]) -> Reason:

@@ -34,7 +34,7 @@ __all__ = [
     "ChangeLog",
     "LogBatch",
     "NetsChanges",
-    "RateLimits",
+    "RateLimitOptions",
     "RecreatedTopic",
     "SkipReason",
     "SkippedFiles",
@@ -58,13 +58,13 @@ class Unsupported:
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimits:
+class RateLimitOptions:
     """Options that bound how much one batch takes. Of these a source accepts one at a time."""
 
     options: tuple[str, ...]
 
 
-CHANGE_LOG_LIMITS = RateLimits(("maxEventsPerTrigger",))
+CHANGE_LOG_LIMITS = RateLimitOptions(("maxEventsPerTrigger",))
 """What every change log accepts: the bound that `ChangeLog.read` gets."""
 
 
@@ -79,7 +79,7 @@ class Source(Protocol):
         """Names of what is read, such as a topic of a broker: two flows that share a name read the same
         input. Empty: each reader gets rows of its own."""
 
-    def rate_limits(self) -> RateLimits | Unsupported:
+    def rate_limits(self) -> RateLimitOptions | Unsupported:
         """How its batches can be bounded."""
 
 

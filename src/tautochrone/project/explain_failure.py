@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError, Excerpt, TautochroneError
 from tautochrone.model.definitions import SourceLocation
-from tautochrone.project.databricks.unsupported import missing_on_spark
+from tautochrone.project.databricks.unsupported import databricks_only_error
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
 __all__ = ["CodePosition", "PositionFinder", "explain"]
@@ -120,7 +120,7 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
             excerpt=_syntax_excerpt(error),
         )
     position = find_position(error, None) or CodePosition(str(fallback))
-    refusal = missing_on_spark(error, position.location)
+    refusal = databricks_only_error(error, position.location)
     if refusal is not None:
         refusal.excerpt = position.excerpt
         return refusal

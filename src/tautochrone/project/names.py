@@ -93,12 +93,14 @@ class NameScope:
         if self.is_ours(parts[0]):
             return TableName(self.catalog, parts[1:-1], parts[-1])
         if parts[0] in self.configured or self.other_catalogs is OtherCatalogs.FAIL:
-            self.require_ours(parts[0], location, parts[1:])
+            self.require_pipeline_catalog(parts[0], location, parts[1:])
         if location is not None:
             self.mapped.setdefault(parts[0], location)
         return TableName(self.catalog, parts[:-1], parts[-1])
 
-    def require_ours(self, catalog: str, location: str | None, rest: tuple[str, ...] = ()) -> None:
+    def require_pipeline_catalog(
+        self, catalog: str, location: str | None, rest: tuple[str, ...] = ()
+    ) -> None:
         """Refuse a catalog that is not the pipeline's; `rest` are the parts of the name after it.
 
         Raises:

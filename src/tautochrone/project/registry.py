@@ -260,13 +260,13 @@ class Registry(GraphElementRegistry):
                 case StatementKind.USE:
                     # `USE lake.db` names the catalog too; a single name is a database.
                     if len(statement.name) > 1:
-                        scope.require_ours(statement.name[0], location)
+                        scope.require_pipeline_catalog(statement.name[0], location)
                     full_name = (
                         scope.resolve((*statement.name, "x"), location) if len(statement.name) > 1 else None
                     )
                     scope = scope.within(full_name.namespace if full_name else statement.name)
                 case StatementKind.USE_CATALOG:
-                    scope.require_ours(statement.name[0], location)
+                    scope.require_pipeline_catalog(statement.name[0], location)
                 case StatementKind.FLOW:
                     query = self._sql_query(statement, scope)
                     self._add_flow(

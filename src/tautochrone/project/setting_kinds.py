@@ -1,6 +1,6 @@
 """The types of settings' values: how each is read, refused and described.
 
-A value comes from TOML, or as text from a flag or a variable; `from_text` converts text into TOML's
+A value comes from TOML, or as text from a flag or a variable; `parse_flag_text` converts text into TOML's
 form first, so that `parse` has one kind of input.
 """
 
@@ -43,7 +43,7 @@ class Kind(Protocol):
     def description(self) -> str:
         """A description of valid values: "a whole number from 1 on"."""
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         """The text of a flag or a variable as a TOML value."""
 
     def parse(self, value: Any) -> Any:
@@ -64,7 +64,7 @@ class Secret:
     error_class: str = "SECRET_IN_PLAIN_TEXT"
     description: str = "no plain text"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> Any:  # noqa: ARG002
@@ -81,7 +81,7 @@ class Text:
     error_class: str = "INVALID_SETTING"
     description: str = "text"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> str:
@@ -100,7 +100,7 @@ class NameList:
     error_class: str = "INVALID_SETTING"
     description: str = "a list of names"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return [part.strip() for part in text.split(",")]
 
     def parse(self, value: Any) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class PropertyValue:
     error_class: str = "INVALID_SETTING"
     description: str = "text, a number, true or false"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> str:
@@ -146,7 +146,7 @@ class WholeNumber:
     def description(self) -> str:
         return f"a whole number from {self.at_least} on"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return int(text)
 
     def parse(self, value: Any) -> int:
@@ -165,7 +165,7 @@ class Boolean:
     error_class: str = "INVALID_SETTING"
     description: str = "true or false"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return {"true": True, "false": False}.get(text.strip().lower(), text)
 
     def parse(self, value: Any) -> bool:
@@ -189,7 +189,7 @@ class Duration:
         least = "" if self.at_least is None else f" of at least {self.at_least}"
         return f"a duration{least}: 500ms, 5s, 2m, 1h, or seconds as a number"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> int:
@@ -217,7 +217,7 @@ class DurationOrNone:
     def description(self) -> str:
         return f"none, or {self.span.description}"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> int | None:
@@ -234,7 +234,7 @@ class Size:
     error_class: str = "INVALID_SETTING"
     description: str = "a size from one byte on: 64MB, 1g, or bytes as a number"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> int:
@@ -263,7 +263,7 @@ class Choice:
     def description(self) -> str:
         return f"one of {', '.join(self.choices)}"
 
-    def from_text(self, text: str) -> Any:
+    def parse_flag_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> StrEnum:

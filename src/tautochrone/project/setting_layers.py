@@ -269,7 +269,7 @@ def _declared(path: tuple[str, ...], origin: str) -> tuple[Setting, tuple[str, .
 
 def _from_text(setting: Setting, path: tuple[str, ...], text: str, origin: str) -> Value:
     try:
-        value = setting.kind.from_text(text)
+        value = setting.kind.parse_flag_text(text)
     except ValueError as error:
         raise _invalid(setting, path, text, origin) from error
     return _value(setting, path, value, origin)

@@ -105,7 +105,7 @@ def _add_namespaces(
         return {"namespaces": sorted(list(name) for name in children)}
 
     @app.api_route("/{prefix}/namespaces/{namespace}", methods=_READ_METHODS)
-    def namespace(prefix: str, namespace: str) -> dict[str, Any]:
+    def load_namespace(prefix: str, namespace: str) -> dict[str, Any]:
         read_points.versions(prefix)
         levels = _levels(namespace)
         catalog.require_namespace(levels)

@@ -236,7 +236,8 @@ def change_events(
         {name: sf.col(f"at_{name}") for name in position},
         {name: sf.col(f"at_{name}") for name in arrival},
         sf.col(DIGEST),
-        # A deletion and an insertion of a key at one position: the deletion came first.
+        # With `deletions_first` a deletion sorts before an insertion of its key at one position of the log;
+        # otherwise only within one message.
         is_upsert=is_upsert if deletions_first else None,
         upserts_in_message=None if deletions_first else is_upsert,
     )

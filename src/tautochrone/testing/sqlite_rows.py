@@ -11,15 +11,15 @@ from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest
 from tautochrone.sinks.common.names import NameRules, mirror_name
 
-__all__ = ["encoded", "plain_name", "quoted", "row_digest", "sql_name", "sql_text"]
+__all__ = ["encoded", "mirror_table_name", "quoted", "row_digest", "sql_name", "sql_text"]
 
 
-def plain_name(table: TableName) -> str:
+def mirror_table_name(table: TableName) -> str:
     return mirror_name(table, NameRules(longest=1000, folds_case=True))
 
 
 def sql_name(table: TableName) -> str:
-    return quoted(plain_name(table))
+    return quoted(mirror_table_name(table))
 
 
 def quoted(name: str) -> str:

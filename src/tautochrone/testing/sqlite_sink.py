@@ -45,7 +45,7 @@ from tautochrone.sinks.common.contents import (
     database_taken,
     table_changed,
 )
-from tautochrone.testing.sqlite_rows import encoded, plain_name, quoted, row_digest, sql_name, sql_text
+from tautochrone.testing.sqlite_rows import encoded, mirror_table_name, quoted, row_digest, sql_name, sql_text
 
 __all__ = ["FORMAT", "ListRows", "Mishap", "MishapError", "SqliteSink", "open_toy_sink"]
 
@@ -467,7 +467,8 @@ class SqliteSink:
         connection.execute("UPDATE taut_pointer SET published = ?", (Pointer(intent, records).text(),))
 
     def _columns(self, table: TableName) -> list[str]:
-        rows = self._connection.execute(f"SELECT name FROM pragma_table_info({sql_text(plain_name(table))})")
+        name = sql_text(mirror_table_name(table))
+        rows = self._connection.execute(f"SELECT name FROM pragma_table_info({name})")
         return [name for (name,) in rows]
 
     def _happens(self, mishap: Mishap) -> bool:

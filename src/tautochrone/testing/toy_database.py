@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.errors import IngestError
-from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
+from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimitOptions
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.registry import register_change_log
 
@@ -196,7 +196,7 @@ class ToyChangeLog:
     def input_ids(self) -> frozenset[str]:
         return frozenset({str(self._database.path)})
 
-    def rate_limits(self) -> RateLimits:
+    def rate_limits(self) -> RateLimitOptions:
         return CHANGE_LOG_LIMITS
 
     def schema(self) -> StructType:

@@ -26,14 +26,14 @@ class Query:
     def __init__(self, on_start: Callable[[], object] = lambda: None) -> None:
         self.on_start = on_start
         self.starts = 0
-        self.active, self.progressed = False, False
+        self.active, self.has_completed_once = False, False
         self.error: IngestError | None = None
         self.batch: int | None = None
         self.rows = 0
 
     def start(self, _session: object, **_trigger: object) -> None:
         self.starts += 1
-        self.error, self.active, self.progressed = None, "processingTime" in _trigger, False
+        self.error, self.active, self.has_completed_once = None, "processingTime" in _trigger, False
         self.on_start()
 
     def die(self) -> None:
@@ -135,7 +135,7 @@ def test_each_death_of_a_continuous_query_is_a_failure_with_a_longer_pause() -> 
         (2, 2000),
         (3, 4000),
     ]
-    query.progressed = True
+    query.has_completed_once = True
     sink.stream._try()
     assert sink.stream.error is None
 

@@ -87,7 +87,7 @@ def assign_parts(
     not change, because their versions stay valid, and jobs that only ingest.
     """
     jobs = topology.jobs_sharing_with(opener)
-    unchanged = _unchanged(connection, jobs - {opener}, roots, topology)
+    unchanged = _jobs_without_new_input(connection, jobs - {opener}, roots, topology)
     # The cut already names all versions of a job that only ingests.
     unchanged |= {
         job
@@ -176,7 +176,7 @@ def _skip_older(connection: Connection, job: str, number: int, now: int) -> None
             skip(connection, job, row.checkpoint)
 
 
-def _unchanged(
+def _jobs_without_new_input(
     connection: Connection, jobs: frozenset[str], roots: Mapping[str, str], topology: Topology
 ) -> set[str]:
     """The jobs whose inputs all have the versions of their newest checkpoint, where no dataset failed."""

@@ -54,7 +54,7 @@ class SqlRevisions(Repository):
             if plan.to is not None:
                 require_readable(connection, checkpoint_row(connection, plan.to, lock=True))
                 revoked = _revoke(connection, plan.to, plan.jobs)
-                _end_intervals(connection, plan.to, plan.changed)
+                _end_intervals_after(connection, plan.to, plan.changed)
                 plan = replace(plan, revoked=revoked, last=CheckpointNumber(newest))
             # Callers ask for the decisions after a time, so each decision needs a time of its own.
             last = connection.execute(select(func.max(_R.decided_at_ms))).scalar() or 0
@@ -225,7 +225,7 @@ def _revoke(connection: Connection, number: int, jobs: Iterable[str]) -> tuple[C
     return revoked
 
 
-def _end_intervals(connection: Connection, number: int, tables: Iterable[RevisedTable]) -> None:
+def _end_intervals_after(connection: Connection, number: int, tables: Iterable[RevisedTable]) -> None:
     """End the current intervals of the tables that began after checkpoint `number`."""
     last = connection.execute(select(t.stores.c.last_number)).scalar_one()
     names = [str(table.table) for table in tables]

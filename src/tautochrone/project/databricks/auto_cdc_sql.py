@@ -63,10 +63,10 @@ def auto_cdc_clause(text: str, location: str, substitute: Callable[[str], str] =
     Raises:
         DefinitionError: `AUTO_CDC_SYNTAX`, `AUTO_CDC_ARGUMENT_NOT_SUPPORTED`, `DATABRICKS_ONLY`.
     """
-    return _Parser(text, location, substitute).parse()
+    return _AutoCdcParser(text, location, substitute).parse()
 
 
-class _Parser:
+class _AutoCdcParser:
     """One statement. `_words` are its tokens without spaces and comments."""
 
     def __init__(self, text: str, location: str, substitute: Callable[[str], str]) -> None:
@@ -91,11 +91,11 @@ class _Parser:
         else:
             if self._upper[position : position + 1] != ["INTO"]:
                 raise self._invalid("INTO and the name of a streaming table is missing")
-            source = self._find("FROM", position)
+            source = self._require_keyword("FROM", position)
             target = self._name(position + 1, source)
             position = source
             if self._upper[:2] == ["CREATE", "FLOW"]:
-                end = self._find("AS", 2)
+                end = self._require_keyword("AS", 2)
                 # CREATE FLOW name COMMENT 'text' AS …: comments of flows are shown nowhere.
                 end -= 2 if end > 4 and self._upper[end - 2] == "COMMENT" else 0
                 flow = self._name(2, end)
@@ -212,7 +212,7 @@ class _Parser:
         positions = range(start, len(self._words))
         return next((at for at in positions if self._clause_at(at) is not None), len(self._words))
 
-    def _find(self, word: str, start: int) -> int:
+    def _require_keyword(self, word: str, start: int) -> int:
         positions = range(start, len(self._words))
         at = next((at for at in positions if self._upper[at] == word and self._depths[at] == 0), None)
         if at is None:

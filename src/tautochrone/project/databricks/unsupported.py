@@ -6,7 +6,7 @@ from types import ModuleType
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["INSTEAD", "databricks_only", "missing_on_spark"]
+__all__ = ["INSTEAD", "databricks_only", "databricks_only_error"]
 
 _MODULES = ("databricks", "pyspark.dbutils")
 _PIPELINES = ("dlt", "databricks.pipelines", "pyspark.pipelines")
@@ -27,7 +27,7 @@ INSTEAD = {
 """By feature: what to write instead."""
 
 
-def missing_on_spark(error: Exception, location: str) -> DefinitionError | None:
+def databricks_only_error(error: Exception, location: str) -> DefinitionError | None:
     """The refusal of what a definition file asked for and only Databricks has; None for other errors."""
     if isinstance(error, NameError) and error.name in ("dbutils", "display"):
         return databricks_only(error.name, error.name, location)

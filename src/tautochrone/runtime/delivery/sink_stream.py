@@ -329,4 +329,4 @@ def _changes_rows(change: TableChange) -> bool:
 
 def _is_sound(query: SinkQuery) -> bool:
     """Whether a query runs and has succeeded since its start, or ended without a failure."""
-    return (query.progressed or not query.active) and query.failure() is None
+    return (query.has_completed_once or not query.active) and query.failure() is None

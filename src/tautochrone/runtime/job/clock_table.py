@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.inputs import NOW, describe_clock, zone_of
+from tautochrone.model.inputs import NOW, describe_clock, time_zone_of
 from tautochrone.model.lake import ChangeKind, RowChange, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -26,7 +26,7 @@ class ClockTable:
         """The clock's version at an instant, in microseconds since 1970."""
         if self.name == NOW:
             return Version(str(now_us))
-        return Version(str(date_in_zone(self.session, zone_of(self.name), now_us)))
+        return Version(str(date_in_zone(self.session, time_zone_of(self.name), now_us)))
 
     def change_between(self, old: Version, new: Version) -> TableChange:
         kind = ChangeKind.NONE if old == new else ChangeKind.CHANGED

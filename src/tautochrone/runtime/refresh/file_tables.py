@@ -85,7 +85,7 @@ class FileTables:
             forks = self._forks(flow, tables)
             relations = self._relations(flow)
         except (TautochroneError, PySparkException, Py4JError) as error:
-            self._give_up(tables, error)
+            self._fall_back_to_direct_reads(tables, error)
             return
         for table in tables:
             if table not in relations or table not in forks:
@@ -96,7 +96,7 @@ class FileTables:
             try:
                 self._take_in_or_repeat(flow, relations[table], forks[table])
             except (TautochroneError, PySparkException, Py4JError) as error:
-                self._give_up([table], error)
+                self._fall_back_to_direct_reads([table], error)
 
     def _forks(self, flow: ResolvedFlow, tables: Sequence[TableName]) -> Mapping[TableName, Fork]:
         """The tables as they are before the files are listed.
@@ -141,7 +141,7 @@ class FileTables:
             )
         return {relation.table: relation for relation in relations}
 
-    def _give_up(self, tables: Sequence[TableName], error: Exception) -> None:
+    def _fall_back_to_direct_reads(self, tables: Sequence[TableName], error: Exception) -> None:
         require_live_jvm()
         if isinstance(error, TautochroneError):
             error_class, text = error.error_class, str(error)

@@ -177,7 +177,7 @@ class Ingestion:
         error = flow.query.failure()
         if error is not None:
             self._failed(flow, error)
-        elif flow.problem is not None and flow.query.progressed:
+        elif flow.problem is not None and flow.query.has_completed_once:
             self._emit(
                 events.FlowRecovered(
                     flow=flow.query.name, dataset=str(flow.query.table), attempts=flow.failures
@@ -192,7 +192,7 @@ class Ingestion:
         if isinstance(error, _NEEDS_NEW_DEFINITIONS):
             self._outdated = error
         # After progress this failure is the first of a new series.
-        flow.failures = 1 if flow.query.progressed else flow.failures + 1
+        flow.failures = 1 if flow.query.has_completed_once else flow.failures + 1
         again = "processingTime" in self._trigger
         flow.running, flow.problem = False, error
         flow.restart_at = self._clock() + flow.wait_s if again else None

@@ -301,7 +301,7 @@ def row_batches(
                 break
             batch.append((row, mirrored.values(row)))
         except (ValueError, OverflowError) as error:
-            text = None if row is None else _text(mirrored, row)
+            text = None if row is None else _row_for_message(mirrored, row)
             raise value_unsupported(sink, table, str(error), row=text) from error
         if len(batch) == chunk_rows:
             yield batch
@@ -344,12 +344,12 @@ def send_rows(
         alone = [value if index == number else None for index, value in enumerate(values[: len(columns)])]
         alone_error = refusal([[*alone, *values[len(columns) :]]])
         if alone_error is not None:
-            text = _text(mirrored, row)
+            text = _row_for_message(mirrored, row)
             raise value_unsupported(sink, table, alone_error.message, column, text) from alone_error
-    raise value_unsupported(sink, table, error.message, row=_text(mirrored, row)) from error
+    raise value_unsupported(sink, table, error.message, row=_row_for_message(mirrored, row)) from error
 
 
-def _text(mirrored: MirroredRows, row: Mapping[str, Any]) -> str:
+def _row_for_message(mirrored: MirroredRows, row: Mapping[str, Any]) -> str:
     """The key of a row, or all of it, for people to find it."""
     shown = {name: row[name] for name in mirrored.rows.key} or row
     return json.dumps(shown)[:_ROW_CHARACTERS]

@@ -21,8 +21,8 @@ from tautochrone.sinks.kafka.parts import DEFAULT_PARTITIONER
 __all__ = [
     "Client",
     "LoginRefusals",
+    "ProducerLostError",
     "Session",
-    "SessionLostError",
     "TopicInfo",
     "kafka_errors",
     "new_producer",
@@ -96,7 +96,7 @@ class _OncePerMinute(logging.Filter):
 _log.addFilter(_OncePerMinute())
 
 
-class SessionLostError(Exception):
+class ProducerLostError(Exception):
     """The producer can do nothing more: another one has its transactional id, or the broker forgot it."""
 
 
@@ -140,7 +140,7 @@ def kafka_errors(
     except SystemError as error:
         # A fatal error is raised within a callback; the client can lose it when it logs right after, and then
         # returns from its call without a result and without an exception.
-        raise SessionLostError("the client lost its fatal error; the log has it") from error
+        raise ProducerLostError("the client lost its fatal error; the log has it") from error
     except KafkaException as error:
         cause = error.args[0]
         if not isinstance(cause, KafkaError):
@@ -160,7 +160,7 @@ def kafka_errors(
             settings = "the options kafka.security.protocol and kafka.sasl.*"
             raise login_refused(f"Sink {sink}", "Kafka", refused, settings=settings) from error
         if cause.code() in _LOST or cause.fatal():
-            raise SessionLostError(cause.str()) from error
+            raise ProducerLostError(cause.str()) from error
         if cause.code() in _UNREACHABLE or cause.code() in _LOGIN_REFUSED:
             raise SinkError(
                 "SINK_NOT_REACHABLE",
@@ -482,7 +482,7 @@ class Session:
         """End the open transaction too: it would delay readers until its time is over."""
         try:
             self.abort()
-        except (SinkError, SessionLostError) as error:
+        except (SinkError, ProducerLostError) as error:
             _log.debug("%s: the open transaction is left to its timeout: %s", self._sink, error)
         # Its own close would end the transaction a second time, and warn of a producer that is fenced.
         self._producer = None

@@ -15,7 +15,7 @@ from tautochrone.model.names import Fence
 from tautochrone.model.sink import TransactionId
 from tautochrone.sinks.common.steps import require_fence
 from tautochrone.sinks.json_rows import to_text
-from tautochrone.sinks.kafka.client import Client, LoginRefusals, Session, SessionLostError
+from tautochrone.sinks.kafka.client import Client, LoginRefusals, ProducerLostError, Session
 from tautochrone.sinks.kafka.control import FENCE, OWNER, ControlTopic, Owner
 from tautochrone.sinks.kafka.options import KafkaOptions
 
@@ -58,7 +58,7 @@ class Owners:
         self._refresh()
         if self._control.owner is None:
             self._open(self._control.fence)
-            self.drop_session()
+            self.close_producer()
 
     def require(self, fence: Fence) -> None:
         """Refuse an owner that is not the newest, and a control topic of somebody else.
@@ -70,7 +70,7 @@ class Owners:
             self._refresh()
             require_fence(self._sink, fence, self._control.fence)
         except SinkError:
-            self.drop_session()
+            self.close_producer()
             raise
 
     def fence(self, fence: Fence) -> None:
@@ -78,7 +78,7 @@ class Owners:
         self.require(fence)
         is_recorded = self._control.fence == fence and self._claimed in (None, self._control.owner)
         if self.session is None or self._session_fence != fence or not is_recorded:
-            self.drop_session()
+            self.close_producer()
             self._open(fence)
 
     def session_for(self, fence: Fence) -> Session:
@@ -91,7 +91,7 @@ class Owners:
         """Whether the open transaction of the producer has the records of this one."""
         return self.session is not None and self._session_fence == fence and self.sent == transaction
 
-    def drop_session(self) -> None:
+    def close_producer(self) -> None:
         session, self.session, self.sent = self.session, None, None
         if session is not None:
             session.close()
@@ -102,8 +102,8 @@ class Owners:
         if session is not None:
             try:
                 self.abort(session)
-            except (SinkError, SessionLostError):
-                self.drop_session()
+            except (SinkError, ProducerLostError):
+                self.close_producer()
 
     def abort(self, session: Session) -> None:
         """Drop what the open transaction has, and wait until the partitions know."""
@@ -116,8 +116,8 @@ class Owners:
         """After any failure the next operation opens a new producer, which ends what this one began."""
         try:
             yield
-        except SessionLostError as error:
-            self.drop_session()
+        except ProducerLostError as error:
+            self.close_producer()
             self.require(fence)
             raise SinkError(
                 "SINK_SESSION_LOST",
@@ -128,7 +128,7 @@ class Owners:
                 parameters={"sink": self._sink},
             ) from error
         except BaseException:
-            self.drop_session()
+            self.close_producer()
             raise
 
     def commit_records(self, session: Session, records: Sequence[_Record]) -> None:

@@ -140,7 +140,7 @@ class KafkaSink(TransactionSteps):
         if before is not None and before.topic_id != claim.topic_id:
             # What a producer and a consumer know is about the older topic of this name.
             self._client.forget()
-            self._owners.drop_session()
+            self._owners.close_producer()
             session = self._owners.session_for(fence)
         with self._owners.errors(fence):
             self._owners.commit_records(session, [claim.record(table)])
@@ -211,7 +211,7 @@ class KafkaSink(TransactionSteps):
 
     def _settle(self, transaction: TransactionId, fence: Fence) -> None:
         """The answer was lost. A new producer ends the transaction, then the pointer says how."""
-        self._owners.drop_session()
+        self._owners.close_producer()
         self._owners.session_for(fence)
         self._states[transaction] = _S.COMMITTED if self._is_pointer(transaction) else _S.PREPARED
 
@@ -308,7 +308,7 @@ class KafkaSink(TransactionSteps):
         return dict.fromkeys(sorted(parts), reason)
 
     def close(self) -> None:
-        self._owners.drop_session()
+        self._owners.close_producer()
         for staged in self._staged.values():
             staged.close()
         self._staged.clear()

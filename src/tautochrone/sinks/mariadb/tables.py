@@ -191,7 +191,7 @@ class MariaDBTables:
         else:
             stored_schema, stored_key = stored
             full_name = f"{self._options.database}.{name}"
-            # A table that was dropped is created as it shall be now.
+            # A table that was dropped in the database is created anew, so its earlier schema does not count.
             if columns:
                 # What could not be added before may have been taken out of the query.
                 fields = [field for field in stored_schema.fields if field.name.lower() in columns]

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.model.capture_files import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source import CHANGE_LOG_LIMITS, RateLimits
+from tautochrone.model.source import CHANGE_LOG_LIMITS, RateLimitOptions
 from tautochrone.model.source_position import BulkProgress
 from tautochrone.sources.capture.copied_rows import (
     CHUNK_BYTES,
@@ -123,7 +123,7 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
 
     # -- tables -----------------------------------------------------------------------------------
 
-    def rate_limits(self) -> RateLimits:
+    def rate_limits(self) -> RateLimitOptions:
         return CHANGE_LOG_LIMITS
 
     def schema(self) -> StructType:

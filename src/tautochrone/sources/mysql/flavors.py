@@ -173,7 +173,8 @@ class MariaDB:
         history = self.history.read(text)
         for mark in marks.values():
             source, _, number = mark.rpartition("-")
-            # The text does not say which server was the last one of a domain.
+            # `gtid_binlog_state` does not say which server wrote last in a domain. The marks do, so their
+            # servers are added last.
             history.add(source, max(int(number), history.ranges.get(source, [(1, 0)])[0][1]))
         return history
 
@@ -255,14 +256,14 @@ class MySQL:
 
     def snapshot(self, connection: Any) -> tuple[str, int]:
         file, offset, _has_filters = self.log_status(connection)
-        self._wait_for_visibility(connection)
+        self._wait_for_committing_transactions(connection)
         connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         return file, offset
 
     def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:
         return sorted(_owned_gtids(connection).items())
 
-    def _wait_for_visibility(self, connection: Any) -> None:
+    def _wait_for_committing_transactions(self, connection: Any) -> None:
         """
         Raises:
             IngestError: `CAPTURE_SNAPSHOT_NOT_REACHED`.

@@ -188,11 +188,11 @@ class LogReader:
         """Take events up to the transaction that brings it to `max_events` rows.
 
         Raises:
-            IngestError: see `_take`.
+            IngestError: see `_process_until_commit`.
         """
         for event in events:
             self.reached = max(self.reached, self._point(event))
-            if (self._take(event) and self._is_enough(max_events)) or self.changed:
+            if (self._process_until_commit(event) and self._is_enough(max_events)) or self.changed:
                 return
         self.is_at_end = True
 
@@ -220,7 +220,7 @@ class LogReader:
             self._decoded.append(rows)
         self._events, self._bytes = {}, 0
 
-    def _take(self, event: Event) -> bool:  # noqa: C901
+    def _process_until_commit(self, event: Event) -> bool:  # noqa: C901
         """Answers whether it ended a transaction.
 
         Raises:
@@ -330,7 +330,7 @@ class LogReader:
             if event.kind == Kind.XA_PREPARE:
                 return reader._group if prepared_xid(event.body)[0] == xid else None
             if event.kind in Kind.ROWS | Kind.BEFORE_ROWS | {Kind.PARTIAL_ROWS}:
-                reader._take(event)
+                reader._process_until_commit(event)
         return None
 
     def _require_copies(self, event: Event, names: Iterable[str], how: str) -> None:

@@ -104,7 +104,7 @@ _HINT_OF_OLD_TIMES = (
 
 def lake_type(column: TableColumn) -> str:
     """
-    >>> lake_type(Column("n", "int", "int(10) unsigned"))
+    >>> lake_type(TableColumn("n", "int", "int(10) unsigned"))
     'BIGINT'
     """
     kind = column.data_type
@@ -167,7 +167,7 @@ def copy_sql(column: TableColumn) -> str:
 def value_sql(column: TableColumn, table: str, *, as_text: bool, invalid_is_null: bool = False) -> str:
     """SQL over a row of the log table. A value that the type does not have raises, or is NULL.
 
-    >>> print(value_sql(Column("id", "int", "int(11)"), "shop.t", as_text=True))
+    >>> print(value_sql(TableColumn("id", "int", "int(11)"), "shop.t", as_text=True))
     columns['id']
     """
     text, data_type = _text_of(column), lake_type(column)

@@ -10,7 +10,7 @@ from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = ["Difference", "difference"]
 
-_IDENTITY, _COLUMNS, _FILES, _ATTRIBUTES, _KEY, _ORIGIN, _PARTITIONS, _LAST_NUMBER = range(8)
+_, _COLUMNS, _FILES, _ATTRIBUTES, _KEY, _ORIGIN, _PARTITIONS, _LAST_NUMBER = range(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,8 @@ def difference(before: str | None, table: CapturedTable) -> Difference:
     old, new = before.split("/"), table.fingerprint.split("/")
     if old == new:
         return Difference()
-    if len(old) <= _KEY:
-        # An earlier release wrote it, without the parts that follow.
-        if old[_IDENTITY] != new[_IDENTITY]:
-            return Difference("was dropped and made anew, got another key, or left the publication")
-        old += new[_KEY:]
+    if len(old) != len(new):
+        return Difference("came, or must be copied")
     if old[_KEY] != new[_KEY]:
         return Difference("got another key")
     if old[_ORIGIN] != new[_ORIGIN]:

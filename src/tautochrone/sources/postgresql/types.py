@@ -105,9 +105,9 @@ def with_built_in_types(
 
 def lake_type(column: RelationColumn) -> str:
     """
-    >>> lake_type(Column("price", 1700, (10 << 16 | 2) + 4, False))
+    >>> lake_type(RelationColumn("price", 1700, (10 << 16 | 2) + 4, False))
     'DECIMAL(10, 2)'
-    >>> lake_type(Column("days", 1182, -1, False))
+    >>> lake_type(RelationColumn("days", 1182, -1, False))
     'ARRAY<DATE>'
     """
     element = _ELEMENTS.get(column.type_id)
@@ -130,7 +130,7 @@ def _scalar_type(type_id: int, modifier: int) -> str:
 def value_sql(column: RelationColumn, table: str, *, as_text: bool, invalid_is_null: bool = False) -> str:
     """SQL over a row of the log table. A value that the type does not have raises, or is NULL.
 
-    >>> print(value_sql(Column("id", 20, -1, True), "public.t", as_text=True))
+    >>> print(value_sql(RelationColumn("id", 20, -1, True), "public.t", as_text=True))
     columns['id']
     """
     text = _text_of(column)
@@ -149,7 +149,7 @@ def invalid_value_sql(column: RelationColumn) -> str | None:
     """SQL over a row of the log table: `column = value` of a value that the type does not have, else NULL.
     None: there are no such values.
 
-    >>> invalid_value_sql(Column("note", 25, -1, False))
+    >>> invalid_value_sql(RelationColumn("note", 25, -1, False))
     """
     text = _text_of(column)
     invalid = _is_invalid(text, lake_type(column))

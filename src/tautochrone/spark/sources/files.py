@@ -14,9 +14,9 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tautochrone.model.source import RateLimits, Unsupported
+from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.jvm.catalyst import items, kind
-from tautochrone.spark.sources.spark_source import FileListing, SparkSource, StartedFileSource
+from tautochrone.spark.sources.spark_source import FileListing, QueryFileSource, SparkSource
 
 __all__ = ["FileSource", "StartedFileListing"]
 
@@ -56,7 +56,7 @@ class StartedFileListing:
         self._no_classes = gateway.new_array(jvm.java.lang.Class, 0)
         self._execution: Any = query._jsq.streamingQuery()  # noqa: SLF001
 
-    def sources(self) -> list[StartedFileSource]:
+    def sources(self) -> list[QueryFileSource]:
         """The query's file sources, in the order of its offsets."""
         distinct: list[JavaObject] = []
         file_sources = []
@@ -67,11 +67,11 @@ class StartedFileListing:
             if kind(source) == "FileStreamSource":
                 by_name = bool(_private(source, "fileNameOnly"))
                 oldest_ms = int(_private(source.seenFiles(), "lastPurgeTimestamp"))
-                file_sources.append(StartedFileSource(number, len(distinct), by_name, oldest_ms))
+                file_sources.append(QueryFileSource(number, len(distinct), by_name, oldest_ms))
             distinct.append(source)
         return file_sources
 
-    def listed(self, source: StartedFileSource) -> dict[str, int]:
+    def listed(self, source: QueryFileSource) -> dict[str, int]:
         """All files that the source lists now: URL-encoded path → modification time in ms."""
         files = self._all()[source.number]
         method = files.getClass().getDeclaredMethod("fetchAllFiles", self._no_classes)
@@ -111,7 +111,7 @@ class FileSource(SparkSource):
     """Files of a folder, in any of Spark's file formats."""
 
     label = "files"
-    limits = RateLimits(("maxFilesPerTrigger", "maxBytesPerTrigger"))
+    limits = RateLimitOptions(("maxFilesPerTrigger", "maxBytesPerTrigger"))
 
     @classmethod
     def reads(cls, leaf: JavaObject) -> bool:

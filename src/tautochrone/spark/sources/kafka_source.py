@@ -9,7 +9,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.source import RateLimits, Unsupported
+from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.sources.kafka import KafkaOptions, TopicIds
 from tautochrone.spark.sources.spark_source import RecordReader, SparkSource, TopicIdReader
@@ -30,7 +30,7 @@ class KafkaSource(SparkSource):
     """Topics of one cluster, read as a stream. (Spark does not expose the options of batch reads.)"""
 
     label = "Kafka topics"
-    limits = RateLimits(("maxOffsetsPerTrigger",))
+    limits = RateLimitOptions(("maxOffsetsPerTrigger",))
 
     @classmethod
     def reads(cls, leaf: JavaObject) -> bool:

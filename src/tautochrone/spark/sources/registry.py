@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.source import RateLimits, Unsupported
+from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items, kind
@@ -86,12 +86,12 @@ def _sources(frame: DataFrame) -> Iterator[SparkSource]:
         yield source_of(leaf, number)
 
 
-def rate_limits_by_label() -> dict[str, RateLimits]:
+def rate_limits_by_label() -> dict[str, RateLimitOptions]:
     """The limits of each kind of source whose batches can be limited."""
     return {
         source_class.label: source_class.limits
         for source_class in _CLASSES
-        if isinstance(source_class.limits, RateLimits)
+        if isinstance(source_class.limits, RateLimitOptions)
     }
 
 

@@ -15,16 +15,16 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tautochrone.model.source import RateLimits, Unsupported
+from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.jvm.catalyst import cached_packages, items, kind
 from tautochrone.spark.jvm.driver_calls import driver_calls, split
 
 __all__ = [
     "STREAM_LEAVES",
     "FileListing",
+    "QueryFileSource",
     "RecordReader",
     "SparkSource",
-    "StartedFileSource",
     "TopicIdReader",
 ]
 
@@ -55,7 +55,7 @@ class TopicIdReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StartedFileSource:
+class QueryFileSource:
     """A file source of a query that was started.
 
     Attributes:
@@ -78,10 +78,10 @@ class FileListing(Protocol):
     def may_miss_files(self) -> bool:
         """Whether the user's settings let the query ignore files that are missing."""
 
-    def sources(self) -> Sequence[StartedFileSource]:
+    def sources(self) -> Sequence[QueryFileSource]:
         """The query's file sources, in the order of its offsets."""
 
-    def listed(self, source: StartedFileSource) -> dict[str, int]:
+    def listed(self, source: QueryFileSource) -> dict[str, int]:
         """All files that a source lists now: URL-encoded path → modification time in ms."""
 
     def read_by_batch(self) -> set[str]:
@@ -98,7 +98,7 @@ class SparkSource(ABC):
 
     label: ClassVar[str]
     """The kind of source, in the plural, for messages."""
-    limits: ClassVar[RateLimits | Unsupported]
+    limits: ClassVar[RateLimitOptions | Unsupported]
     """See `rate_limits`."""
 
     def __init__(self, leaf: JavaObject, number: int) -> None:
@@ -119,7 +119,7 @@ class SparkSource(ABC):
         """See `model.source.Source`. Empty for a source that gives each reader other rows."""
         return frozenset()
 
-    def rate_limits(self) -> RateLimits | Unsupported:
+    def rate_limits(self) -> RateLimitOptions | Unsupported:
         """The reader's options that limit a batch."""
         return self.limits
 

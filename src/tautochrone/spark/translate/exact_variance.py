@@ -39,7 +39,7 @@ def variance_argument(function: JavaObject, catalyst: Catalyst) -> JavaObject | 
     if kind(function) not in _FUNCTIONS:
         return None
     argument = function.child()
-    pair = _pair(argument)
+    pair = _null_condition_and_value(argument)
     value = argument if pair is None else pair[1]
     if kind(value) != "Cast" or exact_digits(str(value.child().dataType().catalogString())) is None:
         return None
@@ -49,7 +49,7 @@ def variance_argument(function: JavaObject, catalyst: Catalyst) -> JavaObject | 
     return catalyst.expression("If")(pair[0], null, value.child())
 
 
-def _pair(argument: JavaObject) -> tuple[JavaObject, JavaObject] | None:
+def _null_condition_and_value(argument: JavaObject) -> tuple[JavaObject, JavaObject] | None:
     """The condition and the value of `if(a IS NULL OR b IS NULL, NULL, value)`, as which Catalyst writes that
     a regression needs both arguments; None for other expressions."""
     if kind(argument) != "If" or kind(argument.trueValue()) != "Literal" or argument.trueValue().value():
@@ -62,7 +62,7 @@ def call_text(call: JavaObject) -> str:
     function = call.aggregateFunction()
     if kind(function) != _SUM_OF_SQUARES:
         return str(call.toString())
-    pair = _pair(function.child())
+    pair = _null_condition_and_value(function.child())
     if pair is None or kind(pair[0]) != "Or":
         return f"regr_sxx or regr_syy({_uncast(function.child() if pair is None else pair[1])})"
     y, x = (condition.child() for condition in (pair[0].left(), pair[0].right()))

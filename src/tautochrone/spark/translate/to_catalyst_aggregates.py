@@ -158,7 +158,7 @@ class AggregateLowering:
     def merge_groups(self, node: MergeGroups) -> JavaObject:
         lowering = self._lowering
         aggregate = node.aggregate
-        # Both sides have one row per changed group, so they are broadcast without statistics.
+        # Both sides have one row per changed group, so the hint needs no statistics.
         added = lowering.coalesced_frame_named_by_ids(node.partial).alias("new")
         stored = lowering.coalesced_frame_named_by_ids(node.stored).alias("old")
         same_key = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys) or "true"
