@@ -215,7 +215,8 @@ class IcebergReading:
         return str(loaded.metadata.uuid())
 
     def current_version(self) -> Version:
-        return load(self._iceberg, self._name).main
+        loaded = self._last = load(self._iceberg, self._name)
+        return loaded.main
 
     def versions(self) -> Sequence[TableVersion]:
         loaded = load(self._iceberg, self._name)
