@@ -87,6 +87,7 @@ class LocalReadPointServer(Closeable):
 
     def close(self) -> None:
         self._server.close()
+        self.read_points.unregister_all()
 
 
 class Project(Closeable):

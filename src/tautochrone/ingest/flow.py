@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,24 @@ def spark_position(
 ) -> SparkPosition | None:
     """Where a table says that a flow run by Spark stands: see `position_of`."""
     return position_of(commit_metadata, flow, SparkPosition, "a stream of Spark", str(table))
+
+
+def _called_weakly(method: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """The method, without a reference to its flow.
+
+    The JVM keeps what it calls as long as the query exists, and Python keeps the query as long as the flow
+    exists. No garbage collector sees such a circle through both processes, so neither would ever be freed,
+    nor the job, its sessions and their settings.
+    """
+    reference = WeakMethod(method)
+
+    def on_batch(rows: DataFrame, batch_id: int) -> None:
+        call = reference()
+        if call is None:
+            raise RuntimeError("The flow of this query was dropped while the query ran")
+        call(rows, batch_id)
+
+    return on_batch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +142,7 @@ class FlowQuery(SparkQuery):
             self._began_ms = time.time_ns() // 1_000_000
             start_callback_server(session)
             named = rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
-            query = self._launch(named.foreachBatch(self._on_batch), self.folder, trigger)
+            query = self._launch(named.foreachBatch(_called_weakly(self._on_batch)), self.folder, trigger)
             self.checks.started(session, rows, query, self.folder)
         except PySparkException as error:
             raise explain(error, self.flow.name) from error

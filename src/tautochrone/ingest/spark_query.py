@@ -44,7 +44,7 @@ class StreamingFlow(Protocol):
         """Rows of `evaluate` with a column for each expectation: true if the row violates it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class SparkQuery(ABC):
     """A flow that Spark runs, with a checkpoint folder. It may be started again after it ended."""
 

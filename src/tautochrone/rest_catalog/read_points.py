@@ -77,6 +77,15 @@ class ReadPoints:
         with self._lock:
             self._registered.pop(read_point, None)
 
+    def unregister_all(self) -> None:
+        """Remove all registered read points, when nobody is served any more.
+
+        FastAPI keeps the functions of the last apps for its own look-ups, and with them these read points,
+        whose look-ups know the job: it would stay in memory.
+        """
+        with self._lock:
+            self._registered.clear()
+
     def resolve(self, read_point: str) -> str:
         if read_point != Consistency.STRONG:
             self.versions(read_point)
