@@ -21,6 +21,13 @@ CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n FROM events GROUP 
 """
 
 
+def _polls_since_checkpoint(happened: Happened) -> int:
+    """Polls without news since the last batch or checkpoint."""
+    names = [entry["event"] for entry in happened]
+    last = max(index for index, name in enumerate(names) if name in ("batch", "checkpoint"))
+    return names[last:].count("no_news")
+
+
 def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, polls: int = 12) -> dict[str, Any]:
     """Spark jobs, wall time of a poll in ms, and CPU of this process and its JVM as part of one CPU.
 
@@ -41,7 +48,8 @@ def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, polls: i
         pipeline.write("definitions/views.sql", _VIEWS)
         pipeline.write("input/1.json", "".join(f'{{"id": {n}, "kind": {n % 3}}}\n' for n in range(1000)))
         with continuous(pipeline, interval_ms) as happened:
-            wait_until(lambda: len(happened.of("no_news")) >= 3, "the first polls")
+            wait_until(lambda: bool(happened.of("batch")), "the rows")
+            wait_until(lambda: _polls_since_checkpoint(happened) >= 3, "the first polls without news")
             jobs, before, started = pipeline.spark_jobs(), len(happened), time.monotonic()
             cpu = cpu_s(spark)
             while len(happened) - before < polls:
