@@ -69,3 +69,12 @@ def test_a_session_that_cannot_be_entered_leaves_everything_as_it_was(spark: Spa
         assert SparkSession.getActiveSession() is session
     assert session.conf.get("spark.sql.shuffle.partitions") == "3"
     assert session.catalog.currentDatabase() == before
+
+
+def test_a_text_that_contains_the_separator_is_refused(spark: SparkSession) -> None:
+    session = spark.newSession()
+    with pytest.raises(ValueError, match="NUL"):
+        driver_calls.new_session(session, settings={"spark.a": "x\0y"})
+    session.conf.set("spark.a", "x\0y")
+    with pytest.raises(Exception, match="NUL"):
+        driver_calls.settings_of(session)

@@ -35,7 +35,6 @@ from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = [
     "ChangedFiles",
-    "ancestors",
     "change_between",
     "changed_files",
     "commits_between",
@@ -77,16 +76,10 @@ def rows_behind_vectors(functions: Functions, table: Any, version: Version) -> i
     return functions.task_rows(tasks) - functions.deleted_rows(tasks)
 
 
-def ancestors(metadata: Any, version: Version) -> list[Snapshot]:
-    """Snapshots from `version` back to the oldest that is not expired, newest first."""
-    return history(metadata, version)
-
-
 def in_history(metadata: Any, main: Version, version: Version, since: Version) -> bool:
     """Whether `version` is main or one of its ancestors. The search ends at `since`, the version's parent."""
-    if main == version:
-        return True
-    return any(snapshot.version == version != since for snapshot in history(metadata, main, since))
+    chain = [snapshot.version for snapshot in history(metadata, main, since)]
+    return version in chain and version != since
 
 
 def stood_at(metadata: Any, main: Version, version: Version) -> bool:

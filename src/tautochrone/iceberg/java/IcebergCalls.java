@@ -117,6 +117,9 @@ public final class IcebergCalls {
     }
 
     private void append(StringBuilder text, String value) {
+        if (value.indexOf(SEPARATOR) >= 0) {
+            throw new IllegalArgumentException("A text for Python contains NUL"); // The text may be a secret.
+        }
         text.append(value).append(SEPARATOR);
     }
 

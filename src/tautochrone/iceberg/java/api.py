@@ -510,6 +510,8 @@ class Iceberg:
 
     @cached_property
     def _catalog(self) -> Any:
+        # Spark configures a catalog permanently from the session that is active when it is first used.
+        self.activate(self.session)
         return self.api.spark.Spark3Util.loadIcebergCatalog(self.jsession, self.catalog_name)
 
     def activate(self, session: SparkSession) -> None:

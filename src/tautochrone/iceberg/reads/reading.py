@@ -11,7 +11,6 @@ from typing import Any
 
 from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.changes.changed_files import (
-    ancestors,
     change_between,
     in_history,
     rows_behind_vectors,
@@ -104,7 +103,7 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
         raise HistoryLostError(
             "VERSION_NOT_IN_HISTORY", f"{name} was rolled back or replaced since it stood at {version}"
         )
-    chain = ancestors(loaded.metadata, version)
+    chain = history(loaded.metadata, version)
     merged: CommitMetadata | None = None
     for snapshot in reversed(chain):
         commit_metadata = decode(snapshot.summary.get(COMMIT_METADATA_KEY))
@@ -220,7 +219,7 @@ class IcebergReading:
 
     def versions(self) -> Sequence[TableVersion]:
         loaded = load(self._iceberg, self._name)
-        chain = ancestors(loaded.metadata, loaded.main)
+        chain = history(loaded.metadata, loaded.main)
         return [
             TableVersion(
                 version=snapshot.version,
@@ -248,8 +247,8 @@ class IcebergReading:
 
     def common_ancestor(self, first: Version, second: Version) -> Version | None:
         metadata = self._loaded_with(first, second).metadata
-        first_ancestors = {snapshot.version for snapshot in ancestors(metadata, first)}
-        second_ancestors = (snapshot.version for snapshot in ancestors(metadata, second))
+        first_ancestors = {snapshot.version for snapshot in history(metadata, first)}
+        second_ancestors = (snapshot.version for snapshot in history(metadata, second))
         return next((version for version in second_ancestors if version in first_ancestors), None)
 
     def read(self, session: Any, version: Version) -> Rows:

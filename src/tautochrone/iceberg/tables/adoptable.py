@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tautochrone.iceberg.changes.changed_files import ancestors, change_between
+from tautochrone.iceberg.changes.changed_files import change_between
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, check_main, compare_and_set, load
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, encode
 from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.calls import history
 from tautochrone.iceberg.reads.schema import TRIMMED
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.effects import Effects, Step
@@ -43,7 +44,7 @@ class IcebergAdoptable:
     def stream_batches(self) -> Mapping[str, int]:
         loaded = load(self._iceberg, self.name)
         newest_batches: dict[str, int] = {}
-        for snapshot in ancestors(loaded.metadata, loaded.main):
+        for snapshot in history(loaded.metadata, loaded.main):
             query, batch = snapshot.summary.get(_QUERY), snapshot.summary.get(_BATCH)
             if query is not None and batch is not None:
                 newest_batches[query] = max(int(batch), newest_batches.get(query, 0))

@@ -33,7 +33,7 @@ import scala.collection.Iterator;
 
 /**
  * What Python asks of the driver's JVM often, one message for each answer. In a list of texts each ends with
- * NUL, which neither settings nor names of files contain.
+ * NUL; a text that contains it is refused.
  */
 public final class DriverCalls {
     private static final String SEPARATOR = "\0";
@@ -45,12 +45,12 @@ public final class DriverCalls {
         this.gateway = gateway;
     }
 
-    /** The elements of a Scala collection, as `append` writes them. */
+    /** The elements of a Scala collection, as `appendObject` writes them. */
     public String elements(IterableOnce collection) {
         StringBuilder text = new StringBuilder();
         Iterator elements = collection.iterator();
         while (elements.hasNext()) {
-            append(text, elements.next());
+            appendObject(text, elements.next());
         }
         return text.toString();
     }
@@ -61,7 +61,8 @@ public final class DriverCalls {
         Iterator entries = map.iterator();
         while (entries.hasNext()) {
             Tuple2 entry = (Tuple2) entries.next();
-            text.append(entry._1()).append(SEPARATOR).append(entry._2()).append(SEPARATOR);
+            append(text, entry._1());
+            append(text, entry._2());
         }
         return text.toString();
     }
@@ -71,7 +72,7 @@ public final class DriverCalls {
         StringBuilder text = new StringBuilder();
         Iterator names = product.productElementNames();
         while (names.hasNext()) {
-            text.append(names.next()).append(SEPARATOR);
+            append(text, names.next());
         }
         return text.toString();
     }
@@ -94,7 +95,7 @@ public final class DriverCalls {
         StringBuilder text = new StringBuilder();
         Iterator parts = parser.parseMultipartIdentifier(name).iterator();
         while (parts.hasNext()) {
-            text.append(parts.next()).append(SEPARATOR);
+            append(text, parts.next());
         }
         return text.toString();
     }
@@ -113,12 +114,12 @@ public final class DriverCalls {
         return column.exprId().id();
     }
 
-    /** The children of a plan or an expression, as `append` writes them. */
+    /** The children of a plan or an expression, as `appendObject` writes them. */
     public String children(TreeNode node) {
         return elements(node.children());
     }
 
-    /** Every node of a plan or an expression, parents first, as `append` writes them. */
+    /** Every node of a plan or an expression, parents first, as `appendObject` writes them. */
     public String nodes(TreeNode root) {
         StringBuilder text = new StringBuilder();
         appendNodes(text, root);
@@ -126,7 +127,7 @@ public final class DriverCalls {
     }
 
     private void appendNodes(StringBuilder text, TreeNode node) {
-        append(text, node);
+        appendObject(text, node);
         Iterator children = node.children().iterator();
         while (children.hasNext()) {
             appendNodes(text, (TreeNode) children.next());
@@ -134,9 +135,9 @@ public final class DriverCalls {
     }
 
     /** What Py4J would answer for an object, and the simple name of its class. */
-    private void append(StringBuilder text, Object object) {
-        text.append(gateway.getReturnObject(object).getCommandPart()).append(SEPARATOR);
-        text.append(object == null ? "" : kind(object)).append(SEPARATOR);
+    private void appendObject(StringBuilder text, Object object) {
+        append(text, gateway.getReturnObject(object).getCommandPart());
+        append(text, object == null ? "" : kind(object));
     }
 
     /** The simple name of an object's class. */
@@ -327,7 +328,7 @@ public final class DriverCalls {
         if (system.exists(path)) {
             FileStatus[] files = system.listStatus(path);
             for (int i = 0; i < files.length; i++) {
-                text.append(files[i].getPath().getName()).append(SEPARATOR);
+                append(text, files[i].getPath().getName());
             }
         }
         return text.toString();
@@ -345,12 +346,20 @@ public final class DriverCalls {
             while (files.hasNext()) {
                 LocatedFileStatus file = (LocatedFileStatus) files.next();
                 String name = file.getPath().toUri().getPath();
-                text.append(name.startsWith(prefix) ? name.substring(prefix.length()) : name).append(SEPARATOR);
-                text.append(file.getModificationTime()).append(SEPARATOR);
-                text.append(file.getLen()).append(SEPARATOR);
+                append(text, name.startsWith(prefix) ? name.substring(prefix.length()) : name);
+                append(text, Long.toString(file.getModificationTime()));
+                append(text, Long.toString(file.getLen()));
             }
         }
         return text.toString();
+    }
+
+    private void append(StringBuilder text, Object value) {
+        String added = String.valueOf(value);
+        if (added.indexOf(SEPARATOR) >= 0) {
+            throw new IllegalArgumentException("A text for Python contains NUL"); // The text may be a secret.
+        }
+        text.append(added).append(SEPARATOR);
     }
 
     private List split(String texts) {

@@ -82,8 +82,15 @@ def _gateway() -> Any:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """How a list of texts is given to `DriverCalls`."""
-    return "".join(f"{text}{_SEPARATOR}" for text in texts)
+    """How a list of texts is given to `DriverCalls`.
+
+    Raises:
+        ValueError: a text contains NUL.
+    """
+    parts = list(texts)
+    if any(_SEPARATOR in part for part in parts):
+        raise ValueError("A text for Java contains NUL")  # without the text: it may be a secret
+    return "".join(f"{part}{_SEPARATOR}" for part in parts)
 
 
 def split(texts: str) -> list[str]:
@@ -95,7 +102,7 @@ def split(texts: str) -> list[str]:
 
 
 def objects_of(answer: str) -> Iterator[Any]:
-    """The objects that `DriverCalls.append` wrote, each with the name of its class."""
+    """The objects that `DriverCalls.appendObject` wrote, each with the name of its class."""
     texts = split(answer)
     # All at once: the JVM keeps an object until Python drops it, so each must come to exist here.
     return iter([_named(part, name) for part, name in zip(texts[::2], texts[1::2], strict=True)])
