@@ -70,6 +70,10 @@ class Files:
     def exists(self, path: str) -> bool:
         return bool(self._calls.exists(self._conf, path))
 
+    def is_local(self, path: str) -> bool:
+        """Whether it is on this machine, and nobody has set another file system for local files."""
+        return bool(self._calls.isLocal(self._conf, path))
+
     def renames_whole(self, path: str) -> bool:
         """Whether a folder there is renamed at once; object stores copy file by file."""
         system, target = self._open(path)
@@ -316,6 +320,10 @@ class CheckpointFolder:
         if first is not None:
             self._files.write(f"{self.path}/offsets/0", first)
         self._files.write(f"{self.path}/metadata", json.dumps({"id": query_id}))
+
+    @property
+    def is_local(self) -> bool:
+        return self._files.is_local(self.path)
 
     @property
     def can_be_renamed(self) -> bool:

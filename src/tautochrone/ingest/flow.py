@@ -142,7 +142,9 @@ class FlowQuery(SparkQuery):
             self._began_ms = time.time_ns() // 1_000_000
             start_callback_server(session)
             named = rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
-            query = self._launch(named.foreachBatch(_called_weakly(self._on_batch)), self.folder, trigger)
+            query = self._launch(
+                session, named.foreachBatch(_called_weakly(self._on_batch)), self.folder, trigger
+            )
             self.checks.started(session, rows, query, self.folder)
         except PySparkException as error:
             raise explain(error, self.flow.name) from error

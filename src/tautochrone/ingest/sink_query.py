@@ -81,7 +81,7 @@ class SinkQuery(SparkQuery):
             set_active_session(session)
             counted = rows.observe(_METRIC, F.count(F.lit(1)).alias("rows"))
             writer = counted.writeStream.queryName(self.flow.name).format(self.format)
-            self._launch(writer.options(**self.options).outputMode("append"), self.folder, trigger)
+            self._launch(session, writer.options(**self.options).outputMode("append"), self.folder, trigger)
         except (PySparkException, Py4JJavaError) as error:
             # PySpark has no exception of its own for a format that Spark cannot find.
             raise explain(error, self.flow.name) from error

@@ -27,6 +27,13 @@ T = TypeVar("T")
 _STOP_TIMEOUT_S = 60.0
 """A batch that runs longer than this is interrupted at the end of a run."""
 
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_LOCAL_FILE_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""Writes a file under another name and renames it, as the default does. With local files the default starts
+eight processes for each, since it looks for symbolic links."""
+
 
 Begin = Callable[[SparkSession, Mapping[int, str], Mapping[int, str]], tuple[DataFrame, Mapping[int, str]]]
 """From a session and where the sources began and stand to the flow's rows and initial offsets for them."""
@@ -126,9 +133,15 @@ class SparkQuery(ABC):
         return self.begin(session, folder.iceberg_initial_offsets(), reached)
 
     def _launch(
-        self, writer: DataStreamWriter, folder: CheckpointFolder, trigger: Mapping[str, Any]
+        self,
+        session: SparkSession,
+        writer: DataStreamWriter,
+        folder: CheckpointFolder,
+        trigger: Mapping[str, Any],
     ) -> StreamingQuery:
-        """Start the query. `trigger` is as of `DataStreamWriter.trigger`."""
+        """Start the query. `session` is that of the writer, `trigger` is as of `DataStreamWriter.trigger`."""
+        if folder.is_local and session.conf.get(_FILE_MANAGER, None) is None:
+            session.conf.set(_FILE_MANAGER, _LOCAL_FILE_MANAGER)
         self._query = writer.option("checkpointLocation", folder.path).trigger(**trigger).start()
         return self._query
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
 from tests.support.crash import Running, Taut, fault
 
 from tautochrone.model.effects import Step
@@ -182,14 +184,18 @@ def lake_rows(folder: Path, table: str) -> list[tuple[Any, ...]] | None:
     storage = folder / "storage"
     if not (storage / "catalog.db").exists():
         return None
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
+    catalog = _catalog(storage)
     try:
-        if not catalog.table_exists(f"default.{table}"):
-            return None
         rows = catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()
-    finally:
-        catalog.close()
+    except NoSuchTableError:
+        return None
     return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+@cache
+def _catalog(storage: Path) -> SqlCatalog:
+    """Kept, because a test asks five times a second and opening one costs more than an answer."""
+    return SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
 
 
 def wait_until(running: Running, is_so: Callable[[], bool]) -> None:

@@ -11,9 +11,7 @@ import org.apache.commons.io.IOUtils;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
-import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
@@ -37,6 +35,7 @@ import scala.collection.Iterator;
  */
 public final class DriverCalls {
     private static final String SEPARATOR = "\0";
+    private static final String LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem";
 
     private final Gateway gateway;
     private final SparkSqlParser parser = new SparkSqlParser();
@@ -288,7 +287,7 @@ public final class DriverCalls {
     public boolean write(Configuration conf, String file, String text, String scratch, String storedWhole)
             throws IOException {
         Path path = new Path(file);
-        FileSystem system = path.getFileSystem(conf);
+        FileSystem system = writingSystem(path, conf);
         if (split(storedWhole).contains(String.valueOf(system.getUri().getScheme()))) {
             store(system, path, text);
             return true;
@@ -297,6 +296,26 @@ public final class DriverCalls {
         store(system, other, text);
         system.delete(path, false);
         return system.rename(other, path);
+    }
+
+    /**
+     * The file system that creates files at `path`. The usual one for local files starts a process for each file
+     * and folder that it creates, to set its permissions.
+     */
+    private FileSystem writingSystem(Path path, Configuration conf) throws IOException {
+        if (!isLocal(conf, path.toString())) {
+            return path.getFileSystem(conf);
+        }
+        Configuration own = new Configuration(conf);
+        own.set("fs.file.impl", LOCAL_FILES);
+        own.setBoolean("fs.file.impl.disable.cache", true); // Hadoop's cache ignores settings.
+        return path.getFileSystem(own);
+    }
+
+    /** Whether `file` is on this machine, and nobody has set another file system for local files. */
+    public boolean isLocal(Configuration conf, String file) throws IOException {
+        String scheme = new Path(file).getFileSystem(conf).getUri().getScheme();
+        return "file".equals(scheme) && conf.get("fs.file.impl") == null;
     }
 
     private void store(FileSystem system, Path path, String text) throws IOException {
@@ -342,16 +361,25 @@ public final class DriverCalls {
         if (system.exists(path)) {
             String root = system.makeQualified(path).toUri().getPath();
             String prefix = root.endsWith("/") ? root : root + "/";
-            RemoteIterator files = system.listFiles(path, true);
-            while (files.hasNext()) {
-                LocatedFileStatus file = (LocatedFileStatus) files.next();
-                String name = file.getPath().toUri().getPath();
-                append(text, name.startsWith(prefix) ? name.substring(prefix.length()) : name);
-                append(text, Long.toString(file.getModificationTime()));
-                append(text, Long.toString(file.getLen()));
-            }
+            appendStamps(text, system, path, prefix);
         }
         return text.toString();
+    }
+
+    private void appendStamps(StringBuilder text, FileSystem system, Path folder, String prefix)
+            throws IOException {
+        // Not `listFiles`: it asks for permissions, for which the local file system starts a process a file.
+        FileStatus[] files = system.listStatus(folder);
+        for (int i = 0; i < files.length; i++) {
+            if (files[i].isDirectory()) {
+                appendStamps(text, system, files[i].getPath(), prefix);
+                continue;
+            }
+            String name = files[i].getPath().toUri().getPath();
+            append(text, name.startsWith(prefix) ? name.substring(prefix.length()) : name);
+            append(text, Long.toString(files[i].getModificationTime()));
+            append(text, Long.toString(files[i].getLen()));
+        }
     }
 
     private void append(StringBuilder text, Object value) {
