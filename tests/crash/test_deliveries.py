@@ -121,6 +121,7 @@ def test_a_lost_answer_is_recovered_in_the_same_run(world: World) -> None:
     check(world)
 
 
+@pytest.mark.slow
 def test_a_lost_row_is_sent_again(world: World) -> None:
     world.sources.add()
     mishap(world, Mishap.ROW_LOST)

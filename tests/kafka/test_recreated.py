@@ -191,6 +191,7 @@ def test_crash_between_the_new_position_and_the_folder(
     assert rows(pipeline) == list(range(70))
 
 
+@pytest.mark.slow
 def test_positions_without_ids_take_them_in(pipeline: Pipeline, topic: Topic) -> None:
     """As a release wrote them that knew no ids."""
     topic.produce(6)

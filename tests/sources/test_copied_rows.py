@@ -79,7 +79,7 @@ def test_rows_of_one_copy_are_the_table(spark: SparkSession) -> None:
     assert valid.invalid() is None
 
 
-@pytest.mark.parametrize("leave_unchanged", [False, True])
+@pytest.mark.parametrize("leave_unchanged", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_keys_with_events_are_merged(spark: SparkSession, leave_unchanged: bool) -> None:
     for seed in range(4):
         all_events = events(spark, *random_events(seed, leave_unchanged=leave_unchanged))

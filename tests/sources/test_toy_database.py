@@ -128,7 +128,7 @@ def test_tables_without_their_bulk_wait(bank: Bank) -> None:
     bank.check()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_crashes_in_the_bulk(bank: Bank, when: str) -> None:
     with busy(bank, 40):
         for step in IN_THE_BULK:
@@ -138,7 +138,8 @@ def test_crashes_in_the_bulk(bank: Bank, when: str) -> None:
     bank.check()
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_crashes_in_the_tail(bank: Bank, when: str) -> None:
     bank.run().require_completed()
     for step in (*IN_THE_BULK[1:], *OF_A_CHECKPOINT):
@@ -264,6 +265,7 @@ def test_a_revision_does_not_read_the_log_of_a_database_again(bank: Bank) -> Non
     bank.check()
 
 
+@pytest.mark.slow
 def test_batches_are_bounded_by_the_setting(bank: Bank) -> None:
     bank.run().require_completed()
     bank.set("[flows.bank_log]\nmax_events_per_trigger = 4")

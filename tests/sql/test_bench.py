@@ -40,6 +40,7 @@ def test_smallest_bench_of_refreshes(tmp_path: Path, spark: SparkSession) -> Non
     assert f"{results['fixed']['messages']} messages" in text
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_smallest_bench_of_checkpoints(tmp_path: Path, spark: SparkSession) -> None:

@@ -81,7 +81,7 @@ def test_large_result_of_a_small_change_stays_off_the_driver(
     assert not on_driver
 
 
-@pytest.mark.parametrize("local_rows", [None, 5])
+@pytest.mark.parametrize("local_rows", [pytest.param(None, marks=pytest.mark.slow), 5])
 def test_more_keys_than_literals(
     testbed: ViewTestbed, monkeypatch: pytest.MonkeyPatch, local_rows: int | None
 ) -> None:

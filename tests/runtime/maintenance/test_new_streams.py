@@ -217,7 +217,11 @@ def test_a_table_of_somebody_else_that_was_updated(upkept: Upkept) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "then"), [(UPDATE, UPDATED), (COMPACT, FIRST)], ids=["updated", "compacted"]
+    ("statement", "then"),
+    [
+        pytest.param(UPDATE, UPDATED, id="updated"),
+        pytest.param(COMPACT, FIRST, id="compacted", marks=pytest.mark.slow),
+    ],
 )
 def test_a_manifest_that_remembers_nothing_but_deleted_files(
     shared: Shared, statement: str, then: list[tuple[int, int]]
@@ -253,6 +257,7 @@ def test_nothing_comes_for_a_while(shared: Shared) -> None:
     assert shared.prices() == [*UPDATED, (4, 40), (5, 50)]
 
 
+@pytest.mark.slow
 def test_from_a_table_that_was_emptied(shared: Shared) -> None:
     shared.add(*FIRST)
     shared.sql("DELETE FROM lake.shared.prices")

@@ -100,6 +100,7 @@ def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(wronged:
     world.check(*GOOD, *RIGHT, *LATER, (8, 1))
 
 
+@pytest.mark.slow
 def test_full_clears_and_builds_anew_in_one_revision(wronged: World) -> None:
     world = wronged
     plan = world.plan("events", again=True, full=True)
