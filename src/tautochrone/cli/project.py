@@ -16,7 +16,7 @@ from tautochrone.model.names import TableName
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
-    from tautochrone.model.refresh import RefreshPolicy
+    from tautochrone.model.checkpoint import RefreshPolicy
     from tautochrone.project.graph import Graph
 
 __all__ = ["dry_run", "init"]
@@ -85,9 +85,9 @@ def dry_run(arguments: argparse.Namespace) -> int:
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
+    from tautochrone.model.checkpoint import RefreshPolicy
     from tautochrone.model.definitions import DatasetKind
-    from tautochrone.model.inputs import describe_clock, describe_files, is_file_table
-    from tautochrone.model.refresh import RefreshPolicy
+    from tautochrone.model.names import describe_clock, describe_files, is_file_table
     from tautochrone.project.table_properties import policy_of
     from tautochrone.runtime.refresh.plans import preview, refusal
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tautochrone.model.capture_files import CHANGE_FILE, ChangeFile, KeyedTable
 from tautochrone.model.lake import Fork
+from tautochrone.model.log_table import CHANGE_FILE, ChangeFile, KeyedTable
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.source import ChangeLog, NetsChanges, SourceRows

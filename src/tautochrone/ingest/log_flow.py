@@ -29,12 +29,19 @@ from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.polled_flow import PolledFlow
 from tautochrone.ingest.source_observations import position_of
 from tautochrone.model import events
-from tautochrone.model.capture_files import KeyedTable
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import LakeTable, Staged, TaskStage, TaskWriter
-from tautochrone.model.log_retention import AwaitsTransactions, RaisesAlarms, SetsTablesAside
+from tautochrone.model.log_table import KeyedTable
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.model.source import BulkOnExecutors, ChangeLog, LogBatch, SourceRows
+from tautochrone.model.source import (
+    AwaitsTransactions,
+    BulkOnExecutors,
+    ChangeLog,
+    LogBatch,
+    RaisesAlarms,
+    SetsTablesAside,
+    SourceRows,
+)
 from tautochrone.model.source_position import LogPosition
 
 __all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]

@@ -126,7 +126,7 @@ class FlowInputs:
     stream, seen through temporary views. `external_streams` is true when a stream comes from outside
     the lake (files, Kafka, rate…). `unversioned` names batch reads that have no version of their own,
     such as `csv:/data/x.csv` or `local data`. `clocks` is what a batch query asks for the time
-    (`model.inputs`).
+    (`model.names`).
     """
 
     batch: frozenset[TableName] = frozenset()

@@ -84,8 +84,7 @@ class BulkProgress:
         done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
         partial: those that are copied again in part, beside the rows that the log has of them.
         in_files: relation → since when (epoch ms) rows of it may be in data files of its table: those of
-            its first copy (`model.capture_files`), and changes (`model.capture_files`); until the relation
-            is copied again.
+            its first copy, and changes (`model.log_table`); until the relation is copied again.
     """
 
     pending: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -237,7 +236,7 @@ class SnapshotPosition:
     """The newest snapshot that a table took from a function which returns snapshots one after the other.
 
     Attributes:
-        version_type: the type of the snapshot's version, by Spark's name (`model.source_position`).
+        version_type: the type of the snapshot's version, one of `SNAPSHOT_VERSION_TYPES`.
         version: the version as a text.
     """
 

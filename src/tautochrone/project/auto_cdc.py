@@ -46,13 +46,14 @@ from tautochrone.model.auto_cdc import (
     POSITION_RESTARTS,
     SEQUENCE_COLUMN,
     START_COLUMN,
+    TOMBSTONE_RETENTION,
     TRUNCATE_COLUMN,
     AutoCdc,
     common_auto_cdc,
     position_restarts,
+    tombstone_retention_ms,
 )
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
-from tautochrone.model.log_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.source_position import (
     SNAPSHOT_VERSION_TYPES,

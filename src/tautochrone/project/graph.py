@@ -26,8 +26,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError, SettingsError
 from tautochrone.model.definitions import DatasetKind, FlowInputs
-from tautochrone.model.inputs import is_file_table
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, is_file_table
 from tautochrone.project.definitions import Definitions, Flow, QueryListener
 from tautochrone.project.identity import DescribedPlan
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, relations_of
@@ -118,7 +117,7 @@ class ResolvedFlow:
 
     @property
     def file_tables(self) -> frozenset[TableName]:
-        """The tables that hold the rows of the files which the query reads (`model.inputs`)."""
+        """The tables that hold the rows of the files which the query reads (`model.names`)."""
         return frozenset(filter(is_file_table, self.inputs.batch))
 
     def follows_files(self, versions: Collection[TableName]) -> bool:

@@ -15,9 +15,9 @@ from typing import Any
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
 from tautochrone.iceberg.sessions.hadoop_files import s3_options
+from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
-from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql.types import StructType, TimestampType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName
-from tautochrone.model.refresh import RefreshPolicy
 
 __all__ = [
     "COMMIT_TIME",

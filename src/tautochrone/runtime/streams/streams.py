@@ -29,9 +29,8 @@ from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.effects import Step
-from tautochrone.model.log_retention import KeepsColumns
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.source import BadRecords, RecreatedTopic
+from tautochrone.model.source import BadRecords, KeepsColumns, RecreatedTopic
 from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink
