@@ -23,8 +23,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.expectations import counts
+from tautochrone.ingest.staging import align, counts
 from tautochrone.model.auto_cdc import (
     TOMBSTONE_RETENTION,
     AutoCdc,

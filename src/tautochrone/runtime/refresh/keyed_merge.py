@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.column_alignment import align, aligned_columns
+from tautochrone.ingest.staging import align, aligned_columns
 from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode

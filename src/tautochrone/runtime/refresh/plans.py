@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tautochrone.algebra.explain import explained_nodes
 from tautochrone.algebra.nodes import Aggregate, Join, TopK, Window, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.staging import align
 from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.changes.streams import waits_for_first_version
-from tautochrone.ingest.expectations import counts
+from tautochrone.ingest.staging import counts
 from tautochrone.model.catalog import Streamed
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.lake import NO_VERSION, ChangeKind

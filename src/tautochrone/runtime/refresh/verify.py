@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import CheckpointUnavailableError, DefinitionError
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
-from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.staging import align
 from tautochrone.meta import Store
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TOMBSTONE_RETENTION, TRUNCATE_COLUMN
 from tautochrone.model.catalog import ReadPointServer
