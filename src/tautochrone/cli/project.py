@@ -35,7 +35,7 @@ Next steps:
 
 def init(arguments: argparse.Namespace) -> int:
     """Write the sample project."""
-    from tautochrone.project.templates import init_project
+    from tautochrone.project.spec import init_project
 
     folder = init_project(Path(arguments.name).parent, Path(arguments.name).name)
     sys.stderr.write(_NEXT_STEPS.format(folder=folder))
