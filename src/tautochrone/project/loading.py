@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -71,6 +71,46 @@ def load_definitions(
     configured = frozenset(
         key.removeprefix(_CATALOG_SETTING) for key in (*settings_of(session), *confs) if _is_catalog(key)
     )
+    scope = _scope(spec, catalog, configured, other_catalogs)
+    # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
+    root = spec.root.resolve()
+    files = _files(root, spec.libraries)
+    folders = [root, *(file.parent for file in files if file.suffix == ".py")]
+    project = Project(root, tuple(dict.fromkeys(folders)))
+    forget_imports(Libraries((root, *project.imports)))
+    registry = Registry(session, project, scope, spec.configuration)
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    registry.settings_ignored(spec.configuration, "configuration", SourceLocation(project.shown(spec.path)))
+    registry.for_databricks = any(map(is_written_for_databricks, texts))
+    _register(files, registry, project, scope, session, spec)
+    registry.finish()
+    definitions = Definitions(
+        spec=spec,
+        scope=scope,
+        datasets=registry.datasets,
+        flows=tuple(registry.flows),
+        sinks=registry.sinks,
+        warnings=tuple(registry.warnings),
+        folders=(root, *project.imports),
+        data_sources=project.data_sources,
+        invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
+    )
+    validate(
+        definitions,
+        len(files),
+        main_files=[file.name for file, text in zip(files, texts, strict=True) if runs_as_main(text)],
+    )
+    return definitions
+
+
+def _scope(
+    spec: PipelineSpec, catalog: str, configured: frozenset[str], other_catalogs: OtherCatalogs
+) -> NameScope:
+    """What names mean outside of `USE`.
+
+    Raises:
+        DefinitionError: `CATALOG_NOT_FOUND`, the spec names another catalog than the lake's.
+    """
     scope = NameScope(
         catalog,
         split_name(spec.database or "default"),
@@ -85,16 +125,22 @@ def load_definitions(
             location=str(spec.path),
             hint="Let `catalog` below [lake] and in the spec be the same, or set only one of them.",
         )
-    # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
-    root = spec.root.resolve()
-    files = _files(root, spec.libraries)
-    folders = [root, *(file.parent for file in files if file.suffix == ".py")]
-    project = Project(root, tuple(dict.fromkeys(folders)))
-    forget_imports(Libraries((root, *project.imports)))
-    registry = Registry(session, project, scope, spec.configuration)
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
-    registry.settings_ignored(spec.configuration, "configuration", SourceLocation(project.shown(spec.path)))
-    registry.for_databricks = any(map(is_written_for_databricks, texts))
+    return scope
+
+
+def _register(
+    files: Sequence[Path],
+    registry: Registry,
+    project: Project,
+    scope: NameScope,
+    session: SparkSession,
+    spec: PipelineSpec,
+) -> None:
+    """Run the Python files and read the SQL files: what they define is in the registry afterwards.
+
+    Raises:
+        DefinitionError: of all files that cannot be read.
+    """
     known = set(sys.modules)
     try:
         with (
@@ -119,24 +165,6 @@ def load_definitions(
         raise explain(error, lambda _, __: None, SourceLocation(project.shown(spec.path))) from error
     finally:
         registry.modules.extend(_forget(set(sys.modules) - known, project))
-    registry.finish()
-    definitions = Definitions(
-        spec=spec,
-        scope=scope,
-        datasets=registry.datasets,
-        flows=tuple(registry.flows),
-        sinks=registry.sinks,
-        warnings=tuple(registry.warnings),
-        folders=(root, *project.imports),
-        data_sources=project.data_sources,
-        invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
-    )
-    validate(
-        definitions,
-        len(files),
-        main_files=[file.name for file, text in zip(files, texts, strict=True) if runs_as_main(text)],
-    )
-    return definitions
 
 
 def settings_to_evaluate_with(base: SparkSession, configuration: Mapping[str, str]) -> dict[str, str]:

@@ -84,23 +84,27 @@ def validate(definitions: Definitions, files: int, main_files: Sequence[str] = (
                 or "Create it with CREATE STREAMING TABLE or create_streaming_table().",
             )
     for name, dataset in datasets.items():
-        flows = definitions.flows_of(name)
-        if not flows:
-            raise DefinitionError(
-                "PIPELINE_DATASET_WITHOUT_FLOW",
-                f"Pipeline dataset {name} does not have any defined flows. Please attach a query with the "
-                "dataset's definition, or explicitly define at least one flow that writes to the dataset.",
-                sqlstate="0A000",
-                location=str(dataset.location),
-            )
-        if len(flows) > 1 and dataset.kind is not DatasetKind.STREAMING_TABLE:
-            raise DefinitionError(
-                "MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
-                f"The {dataset.kind} {name} has {len(flows)} flows; it can have one only: "
-                + ", ".join(f"{flow.name} (at {flow.location})" for flow in flows),
-                location=str(flows[1].location),
-                hint="Only streaming tables take several flows.",
-            )
+        _check_number_of_flows(dataset, definitions.flows_of(name))
+
+
+def _check_number_of_flows(dataset: Dataset, flows: Sequence[Flow]) -> None:
+    name = dataset.name
+    if not flows:
+        raise DefinitionError(
+            "PIPELINE_DATASET_WITHOUT_FLOW",
+            f"Pipeline dataset {name} does not have any defined flows. Please attach a query with "
+            "the dataset's definition, or explicitly define at least one flow that writes to the dataset.",
+            sqlstate="0A000",
+            location=str(dataset.location),
+        )
+    if len(flows) > 1 and dataset.kind is not DatasetKind.STREAMING_TABLE:
+        raise DefinitionError(
+            "MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
+            f"The {dataset.kind} {name} has {len(flows)} flows; it can have one only: "
+            + ", ".join(f"{flow.name} (at {flow.location})" for flow in flows),
+            location=str(flows[1].location),
+            hint="Only streaming tables take several flows.",
+        )
 
 
 def _why_empty(definitions: Definitions, files: int, main_files: Sequence[str]) -> str:
