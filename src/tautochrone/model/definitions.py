@@ -1,9 +1,7 @@
 """What a pipeline project defines, and what people want to know of a dataset.
 
-Expectations: conditions that a dataset's rows should meet, and what happens to rows that do not. What a
-pipeline project defines: datasets, flows and the graph they make. Table formats that definitions ask for, and
-what they mean here. Catalogs of three-part names that are not the lake's. What people want to know of a
-dataset and no refresh needs: its definition, columns, their origin.
+Datasets, flows, and conditions that a dataset's rows should meet; what other table formats and other catalogs
+mean in definitions; and what no refresh needs: a dataset's definition, columns, and their origin.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The commit protocol of a lake table: its operations, the states of a commit, who writes its files, and what
-is asked of a table to stay small.
+"""The commit protocol of a lake table in types, and what is asked of a table to stay small.
 
-The commit protocol in types: `fork → stage → prepare → commit`, each step repeatable.
+The protocol is `fork → stage → prepare → commit`, each step repeatable.
 
 1. `fork()` reads the table's metadata once: main, fence, positions. Everything after it is built
    on exactly that version, never on "current".

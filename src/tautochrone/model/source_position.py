@@ -1,15 +1,10 @@
-"""Where a flow stands in its source, and the versions of the snapshots that it reads.
-
-Types of numbers, by Spark's names.
-
-Where a flow stands in its source, as the table that it writes remembers it.
+"""Where a flow stands in its source, as the table that it writes remembers it.
 
 A position is a value with a type. It is stored in the commit that brings the rows, so rows and position
 become durable together; who starts the flow again goes on from there.
 
-Versions of snapshots: values of a few Python types that order the snapshots of a table.
-
-Each has a type by Spark's name and a text, so that a commit can hold it and SQL can read it.
+Versions of snapshots are values of a few Python types that order the snapshots of a table. Each has a type by
+Spark's name and a text, so that a commit can hold it and SQL can read it.
 """
 
 from __future__ import annotations

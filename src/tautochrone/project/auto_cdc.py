@@ -1,14 +1,12 @@
 """AUTO CDC flows: their queries, the tables of their events, functions that return snapshots.
 
-The query of an AUTO CDC flow: the columns of its table, and what each event does to it.
-
-The tables that hold the events, or the snapshots, of AUTO CDC flows whose source is no lake table.
+A flow's query yields the columns of its table, and what each event does to it.
 
 A merge follows from two versions of a lake table. Where a flow reads a topic or files, or joins, its events
 are written into a table of their own first, and the flow merges that table. Where a flow takes the snapshots
 of a view, the view's rows are a materialized view first.
 
-Functions that return snapshots: the source of `create_auto_cdc_from_snapshot_flow`.
+Functions that return snapshots are the source of `create_auto_cdc_from_snapshot_flow`:
 
     def next_snapshot(latest_version):
         …

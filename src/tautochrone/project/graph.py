@@ -1,16 +1,11 @@
-"""The resolved graph of a project, the sources that several of its tables read, the datasets of a job.
+"""The resolved graph of a project: what each flow reads, its properties, the order of refreshes.
 
-The resolved graph of a project: what each flow reads, its properties, the order of refreshes.
+Of a source that several streaming tables read, each by a query of its own, people are told: every flow is a
+stream that determines the end of its source at its own moment. A cut takes what each has committed, so in one
+checkpoint the tables are at different positions of the source.
 
-Sources that several streaming tables read, each by a query of its own.
-
-Every flow is a stream that determines the end of its source at its own moment. A cut takes what
-each has committed, so in one checkpoint the tables are at different positions of the source.
-
-Which datasets a job runs, by the `[jobs]` of `tautochrone.toml`.
-
-A dataset belongs to one job with all of its flows. Datasets that no job names belong to the default job,
-which has the pipeline's name.
+Which datasets a job runs follows from the `[jobs]` of `tautochrone.toml`. A dataset belongs to one job with
+all of its flows. Datasets that no job names belong to the default job, which has the pipeline's name.
 """
 
 from __future__ import annotations
