@@ -20,9 +20,9 @@ from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.api.flip import resolve_versions
 from tautochrone.metaservice.client import Client
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 __all__ = ["measure"]
 

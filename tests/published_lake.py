@@ -14,9 +14,9 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.rest_catalog.metadata_files import MetadataSource, metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 

@@ -20,8 +20,8 @@ from tautochrone.algebra.nodes import (
     Unsupported,
 )
 from tautochrone.algebra.rules import RULES
+from tautochrone.model.checkpoint import NodeRefresh, RefreshMode
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 
 def ids(*names: str) -> tuple[ColumnId, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tautochrone.algebra.nodes import AggregateFunction, Node, ScalarFilter
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode
 
 from .incremental_view import View
 from .query_builders import call, expression, first, group, scan

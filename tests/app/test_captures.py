@@ -7,8 +7,8 @@ import pytest
 from tautochrone.app.captures import CaptureStatus, CommitRates, commit_rates
 from tautochrone.cli.sources import show_sources, source_line
 from tautochrone.model.lake import CommitMetadata, TableVersion
-from tautochrone.model.log_retention import KeptLog
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.source import KeptLog
 from tautochrone.model.source_position import LogPosition
 
 HISTORY = [

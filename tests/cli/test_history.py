@@ -11,9 +11,9 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source import SkippedFiles, SkipReason
 
 VIEW = TableName("lake", ("default",), "totals")

@@ -13,9 +13,8 @@ PLAYED = """
     import argparse, sys
     from tautochrone.cli.listen import plain_listener, listening
     from tautochrone.model import events
-    from tautochrone.model.checkpoint import CheckpointState
+    from tautochrone.model.checkpoint import CheckpointState, RefreshMode
     from tautochrone.model.reason import unclassified
-    from tautochrone.model.refresh import RefreshMode
 
     def play(*flags):
         arguments = argparse.Namespace(json="--json" in flags, quiet="--quiet" in flags)

@@ -11,9 +11,8 @@ import pytest
 from tautochrone.cli.events import failures, json_events, line_events
 from tautochrone.cli.progress import Progress
 from tautochrone.model import events
-from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.checkpoint import CheckpointState, RefreshMode
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.refresh import RefreshMode
 
 EVENTS = "lake.default.events"
 BY_KEY = "lake.default.by_key"

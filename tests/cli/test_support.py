@@ -14,9 +14,9 @@ from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.database import HEAD
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 SECRETS = ('hush of "a" väriable', "hush\\of/a file", "hush-in-a-url", "hush-in-an-option", "hush-token")
 NOT_OURS = "a-variable-of-somebody-else"

@@ -14,8 +14,8 @@ from tests.support.harness import Pipeline
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model import limits
+from tautochrone.model.auto_cdc import TOMBSTONE_RETENTION
 from tautochrone.model.effects import Step
-from tautochrone.model.log_retention import TOMBSTONE_RETENTION
 
 from .faults import Crash, Strike, StrikingEffects
 

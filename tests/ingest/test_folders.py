@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.flow_folders import FlowCheckpointFolders, FolderName
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, FlowCheckpointFolders, FolderName
 from tautochrone.ingest.folder_decision import FolderAction, FolderTakeover, compare_folder, take_over_folder
 from tautochrone.model.source_position import SparkPosition
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest.kafka_topics import KafkaTopics, restart_topics
-from tautochrone.ingest.rows_left_out import RowsLeftOut
+from tautochrone.ingest.source_checks import KafkaTopics, RowsLeftOut, restart_topics
 from tautochrone.ingest.source_files import skipped_files
 from tautochrone.model.source import RecreatedTopic, SkipReason
 from tautochrone.model.source_position import SparkPosition

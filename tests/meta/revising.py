@@ -10,10 +10,9 @@ from tests.meta.virtual_job import KilledError
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import Store, StoreRelation
-from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.checkpoint import CheckpointState, RefreshMode
 from tautochrone.model.lake import NO_VERSION, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, tag_of
 from tautochrone.runtime.revision.plan import (
     DatasetNode,

@@ -12,9 +12,9 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 if TYPE_CHECKING:
     from tests.meta.simulation import Simulation

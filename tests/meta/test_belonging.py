@@ -10,10 +10,10 @@ from tests.support.stores import Backing
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 ORDERS, SALES = (TableName("lake", ("default",), name) for name in ("orders", "sales"))
 STREAM, VIEW = DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value

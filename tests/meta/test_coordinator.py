@@ -10,12 +10,10 @@ from tests.support.stores import Backing
 from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import PATIENCE_MS, NewCheckpoint
-from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.inputs import NOW
+from tautochrone.model.checkpoint import CheckpointState, Refresh, RefreshMode
 from tautochrone.model.jobs import JOB_LEASE_MS, JobState, Part
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import NOW, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 WORDS, COUNT, SUM, BOTH, ALONE, OUTSIDER = (
     TableName("lake", ("db",), name) for name in ("words", "count", "sum", "both", "alone", "dim")

@@ -11,11 +11,10 @@ import pytest
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import CheckpointLine, DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.checkpoint import CheckpointState, Refresh, RefreshMode
 from tautochrone.model.definitions import ColumnLineage, ColumnRef, DatasetDetails, LakeColumn
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT, VIEW, OTHER = (TableName("lake", ("db",), table) for table in ("orders", "totals", "other"))
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"), rows_inserted=3)

@@ -10,10 +10,10 @@ from tests.support.stores import Backing
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 VIEW = TableName.parse("lake.default.totals")
 FIRST = ExpectationCount("an id", ViolationAction.DROP, 2, 2)

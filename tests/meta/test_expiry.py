@@ -10,9 +10,9 @@ from tests.support.stores import Backing
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint, UnexpiredCheckpoint
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT, VIEW = TableName("lake", ("db",), "orders"), TableName("lake", ("db",), "totals")
 DONE = Refresh(mode=RefreshMode.FULL, reason=unclassified(""))

@@ -9,11 +9,17 @@ from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import BrokenInvariant, CheckpointState, Consistency, InvariantEntry
+from tautochrone.model.checkpoint import (
+    BrokenInvariant,
+    CheckpointState,
+    Consistency,
+    InvariantEntry,
+    Refresh,
+    RefreshMode,
+)
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 WORDS, COUNT, OTHERS, SUM, FAR = (
     TableName("lake", ("db",), name) for name in ("words", "count", "others", "sum", "far")

@@ -10,11 +10,9 @@ from tests.support.stores import Backing
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.inputs import NOW
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.checkpoint import Consistency, Refresh, RefreshMode
+from tautochrone.model.names import NOW, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 WORDS, NAMES, VIEW, APART, EXTERNAL = (
     TableName("lake", ("db",), name) for name in ("words", "names", "view", "apart", "dim")

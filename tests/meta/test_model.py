@@ -13,10 +13,9 @@ from tests.support.stores import Backing
 from tautochrone.errors import CheckpointUnavailableError, FencedError
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.checkpoint import CheckpointState, Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 VIEWS = (A, B)

@@ -12,10 +12,10 @@ from tests.support.stores import Backing
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store, TableRole
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT = TableName("lake", ("db",), "orders")
 VIEW = TableName("lake", ("db",), "totals")

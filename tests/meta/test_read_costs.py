@@ -10,9 +10,9 @@ from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT, *VIEWS = (TableName("lake", ("db",), name) for name in ("root", "a", "b", "c", "d"))
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))

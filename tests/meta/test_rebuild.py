@@ -12,9 +12,8 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.inputs import NOW, today
 from tautochrone.model.lake import CommitMetadata
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.names import NOW, CheckpointNumber, Fence, TableName, Version, today
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 

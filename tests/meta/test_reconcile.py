@@ -13,11 +13,10 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, StoreRelation
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.api.events import Cursor, events_after
-from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.checkpoint import CheckpointState, Refresh, RefreshMode
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT, VIEW, THEIRS = (TableName("lake", ("db",), table) for table in ("root", "view", "theirs"))
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))

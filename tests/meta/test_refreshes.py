@@ -9,9 +9,9 @@ from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 VIEW = TableName("lake", ("db",), "totals")
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))

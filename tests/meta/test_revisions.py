@@ -10,10 +10,9 @@ import pytest
 from tautochrone.errors import CheckpointUnavailableError, ConflictError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import CheckpointState, Consistency
+from tautochrone.model.checkpoint import CheckpointState, Consistency, Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan, RevisionState
 
 ROOT = TableName("lake", ("db",), "orders")

@@ -10,11 +10,9 @@ from tests.support.stores import Backing
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import CheckpointState, Consistency
-from tautochrone.model.inputs import NOW, today
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.checkpoint import CheckpointState, Consistency, NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.names import NOW, Fence, TableName, Version, today
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 ROOT = TableName("lake", ("db",), "orders")
 VIEW = TableName("lake", ("db",), "totals")

@@ -13,10 +13,9 @@ from tests.meta.virtual_lake import GROUPS, Batch, Run, VirtualTable, query, sou
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, Store, StoreRelation
-from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.checkpoint import Checkpoint, RefreshMode
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import SparkPosition
 
 if TYPE_CHECKING:

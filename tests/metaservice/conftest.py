@@ -12,9 +12,9 @@ from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 FULL = Refresh(
     mode=RefreshMode.FULL,

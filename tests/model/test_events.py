@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tautochrone.model import events
+from tautochrone.model.checkpoint import NodeRefresh, RefreshMode
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 CLASSES = [
     kind

@@ -13,8 +13,7 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
 from tautochrone.project.analyse import analyse
 from tautochrone.project.loading import load_definitions
-from tautochrone.project.spec import load_spec
-from tautochrone.project.templates import init_project
+from tautochrone.project.spec import init_project, load_spec
 
 from .conftest import ProjectMaker, schema_of
 

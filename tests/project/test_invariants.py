@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tautochrone.model.inputs import NOW
+from tautochrone.model.names import NOW
 
 from .conftest import ProjectMaker, lake, schema_of
 

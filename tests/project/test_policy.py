@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tautochrone.errors import SettingsError
+from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.names import TableName
-from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.project.settings import Settings, load_settings
 from tautochrone.project.spec import load_spec
 from tautochrone.project.table_properties import POLICY_PROPERTY, policy_of

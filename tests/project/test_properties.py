@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.inputs import NOW, is_file_table, today
-from tautochrone.model.names import TableName
+from tautochrone.model.names import NOW, TableName, is_file_table, today
 
 from .conftest import ProjectMaker, schema_of
 

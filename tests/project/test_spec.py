@@ -9,8 +9,7 @@ import yaml
 
 from tautochrone.errors import SettingsError, SpecError
 from tautochrone.project.settings import load_settings
-from tautochrone.project.spec import find_spec, load_spec
-from tautochrone.project.templates import init_project
+from tautochrone.project.spec import find_spec, init_project, load_spec
 
 MINIMAL = "name: p\nstorage: file:///data/p\n"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tautochrone.model.names import TableName
-from tautochrone.project.names import NameScope
-from tautochrone.project.sqltext import split, split_name
+from tautochrone.project.sqltext import NameScope, split, split_name
 
 
 def test_split_ignores_semicolons_that_end_nothing() -> None:

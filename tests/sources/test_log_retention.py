@@ -9,7 +9,7 @@ from tests.crash.faults import Strike
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.effects import Step
-from tautochrone.model.log_retention import parse_log_retention
+from tautochrone.model.log_table import parse_log_retention
 
 from .bank import Attempt, Bank
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tautochrone.model.capture_files import NetRows
+from tautochrone.model.log_table import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
 from tautochrone.sources.capture.net_rows import net_rows

@@ -15,7 +15,7 @@ from tests.support.harness import Happened
 
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import start_session
-from tautochrone.model.refresh import RefreshMode, worst_mode
+from tautochrone.model.checkpoint import RefreshMode, worst_mode
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.settings import SparkSettings
 

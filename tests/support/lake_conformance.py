@@ -19,8 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tautochrone.errors import ConflictError, FencedError, LakeError, TableMissingError
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.lake import ChangeKind, CommitMetadata, LakeTable, Outcome, TableDefinition
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import ChangeKind, CommitMetadata, LakeTable, Outcome, Retention, TableDefinition
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.source_position import SparkPosition
 

@@ -13,8 +13,7 @@ from tests.support.lake_conformance import LakeBench, commit_metadata, position
 
 from tautochrone.errors import ConflictError, FencedError, LakeError
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.lake import ChangeKind, LakeTable
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import ChangeKind, LakeTable, Retention
 from tautochrone.model.names import Fence
 
 __all__ = ["MaintenanceConformance", "soon_ms"]

@@ -33,8 +33,8 @@ from tautochrone.algebra.nodes import (
     inner_join_of,
     walk,
 )
+from tautochrone.model.checkpoint import NodeRefresh, RefreshMode
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 __all__ = [
     "NO_CHANGE",

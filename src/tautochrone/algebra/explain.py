@@ -21,8 +21,8 @@ from tautochrone.algebra.nodes import (
     Unsupported,
     plural,
 )
+from tautochrone.model.checkpoint import NodeRefresh, RefreshMode
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 __all__ = ["ExplainedNode", "explain", "explained_nodes", "plan_text"]
 

@@ -10,16 +10,10 @@ from itertools import pairwise
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
 from tautochrone.model.lake import TableVersion
-from tautochrone.model.log_retention import (
-    LOG_RETENTION,
-    AwaitsTransactions,
-    KeepsLogs,
-    KeptLog,
-    SetsTablesAside,
-)
+from tautochrone.model.log_table import LOG_RETENTION
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason
-from tautochrone.model.source import ChangeLog
+from tautochrone.model.source import AwaitsTransactions, ChangeLog, KeepsLogs, KeptLog, SetsTablesAside
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.streams.change_logs import change_log_of, refused_tables
 

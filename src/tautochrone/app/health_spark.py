@@ -21,9 +21,9 @@ from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import catalog_not_reachable, start_session
 from tautochrone.model.events import Event
-from tautochrone.model.log_retention import SetsTablesAside
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import SinkDeclaration
+from tautochrone.model.source import SetsTablesAside
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import Settings, confs_without_project

@@ -36,12 +36,11 @@ from tautochrone.project.auto_cdc import with_snapshot_columns
 from tautochrone.project.deferred_frames import existing_tables
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, datasets_of, shared_sources
-from tautochrone.project.loading import load_definitions, settings_to_evaluate_with
-from tautochrone.project.names import NameScope
-from tautochrone.project.quarantine import with_quarantines
+from tautochrone.project.loading import load_definitions, settings_to_evaluate_with, with_quarantines
 from tautochrone.project.settings import Settings
 from tautochrone.project.sinks import sink_declarations, stream_sinks
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.sqltext import NameScope
 from tautochrone.project.validate import mapped_datasets, mapping_reason
 from tautochrone.redaction import redacted
 from tautochrone.rest_catalog.metadata_files import metadata_source

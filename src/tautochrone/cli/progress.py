@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
 from tautochrone.model import events
-from tautochrone.model.events.texts import short
+from tautochrone.model.events.base import short
 
 __all__ = ["DatasetLine", "Progress"]
 

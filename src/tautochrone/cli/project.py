@@ -16,7 +16,7 @@ from tautochrone.model.names import TableName
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
-    from tautochrone.model.refresh import RefreshPolicy
+    from tautochrone.model.checkpoint import RefreshPolicy
     from tautochrone.project.graph import Graph
 
 __all__ = ["dry_run", "init"]
@@ -35,7 +35,7 @@ Next steps:
 
 def init(arguments: argparse.Namespace) -> int:
     """Write the sample project."""
-    from tautochrone.project.templates import init_project
+    from tautochrone.project.spec import init_project
 
     folder = init_project(Path(arguments.name).parent, Path(arguments.name).name)
     sys.stderr.write(_NEXT_STEPS.format(folder=folder))
@@ -85,9 +85,9 @@ def dry_run(arguments: argparse.Namespace) -> int:
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
+    from tautochrone.model.checkpoint import RefreshPolicy
     from tautochrone.model.definitions import DatasetKind
-    from tautochrone.model.inputs import describe_clock, describe_files, is_file_table
-    from tautochrone.model.refresh import RefreshPolicy
+    from tautochrone.model.names import describe_clock, describe_files, is_file_table
     from tautochrone.project.table_properties import policy_of
     from tautochrone.runtime.refresh.plans import preview, refusal
 

@@ -25,11 +25,8 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError, TautochroneError
 from tautochrone.ingest.bad_records import BatchSplitter, SplitBatch, ranges_of
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Planned
-from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, FlowCheckpointFolders, Planned
 from tautochrone.ingest.committer import TableCommitter
-from tautochrone.ingest.expectations import counts, stage_expected
-from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.folder_decision import (
     FolderAction,
     FolderDecision,
@@ -40,6 +37,7 @@ from tautochrone.ingest.folder_decision import (
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations, position_of
 from tautochrone.ingest.spark_query import SparkQuery
+from tautochrone.ingest.staging import align, counts, stage_expected
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model import events
 from tautochrone.model.definitions import Expectation, ExpectationCount
@@ -315,23 +313,7 @@ class FlowQuery(SparkQuery):
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         previous = self.position
         if previous is not None and batch_id <= previous.batch_id:
-            if batch_id != previous.batch_id or not same_offsets(
-                self.folder.offsets(batch_id), previous.offsets
-            ):
-                raise self._diverged(
-                    batch_id, f"differs from batch {previous.batch_id} that {self._target} holds"
-                )
-            self.emit(
-                events.BatchSkipped(
-                    flow=self.flow.name,
-                    dataset=self._target,
-                    batch=batch_id,
-                    reason=Reason.of(ReasonCode.POSITIONS_PROVE_BATCH),
-                )
-            )
-            if self.stateful:
-                # The state of this batch must be there for the next one.
-                rows.write.format("noop").mode("append").save()
+            self._skip_batch(rows, batch_id, previous)
             return
         planned = self._planned(batch_id)
         self.checks.before_batch(batch_id, previous)
@@ -349,6 +331,27 @@ class FlowQuery(SparkQuery):
         self.folder.committed()
         self.position = position
         self.rows += split.good.rows
+        self._report_batch(split, violations, batch_id)
+
+    def _skip_batch(self, rows: DataFrame, batch_id: int, previous: SparkPosition) -> None:
+        """The table has the batch already."""
+        if batch_id != previous.batch_id or not same_offsets(self.folder.offsets(batch_id), previous.offsets):
+            raise self._diverged(
+                batch_id, f"differs from batch {previous.batch_id} that {self._target} holds"
+            )
+        self.emit(
+            events.BatchSkipped(
+                flow=self.flow.name,
+                dataset=self._target,
+                batch=batch_id,
+                reason=Reason.of(ReasonCode.POSITIONS_PROVE_BATCH),
+            )
+        )
+        if self.stateful:
+            # The state of this batch must be there for the next one.
+            rows.write.format("noop").mode("append").save()
+
+    def _report_batch(self, split: SplitBatch, violations: Mapping[str, int], batch_id: int) -> None:
         counted = counts(self.expectations, {}, violations)
         self.emit(
             events.Batch(

@@ -1,7 +1,8 @@
 """Which files were read, when the project is in another folder: its source files have other names now.
 
-Spark's file source remembers what it read by absolute URIs: in the folder of each stream, and in the copies
-of it that belong to the tables' positions. A name that it does not know would be read again.
+Spark's file source remembers what it read by absolute URIs: in the folder of each stream, below
+`_checkpoints` of the storage, and in the copies of it that belong to the tables' positions, below
+`_positions`. A name that it does not know would be read again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from tautochrone.model.relocated_paths import MovedFolder
 
-__all__ = ["SOURCE_LISTS", "files_read", "relocate_sources", "sources_below"]
-
-SOURCE_LISTS = ("_checkpoints", "_positions")
-"""Folders of the storage that hold them."""
+__all__ = ["files_read", "relocate_sources", "sources_below"]
 
 
 def sources_below(storage: Path, project: MovedFolder) -> str | None:

@@ -17,9 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tautochrone.errors import IngestError, SinkError, TautochroneError
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
-from tautochrone.ingest.flow_folders import FlowCheckpointFolders
-from tautochrone.ingest.rows_left_out import RowsLeftOut
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files, FlowCheckpointFolders
+from tautochrone.ingest.source_checks import RowsLeftOut
 from tautochrone.ingest.spark_query import SparkQuery
 from tautochrone.ingest.stream_errors import explain
 from tautochrone.model import events

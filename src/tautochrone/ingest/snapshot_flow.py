@@ -24,9 +24,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.polled_flow import PolledFlow
+from tautochrone.ingest.running_flow import PolledFlow
 from tautochrone.ingest.source_observations import position_of
+from tautochrone.ingest.staging import align
 from tautochrone.model import events
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
 from tautochrone.model.lake import Staged

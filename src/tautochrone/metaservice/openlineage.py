@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tautochrone.errors import SettingsError
 from tautochrone.model import events
+from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.names import TableName
-from tautochrone.model.refresh import RefreshMode
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunEvent, RunState

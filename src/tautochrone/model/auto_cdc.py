@@ -1,7 +1,6 @@
-"""AUTO CDC, and how the events of a key are ordered and merged into its table.
+"""AUTO CDC: how a flow's change events become the rows of its streaming table, by the table's key.
 
-AUTO CDC: how a flow's change events become the rows of its streaming table. Streaming tables that take
-updates and deletes: events are merged into the table by its key.
+For how long a table remembers the deletions of keys is a property of the table.
 
 The sequence of a change event that came through Kafka: where it stands in the database's log and in Kafka.
 
@@ -23,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.log_table import duration_ms
 
 __all__ = [
     "APPLY_PREFIX",
@@ -36,6 +36,7 @@ __all__ = [
     "POSITION_RESTARTS",
     "SEQUENCE_COLUMN",
     "START_COLUMN",
+    "TOMBSTONE_RETENTION",
     "TOPIC",
     "TRUNCATE_COLUMN",
     "AutoCdc",
@@ -49,6 +50,7 @@ __all__ = [
     "keyed_apply_of",
     "position_restarts",
     "restarts_text",
+    "tombstone_retention_ms",
     "with_kept_columns",
 ]
 
@@ -447,3 +449,29 @@ def _offset(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(value)
     return value
+
+
+TOMBSTONE_RETENTION = "tautochrone.tombstone-retention"
+
+
+def tombstone_retention_ms(properties: Mapping[str, str], location: str) -> int | None:
+    """Milliseconds, from the properties of a streaming table; None: it remembers them for ever.
+
+    Raises:
+        DefinitionError: `INVALID_TOMBSTONE_RETENTION`.
+
+    >>> tombstone_retention_ms({"tautochrone.tombstone-retention": "2 days"}, "a.py:1")
+    172800000
+    """
+    text = properties.get(TOMBSTONE_RETENTION)
+    if text is None:
+        return None
+    retention_ms = duration_ms(text)
+    if retention_ms is None:
+        raise DefinitionError(
+            "INVALID_TOMBSTONE_RETENTION",
+            f"{text!r} is no duration for which a table remembers deletions",
+            location=location,
+            hint="such as '2 days' or '12h'",
+        )
+    return retention_ms

@@ -1,13 +1,10 @@
-"""The catalog of lake tables, tables that are taken over as they are, and which versions readers see.
+"""The catalog of lake tables as the commit protocol needs it, tables that are taken over, and read points.
 
-The port of a lake table that somebody else made and that a pipeline takes over as it is. The catalog of lake
-tables, as the commit protocol needs it. Tables are Iceberg; tests put others here.
+Tables are Iceberg; tests put others here. A table that somebody else made is taken over as it is.
 
-Read points: names for the versions of all tables that one reader sees.
-
-A read point is `strong` (the newest published checkpoint), `weak` (each table at its newest version),
-`checkpoint-42`, or a name that this process registered with a `Lookup` of its own. The read-only REST
-catalog serves each read point as a warehouse.
+A read point is a name for the versions of all tables that one reader sees: `strong` (the newest published
+checkpoint), `weak` (each table at its newest version), `checkpoint-42`, or a name that this process
+registered with a `Lookup` of its own. The read-only REST catalog serves each read point as a warehouse.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
 """Sessions of database servers: what they must not inherit, and why a server refused one.
 
-What a session of MariaDB or MySQL must not inherit from its server.
+Global settings, `init_connect` and option files of MariaDB or MySQL, and `ALTER SYSTEM`, `ALTER DATABASE …
+SET` and `ALTER ROLE … SET` of PostgreSQL change what statements mean, how many rows they have, and how values
+are printed. Sources and sinks give each connection the values of this module first.
+`tests/sources/mysql/test_session_settings.py` and `tests/sources/postgresql/test_session_settings.py` have
+the settings that cannot matter, each with its reason.
 
-Global settings, `init_connect` and option files change what statements mean, how many rows they have, and how
-values are printed. Sources and sinks give each connection these values by its first statement.
-`tests/sources/mysql/test_session_settings.py` has the settings that cannot matter, each with its reason.
-
-What a session of PostgreSQL must not inherit from its server, database or role.
-
-`ALTER SYSTEM`, `ALTER DATABASE … SET` and `ALTER ROLE … SET` change what statements mean and how values are
-printed. Sources and sinks give each connection these values before its first statement.
-`tests/sources/postgresql/test_session_settings.py` has the settings that cannot matter, each with its reason.
-
-Why a database server refused a connection, by what it says and by the numbers of its errors.
-
-Drivers of sources and sinks ask here, so that both take the same refusals as final.
+Drivers of sources and sinks ask here why a server refused a connection, by what it says and by the numbers of
+its errors, so that both take the same refusals as final.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What a pipeline project defines, and what people want to know of a dataset.
 
-Expectations: conditions that a dataset's rows should meet, and what happens to rows that do not. What a
-pipeline project defines: datasets, flows and the graph they make. Table formats that definitions ask for, and
-what they mean here. Catalogs of three-part names that are not the lake's. What people want to know of a
-dataset and no refresh needs: its definition, columns, their origin.
+Datasets, flows, and conditions that a dataset's rows should meet; what other table formats and other catalogs
+mean in definitions; and what no refresh needs: a dataset's definition, columns, and their origin.
 """
 
 from __future__ import annotations
@@ -126,7 +124,7 @@ class FlowInputs:
     stream, seen through temporary views. `external_streams` is true when a stream comes from outside
     the lake (files, Kafka, rate…). `unversioned` names batch reads that have no version of their own,
     such as `csv:/data/x.csv` or `local data`. `clocks` is what a batch query asks for the time
-    (`model.inputs`).
+    (`model.names`).
     """
 
     batch: frozenset[TableName] = frozenset()

@@ -1,8 +1,5 @@
-"""The durable steps of the system, and what a commit survives.
-
-What a commit to the lake survives.
-
-The durable steps of the system, by name, and the function through which each of them is taken.
+"""The durable steps of the system, by name, the function through which each is taken, and what a commit
+survives.
 
 A step is whatever survives the process: a catalog commit, a file, a row of the store. Code that
 takes one calls `perform(step, subject, action)`; its implementation (`runtime.job.effects`) counts

@@ -1,6 +1,6 @@
-"""The commit protocol of a lake table: its operations, the states of a commit, and who writes its files.
+"""The commit protocol of a lake table in types, and what is asked of a table to stay small.
 
-The commit protocol in types: `fork → stage → prepare → commit`, each step repeatable.
+The protocol is `fork → stage → prepare → commit`, each step repeatable.
 
 1. `fork()` reads the table's metadata once: main, fence, positions. Everything after it is built
    on exactly that version, never on "current".
@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from tautochrone.model.maintenance import Compacted, Dropped, Expired, Orphans, Retention
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import SourcePosition
@@ -38,11 +37,16 @@ __all__ = [
     "CollectedChange",
     "CommitMetadata",
     "Committed",
+    "Compacted",
+    "Dropped",
+    "Expired",
     "Fork",
     "LakeTable",
+    "Orphans",
     "Outcome",
     "Prepared",
     "ReadableTable",
+    "Retention",
     "RowChange",
     "Rows",
     "Staged",
@@ -52,6 +56,60 @@ __all__ = [
     "TaskStage",
     "TaskWriter",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which versions of a table somebody may still need.
+
+    `readable` are versions that must stay, each on its own. `followed` are versions from which a reader
+    still has to get to main: everything between the oldest of them and main stays too. So does what was
+    committed at `after_ms` (epoch milliseconds) or later. Versions that the table does not have are ignored.
+    """
+
+    readable: frozenset[Version] = frozenset()
+    followed: frozenset[Version] = frozenset()
+    after_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """What left a table: its number of versions, and of files that only these had."""
+
+    table: TableName
+    versions: int = 0
+    files: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """Files that were rewritten, as how many, and their bytes before. No version: nothing was worth it."""
+
+    table: TableName
+    version: Version | None = None
+    files_before: int = 0
+    files_after: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Files that left the newest version of a log table, and their rows."""
+
+    table: TableName
+    version: Version
+    files: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphans:
+    """Files in a table's folder that nothing refers to, as their locations in order, and their bytes."""
+
+    table: TableName
+    files: tuple[str, ...] = ()
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -591,7 +649,7 @@ class TaskStage:
 
     Attributes:
         copies: by relation, what writes copied rows into files of another table. The rows that are staged
-            name these files (`model.capture_files`), which belong to no version of that table yet.
+            name these files (`model.log_table`), which belong to no version of that table yet.
     """
 
     table: LakeTable

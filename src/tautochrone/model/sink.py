@@ -1,9 +1,6 @@
-"""The port of a sink, what an adapter may offer beside it, and deliveries as values.
+"""The port of a sink, the states of a delivery's transaction, and deliveries as values.
 
-What a sink may offer beside its port, `model.sink.Sink`: audits of rows, history, reports. Deliveries to
-sinks as values: what is declared, what is delivered, and what the store remembers of it.
-
-The port of a sink: what an adapter must offer, and the states of a delivery's transaction.
+Beside the port an adapter may offer audits of rows, history and reports.
 
 A sink mirrors tables of the lake outside of it. It gets one transaction per delivered checkpoint, over all
 of its tables, and never shows half of one:
@@ -517,7 +514,7 @@ class CheckpointHistory(Protocol):
 class ReportsComparison(Protocol):
     """What a sink may offer that does not always compare staged rows in the same way."""
 
-    def compared_by(self) -> Mapping[TableName, Reason]:
+    def comparisons(self) -> Mapping[TableName, Reason]:
         """By table how `prepare` compared the rows of the last transaction, or will, and why."""
 
 

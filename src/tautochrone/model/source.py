@@ -1,9 +1,5 @@
-"""The port of a source, and what becomes of records and files that a flow does not take in.
-
-What becomes of source data that a stream does not take in by itself: recreated topics, skipped files. Bad
-records: those on which a flow's own query fails, and the quarantine table that takes them.
-
-The port of a source: what the engine asks of whatever delivers rows.
+"""The port of a source: what the engine asks of whatever delivers rows, and what becomes of records and files
+that a flow does not take in.
 
 Two kinds stand behind it. Sources that Spark's Structured Streaming reads itself (Kafka, files, Python data
 sources) are leaves of a query's plan: `spark.sources.registry` finds them. Change logs of databases are read
@@ -20,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from tautochrone.model.capture_files import NetRows
+from tautochrone.model.log_table import NetRows
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import BulkProgress, LogPosition
@@ -29,13 +25,19 @@ __all__ = [
     "CHANGE_LOG_LIMITS",
     "MAX_REPORTED_PATHS",
     "QUARANTINE_SCHEMA",
+    "AwaitsTransactions",
     "BadRecords",
     "BulkOnExecutors",
     "ChangeLog",
+    "KeepsColumns",
+    "KeepsLogs",
+    "KeptLog",
     "LogBatch",
     "NetsChanges",
+    "RaisesAlarms",
     "RateLimitOptions",
     "RecreatedTopic",
+    "SetsTablesAside",
     "SkipReason",
     "SkippedFiles",
     "Source",
@@ -224,6 +226,72 @@ class BulkOnExecutors(Protocol):
         Returns:
             What `stage` answered, and a point read after that, as `ChangeLog.read_chunk` does.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLog:
+    """Log that a database keeps for one reader of a capture.
+
+    Attributes:
+        name: such as that of a replication slot.
+        is_own: it belongs to the position that was asked for; others are of other lakes, or of none. None:
+            the table has no position yet, so it may be what a copy that begins has made.
+        distance_bytes: how far the log is ahead of what was acknowledged.
+        kept_bytes: how much of it is on the database's disk; None where it does not say.
+        is_lost: the database removed log that the reader needs.
+        last_read: since when nobody reads it; None: somebody does, or the database does not say.
+        drop: SQL that gives it up.
+    """
+
+    name: str
+    is_own: bool | None
+    distance_bytes: int | None
+    kept_bytes: int | None
+    is_lost: bool
+    last_read: str | None
+    drop: str
+
+
+@runtime_checkable
+class KeepsLogs(Protocol):
+    """A change log whose database keeps log for each reader."""
+
+    def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
+        """All that is kept for readers of this capture; `position` is that of this lake's table."""
+
+
+@runtime_checkable
+class RaisesAlarms(Protocol):
+    """A change log that can say what fills its database's disk, while there is time."""
+
+    def alarms(self, position: LogPosition) -> Sequence[Reason]:
+        """What somebody should look at; empty: nothing."""
+
+
+@runtime_checkable
+class AwaitsTransactions(Protocol):
+    """A change log that can begin, or copy tables, only when transactions that are open have ended."""
+
+    def open_transactions(self) -> Sequence[Reason]:
+        """Those that a copy which begins now waits for, the oldest first. By a connection of its own, so it
+        can be asked while another thread waits."""
+
+
+@runtime_checkable
+class SetsTablesAside(Protocol):
+    """A change log that goes on without tables which it cannot capture as they are."""
+
+    def set_aside(self) -> Mapping[str, Reason]:
+        """By relation, why, and what ends it."""
+
+
+@runtime_checkable
+class KeepsColumns(Protocol):
+    """A change log that may pass over columns which the tables of the lake do not take."""
+
+    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
+        """The columns that the lake's tables have, by relation, whether the database still has them or not.
+        Of a relation that is missing here it is not known."""
 
 
 MAX_REPORTED_PATHS = 20

@@ -1,15 +1,10 @@
-"""Where a flow stands in its source, and the versions of the snapshots that it reads.
-
-Types of numbers, by Spark's names.
-
-Where a flow stands in its source, as the table that it writes remembers it.
+"""Where a flow stands in its source, as the table that it writes remembers it.
 
 A position is a value with a type. It is stored in the commit that brings the rows, so rows and position
 become durable together; who starts the flow again goes on from there.
 
-Versions of snapshots: values of a few Python types that order the snapshots of a table.
-
-Each has a type by Spark's name and a text, so that a commit can hold it and SQL can read it.
+Versions of snapshots are values of a few Python types that order the snapshots of a table. Each has a type by
+Spark's name and a text, so that a commit can hold it and SQL can read it.
 """
 
 from __future__ import annotations
@@ -84,8 +79,7 @@ class BulkProgress:
         done: relation → number of its chunks that are copied; empty when the bulk of all is complete.
         partial: those that are copied again in part, beside the rows that the log has of them.
         in_files: relation → since when (epoch ms) rows of it may be in data files of its table: those of
-            its first copy (`model.capture_files`), and changes (`model.capture_files`); until the relation
-            is copied again.
+            its first copy, and changes (`model.log_table`); until the relation is copied again.
     """
 
     pending: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -237,7 +231,7 @@ class SnapshotPosition:
     """The newest snapshot that a table took from a function which returns snapshots one after the other.
 
     Attributes:
-        version_type: the type of the snapshot's version, by Spark's name (`model.source_position`).
+        version_type: the type of the snapshot's version, one of `SNAPSHOT_VERSION_TYPES`.
         version: the version as a text.
     """
 

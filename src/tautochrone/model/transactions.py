@@ -1,6 +1,4 @@
-"""Transactions that the MetaService coordinates, and the order of their ids.
-
-Transactions that the MetaService coordinates: their states, and what each operation answers in each state.
+"""Transactions that the MetaService coordinates: their states, and what each operation answers in each state.
 
 The client chooses the id, so that it can name the transaction after a crash. Every operation may be repeated
 in every state: `ANSWERS` says what it does there. The states are those of deliveries (`model.sink`).
@@ -8,8 +6,7 @@ in every state: `ANSWERS` says what it does there. The states are those of deliv
 `commit` and `rollback` only record the decision. A participant, which knows the target, carries it out, and
 `confirm` records that. A decision is never changed.
 
-The order of transaction ids that differ in their numbers only, such as `load-16` and `load-17`.
-
+Ids that differ in their numbers only, such as `load-16` and `load-17`, have an order.
 The store can stop keeping ids of ended transactions: of each series it remembers the highest position. An
 unknown id that is not above it counts as used, so a late repeat is never taken for a new transaction.
 """

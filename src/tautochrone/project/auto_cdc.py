@@ -1,14 +1,12 @@
 """AUTO CDC flows: their queries, the tables of their events, functions that return snapshots.
 
-The query of an AUTO CDC flow: the columns of its table, and what each event does to it.
-
-The tables that hold the events, or the snapshots, of AUTO CDC flows whose source is no lake table.
+A flow's query yields the columns of its table, and what each event does to it.
 
 A merge follows from two versions of a lake table. Where a flow reads a topic or files, or joins, its events
 are written into a table of their own first, and the flow merges that table. Where a flow takes the snapshots
 of a view, the view's rows are a materialized view first.
 
-Functions that return snapshots: the source of `create_auto_cdc_from_snapshot_flow`.
+Functions that return snapshots are the source of `create_auto_cdc_from_snapshot_flow`:
 
     def next_snapshot(latest_version):
         …
@@ -46,13 +44,14 @@ from tautochrone.model.auto_cdc import (
     POSITION_RESTARTS,
     SEQUENCE_COLUMN,
     START_COLUMN,
+    TOMBSTONE_RETENTION,
     TRUNCATE_COLUMN,
     AutoCdc,
     common_auto_cdc,
     position_restarts,
+    tombstone_retention_ms,
 )
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
-from tautochrone.model.log_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.source_position import (
     SNAPSHOT_VERSION_TYPES,
@@ -66,8 +65,8 @@ from tautochrone.project.deferred_frames import evaluating, real_frame
 from tautochrone.project.definitions import Definitions, Flow, Query, QueryListener, is_view
 from tautochrone.project.explain_failure import CodePosition, explain
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, SqlQuery
+from tautochrone.project.sqltext import NameScope
 from tautochrone.project.usercode import Bindings, evaluation_lock, user_code
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, use_session
 from tautochrone.spark.execute.change_order import is_change_order
@@ -110,8 +109,8 @@ class AutoCdcQuery:
     def written(self) -> str:
         return self.source.written
 
-    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
-        """The columns of the table, the sequence value, and whether the event deletes or truncates."""
+    def evaluate(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
+        """The events: the columns of the table, the sequence value, and whether they delete or truncate."""
         rows, auto_cdc = self._rows(session, listener), self.auto_cdc
         chosen = tuple(rows.columns)
         if auto_cdc.columns is not None:
@@ -129,7 +128,7 @@ class AutoCdcQuery:
 
     def _rows(self, session: SparkSession, listener: QueryListener | None) -> DataFrame:
         try:
-            return self.source.dataframe(session, listener)
+            return self.source.evaluate(session, listener)
         except PySparkException as error:
             if self.auto_cdc.is_once and problem_of(error).error_class == _NO_STREAM:
                 raise databricks_only("once", "A flow that reads a batch once", self.location) from error
@@ -312,7 +311,7 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
         DefinitionError: `AUTO_CDC_EVENTS_NAME_TAKEN`.
     """
     target = definitions.datasets[flow.target]
-    name = _own_name(definitions, flow, "events")
+    name = _free_table_name(definitions, flow, "events")
     assert flow.auto_cdc is not None
     events = Dataset(
         name=name,
@@ -349,7 +348,7 @@ def over_snapshot_table(definitions: Definitions, flow: Flow) -> Definitions:
     view = definitions.dataset_named(source, flow.scope) if source else None
     if source is None or view is None or not is_view(definitions.datasets[view]):
         return definitions
-    name = _own_name(definitions, flow, "snapshot")
+    name = _free_table_name(definitions, flow, "snapshot")
     snapshot = Dataset(
         name=name,
         kind=DatasetKind.MATERIALIZED_VIEW,
@@ -384,8 +383,8 @@ def _table_name(flow: Flow, suffix: str) -> TableName:
     return TableName(target.catalog, target.namespace, f"{own_name}__{suffix}")
 
 
-def _own_name(definitions: Definitions, flow: Flow, suffix: str) -> TableName:
-    """The name of a table that stands between a flow and its source.
+def _free_table_name(definitions: Definitions, flow: Flow, suffix: str) -> TableName:
+    """The name of a table that stands between a flow and its source, which no dataset has.
 
     Raises:
         DefinitionError: `AUTO_CDC_EVENTS_NAME_TAKEN`.
@@ -453,7 +452,7 @@ class SnapshotFunction:
             except Exception as error:
                 raise explain(error, self.position_of, self.location) from error
 
-    def dataframe(self, session: SparkSession, _listener: QueryListener | None = None) -> DataFrame:
+    def evaluate(self, session: SparkSession, _listener: QueryListener | None = None) -> DataFrame:
         """A stream with the columns of the events. Spark never runs it: `ingest.snapshot_flow` writes
         them."""
         assert self.columns is not None

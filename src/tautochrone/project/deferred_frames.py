@@ -1,17 +1,13 @@
 """DataFrames, and their columns, that a definition file makes while it is imported.
 
-Columns of DataFrames that are built later: `BASE["id"]` while a definition file is imported.
+On Spark Connect `BASE = spark.read.table("orders")` is an unresolved plan: the table may be a dataset of the
+same pipeline, and it is read when a query that uses `BASE` runs. A classic session would look for the table
+during the import, and would fix its version. So what is built on a table during the import is only recorded,
+and is built again in each session in which a query function runs.
 
-Such a column is an attribute with the id of its DataFrame's plan, as on Spark Connect. The plan gets this id
-when it is built, and Spark's analyzer finds the attribute in it: `BASE["id"]` stays a column of `BASE` where
-another DataFrame has a column of the same name.
-
-DataFrames that a definition file makes while it is imported: `BASE = spark.read.table("orders")`.
-
-On Spark Connect such a DataFrame is an unresolved plan: the table may be a dataset of the same pipeline, and
-it is read when a query that uses `BASE` runs. A classic session would look for the table during the import,
-and would fix its version. So what is built on a table during the import is only recorded, and is built
-again in each session in which a query function runs.
+A column such as `BASE["id"]` is an attribute with the id of its DataFrame's plan, as on Spark Connect. The
+plan gets this id when it is built, and Spark's analyzer finds the attribute in it: `BASE["id"]` stays a
+column of `BASE` where another DataFrame has a column of the same name.
 """
 
 from __future__ import annotations

@@ -20,9 +20,8 @@ from tautochrone.model.definitions import Dataset, DatasetKind, Expectation, Sou
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason
 from tautochrone.project.explain_failure import CodePosition, explain
-from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.sqltext import split_name
+from tautochrone.project.sqltext import NameScope, split_name
 from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.analysis.session_context import use_session
 from tautochrone.spark.execute.expectations import with_flags, without_dropped
@@ -51,8 +50,8 @@ class Query(Protocol):
     def written(self) -> str:
         """The definition as its author wrote it, for people."""
 
-    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
-        """Evaluate; the session is active and its current database and settings are right."""
+    def evaluate(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
+        """The query's rows; the session is active and its current database and settings are right."""
 
     def view_text(self) -> str | None:
         """The query's SQL when this is a persisted view, else None."""
@@ -130,7 +129,7 @@ class Flow:
         with evaluation_lock:
             try:
                 with use_session(session, self.scope.catalog, self.scope.namespace, self.conf):
-                    rows = self.query.dataframe(session, listener)
+                    rows = self.query.evaluate(session, listener)
                     if with_dropped:
                         return rows
                     return without_dropped(rows, self._rewritten(), self._without_row())

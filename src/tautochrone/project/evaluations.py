@@ -1,11 +1,9 @@
 """What flows evaluate to, and whether they still do when they are evaluated again.
 
-What flows evaluate to. Python functions run twice, to find constants that are others each time.
+In an analysis Python functions run twice, to find constants that are others each time.
 
-Whether a Python function still gives the query that it gave when its definition was loaded.
-
-A query function runs again in each refresh. When it reads a file or a variable that changed since, a view
-would get the changes of another query on top of its rows.
+A query function runs again in each refresh. When it reads a file or a variable that changed since its
+definition was loaded, a view would get the changes of another query on top of its rows.
 """
 
 from __future__ import annotations

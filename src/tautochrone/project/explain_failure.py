@@ -80,26 +80,7 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
     if isinstance(error, (PySparkException, Py4JJavaError)):
         problem = problem_of(error)
         position = find_position(error, problem) or CodePosition(str(fallback), problem.excerpt)
-        if _TIME_TRAVEL.search(problem.message):
-            return DefinitionError(
-                "TIME_TRAVEL_NOT_SUPPORTED",
-                "The query asks for an older version of a table; a pipeline reads each table at the "
-                "checkpoint that it computes",
-                sqlstate="0A000",
-                location=position.location,
-                hint="copy the version into a table of its own with CREATE TABLE … AS SELECT … VERSION AS "
-                "OF, outside of the pipeline, and read that",
-                excerpt=position.excerpt,
-            )
-        return DefinitionError(
-            problem.error_class,
-            problem.message,
-            sqlstate=problem.sqlstate,
-            location=position.location,
-            hint=_hint(problem.error_class),
-            parameters=problem.parameters,
-            excerpt=position.excerpt,
-        )
+        return _of_spark(problem, position)
     if isinstance(error, TautochroneError):
         # A call of ours in a definition file, such as one that defines a capture.
         return DefinitionError(
@@ -130,6 +111,29 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
         location=position.location,
         excerpt=position.excerpt,
         hint=hint or "The exception comes from the project's own Python; --debug shows its traceback.",
+    )
+
+
+def _of_spark(problem: SparkProblem, position: CodePosition) -> DefinitionError:
+    if _TIME_TRAVEL.search(problem.message):
+        return DefinitionError(
+            "TIME_TRAVEL_NOT_SUPPORTED",
+            "The query asks for an older version of a table; a pipeline reads each table at the "
+            "checkpoint that it computes",
+            sqlstate="0A000",
+            location=position.location,
+            hint="copy the version into a table of its own with CREATE TABLE … AS SELECT … VERSION AS "
+            "OF, outside of the pipeline, and read that",
+            excerpt=position.excerpt,
+        )
+    return DefinitionError(
+        problem.error_class,
+        problem.message,
+        sqlstate=problem.sqlstate,
+        location=position.location,
+        hint=_hint(problem.error_class),
+        parameters=problem.parameters,
+        excerpt=position.excerpt,
     )
 
 

@@ -1,14 +1,10 @@
 """What methods of a classic session do in definition files: they behave as those of Spark Connect.
 
-Rows that `createDataFrame` gets as Python values, as Spark Connect takes them.
-
-Spark Connect builds an Arrow table from them, which takes a whole number for a FLOAT or DOUBLE column. A
-classic session refuses it.
-
-What methods of a classic session do in definition files: they behave as those of Spark Connect.
-
 What SDP forbids is refused. Spark patches its Connect classes for this; a classic session has other classes
 with the same names.
+
+Spark Connect builds an Arrow table from the Python values that `createDataFrame` gets, which takes a whole
+number for a FLOAT or DOUBLE column. A classic session refuses it, so such values are converted.
 """
 
 from __future__ import annotations

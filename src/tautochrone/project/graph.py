@@ -1,16 +1,11 @@
-"""The resolved graph of a project, the sources that several of its tables read, the datasets of a job.
+"""The resolved graph of a project: what each flow reads, its properties, the order of refreshes.
 
-The resolved graph of a project: what each flow reads, its properties, the order of refreshes.
+Of a source that several streaming tables read, each by a query of its own, people are told: every flow is a
+stream that determines the end of its source at its own moment. A cut takes what each has committed, so in one
+checkpoint the tables are at different positions of the source.
 
-Sources that several streaming tables read, each by a query of its own.
-
-Every flow is a stream that determines the end of its source at its own moment. A cut takes what
-each has committed, so in one checkpoint the tables are at different positions of the source.
-
-Which datasets a job runs, by the `[jobs]` of `tautochrone.toml`.
-
-A dataset belongs to one job with all of its flows. Datasets that no job names belong to the default job,
-which has the pipeline's name.
+Which datasets a job runs follows from the `[jobs]` of `tautochrone.toml`. A dataset belongs to one job with
+all of its flows. Datasets that no job names belong to the default job, which has the pipeline's name.
 """
 
 from __future__ import annotations
@@ -26,8 +21,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError, SettingsError
 from tautochrone.model.definitions import DatasetKind, FlowInputs
-from tautochrone.model.inputs import is_file_table
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, is_file_table
 from tautochrone.project.definitions import Definitions, Flow, QueryListener
 from tautochrone.project.identity import DescribedPlan
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, relations_of
@@ -118,7 +112,7 @@ class ResolvedFlow:
 
     @property
     def file_tables(self) -> frozenset[TableName]:
-        """The tables that hold the rows of the files which the query reads (`model.inputs`)."""
+        """The tables that hold the rows of the files which the query reads (`model.names`)."""
         return frozenset(filter(is_file_table, self.inputs.batch))
 
     def follows_files(self, versions: Collection[TableName]) -> bool:

@@ -17,9 +17,8 @@ from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Flow
 from tautochrone.project.graph import Invariant, ResolvedFlow
-from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, SqlQuery
-from tautochrone.project.sqltext import split
+from tautochrone.project.sqltext import NameScope, split
 from tautochrone.project.statements import syntax_error
 from tautochrone.spark.analysis.session_context import parsed_plan
 from tautochrone.spark.jvm.catalyst import cached_packages, kind, walk

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import SPARK_CATALOG_CLASSES, CatalogSettings
 from tautochrone.model.reason import ReasonCode
-from tautochrone.project.names import SESSION_CATALOG
 from tautochrone.project.session_settings import CATALOG_PREFIX
 from tautochrone.project.setting_layers import DEFAULT, IgnoredSetting, Value, ignored, is_other_engine, shown
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.sqltext import SESSION_CATALOG
 
 __all__ = ["DEFAULT_CATALOG", "LakeCatalog", "lake_catalog"]
 

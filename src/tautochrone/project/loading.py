@@ -1,10 +1,14 @@
-"""Reads all definition files of a project, like `spark-pipelines`."""
+"""Reads all definition files of a project, like `spark-pipelines`, and adds the quarantine tables.
+
+No file declares quarantine tables: they follow from the settings of flows.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +18,9 @@ from pyspark.pipelines.graph_element_registry import graph_element_registration_
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, all_at_once
-from tautochrone.model.definitions import OtherCatalogs, SourceLocation
+from tautochrone.model.definitions import Dataset, DatasetKind, OtherCatalogs, SourceLocation
+from tautochrone.model.names import TableName
+from tautochrone.model.source import QUARANTINE_SCHEMA, BadRecords, quarantine_of
 from tautochrone.project.databricks.notebooks import (
     Dbutils,
     is_written_for_databricks,
@@ -25,18 +31,19 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.explain_failure import explain
 from tautochrone.project.invariant_files import read_invariants
 from tautochrone.project.libraries import Libraries
-from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project
 from tautochrone.project.registry import Registry
 from tautochrone.project.session_settings import needed_at_start
+from tautochrone.project.settings import FlowBadRecords
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.sqltext import split_name
+from tautochrone.project.sqltext import NameScope, split_name
 from tautochrone.project.usercode import evaluation_lock, forget_imports, user_code
 from tautochrone.project.validate import validate
 from tautochrone.spark.analysis.session_context import use_session
 from tautochrone.spark.jvm.driver_calls import settings_of
 
-__all__ = ["load_definitions", "settings_to_evaluate_with"]
+__all__ = ["load_definitions", "settings_to_evaluate_with", "with_quarantines"]
+
 
 _CATALOG_SETTING = "spark.sql.catalog."
 
@@ -64,6 +71,46 @@ def load_definitions(
     configured = frozenset(
         key.removeprefix(_CATALOG_SETTING) for key in (*settings_of(session), *confs) if _is_catalog(key)
     )
+    scope = _scope(spec, catalog, configured, other_catalogs)
+    # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
+    root = spec.root.resolve()
+    files = _files(root, spec.libraries)
+    folders = [root, *(file.parent for file in files if file.suffix == ".py")]
+    project = Project(root, tuple(dict.fromkeys(folders)))
+    forget_imports(Libraries((root, *project.imports)))
+    registry = Registry(session, project, scope, spec.configuration)
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    registry.settings_ignored(spec.configuration, "configuration", SourceLocation(project.shown(spec.path)))
+    registry.for_databricks = any(map(is_written_for_databricks, texts))
+    _register(files, registry, project, scope, session, spec)
+    registry.finish()
+    definitions = Definitions(
+        spec=spec,
+        scope=scope,
+        datasets=registry.datasets,
+        flows=tuple(registry.flows),
+        sinks=registry.sinks,
+        warnings=tuple(registry.warnings),
+        folders=(root, *project.imports),
+        data_sources=project.data_sources,
+        invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
+    )
+    validate(
+        definitions,
+        len(files),
+        main_files=[file.name for file, text in zip(files, texts, strict=True) if runs_as_main(text)],
+    )
+    return definitions
+
+
+def _scope(
+    spec: PipelineSpec, catalog: str, configured: frozenset[str], other_catalogs: OtherCatalogs
+) -> NameScope:
+    """What names mean outside of `USE`.
+
+    Raises:
+        DefinitionError: `CATALOG_NOT_FOUND`, the spec names another catalog than the lake's.
+    """
     scope = NameScope(
         catalog,
         split_name(spec.database or "default"),
@@ -78,16 +125,22 @@ def load_definitions(
             location=str(spec.path),
             hint="Let `catalog` below [lake] and in the spec be the same, or set only one of them.",
         )
-    # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
-    root = spec.root.resolve()
-    files = _files(root, spec.libraries)
-    folders = [root, *(file.parent for file in files if file.suffix == ".py")]
-    project = Project(root, tuple(dict.fromkeys(folders)))
-    forget_imports(Libraries((root, *project.imports)))
-    registry = Registry(session, project, scope, spec.configuration)
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
-    registry.settings_ignored(spec.configuration, "configuration", SourceLocation(project.shown(spec.path)))
-    registry.for_databricks = any(map(is_written_for_databricks, texts))
+    return scope
+
+
+def _register(
+    files: Sequence[Path],
+    registry: Registry,
+    project: Project,
+    scope: NameScope,
+    session: SparkSession,
+    spec: PipelineSpec,
+) -> None:
+    """Run the Python files and read the SQL files: what they define is in the registry afterwards.
+
+    Raises:
+        DefinitionError: of all files that cannot be read.
+    """
     known = set(sys.modules)
     try:
         with (
@@ -112,24 +165,6 @@ def load_definitions(
         raise explain(error, lambda _, __: None, SourceLocation(project.shown(spec.path))) from error
     finally:
         registry.modules.extend(_forget(set(sys.modules) - known, project))
-    registry.finish()
-    definitions = Definitions(
-        spec=spec,
-        scope=scope,
-        datasets=registry.datasets,
-        flows=tuple(registry.flows),
-        sinks=registry.sinks,
-        warnings=tuple(registry.warnings),
-        folders=(root, *project.imports),
-        data_sources=project.data_sources,
-        invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
-    )
-    validate(
-        definitions,
-        len(files),
-        main_files=[file.name for file, text in zip(files, texts, strict=True) if runs_as_main(text)],
-    )
-    return definitions
 
 
 def settings_to_evaluate_with(base: SparkSession, configuration: Mapping[str, str]) -> dict[str, str]:
@@ -221,3 +256,44 @@ def _forget(names: set[str], project: Project) -> list[ModuleType]:
 def _is_catalog(key: str) -> bool:
     """Whether a setting defines a catalog; its options have one part more."""
     return key.startswith(_CATALOG_SETTING) and "." not in key.removeprefix(_CATALOG_SETTING)
+
+
+def with_quarantines(definitions: Definitions, settings: Mapping[str, FlowBadRecords]) -> Definitions:
+    """The definitions, with a quarantine table for each streaming table with a flow that quarantines.
+
+    Raises:
+        DefinitionError: `QUARANTINE_NAME_TAKEN`, a dataset of the project has its name.
+    """
+    quarantining_flows = {
+        flow for flow, flow_settings in settings.items() if flow_settings.policy is BadRecords.QUARANTINE
+    }
+    quarantine_tables: dict[TableName, Dataset] = {}
+    for flow in definitions.flows:
+        target = definitions.datasets.get(flow.target)
+        if flow.name in quarantining_flows and target and target.kind is DatasetKind.STREAMING_TABLE:
+            quarantine_tables[quarantine_of(target.name)] = _quarantine_table(target)
+    for name, dataset in quarantine_tables.items():
+        if name in definitions.datasets:
+            raise DefinitionError(
+                "QUARANTINE_NAME_TAKEN",
+                f"The bad records of {dataset.bad_records_of} go into {name}, and a dataset is called so",
+                location=str(definitions.datasets[name].location),
+                hint="rename that dataset",
+                sqlstate="42P07",
+            )
+    return (
+        replace(definitions, datasets={**definitions.datasets, **quarantine_tables})
+        if quarantine_tables
+        else definitions
+    )
+
+
+def _quarantine_table(target: Dataset) -> Dataset:
+    return Dataset(
+        name=quarantine_of(target.name),
+        kind=DatasetKind.STREAMING_TABLE,
+        location=target.location,
+        comment=f"Records on which the flows into {target.name.table} failed",
+        schema_ddl=QUARANTINE_SCHEMA,
+        bad_records_of=target.name,
+    )

@@ -1,15 +1,12 @@
 """The text of Python functions and values by which a definition is recognised as changed.
 
-The project's folder in texts: a clone of a project in another folder has the same definitions.
-
-The text of Python's instructions, without what no result depends on: lines, names of local variables,
-docstrings, the numbers under which constants are kept.
-
-The text of Python functions and values by which a definition is recognised as changed.
-
 Pickled bytes are others in each process: sets have an order by chance, and names of files and lines are in
 them. So functions, classes and objects are described by what they do: instructions with their constants,
 values of closures and globals, attributes. The same text means the same results, whatever the process.
+
+What no result depends on is left out of instructions: lines, names of local variables, docstrings, the
+numbers under which constants are kept. So is the project's folder: a clone of a project has the same
+definitions.
 
 Functions of libraries stand for themselves, by name and version. Modules of the project that a function
 imports while it runs are described by their files.

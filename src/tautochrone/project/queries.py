@@ -24,7 +24,7 @@ from tautochrone.project.databricks.files import FileSource, open_files
 from tautochrone.project.deferred_frames import evaluating, real_frame
 from tautochrone.project.definitions import QueryListener
 from tautochrone.project.explain_failure import CodePosition
-from tautochrone.project.names import NameScope
+from tautochrone.project.sqltext import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
@@ -106,7 +106,7 @@ class SqlQuery:
     def written(self) -> str:
         return self.statement.strip()
 
-    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
+    def evaluate(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         query = query_of(parsed_plan(self.scope.rewrite(self.statement)))
         if listener is not None:
             listener(query)
@@ -175,7 +175,7 @@ class PythonQuery:
             # The function was made by exec, or is not a plain function.
             return f"def {getattr(self.function, '__name__', '')}(): …"
 
-    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
+    def evaluate(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         def rewrite(text: str) -> str:
             rewritten = self.scope.rewrite(text)
             if listener is not None:

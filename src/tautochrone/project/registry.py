@@ -24,15 +24,14 @@ from tautochrone.model.definitions import Dataset, DatasetKind, Expectation, Sou
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.auto_cdc import DELETED_COLUMN, VERSION_COLUMN, AutoCdcQuery, SnapshotFunction
-from tautochrone.project.databricks.datasets import uncounted, unique
-from tautochrone.project.databricks.decorators import TableByQuery, TableOfPipelines
 from tautochrone.project.databricks.expect import ExpectationsByFunction
+from tautochrone.project.databricks.modules import TableByQuery, TableOfPipelines
 from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
-from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
+from tautochrone.project.sqltext import NameScope
 from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_refused
 from tautochrone.project.usercode import Bindings
-from tautochrone.project.validate import check_format
+from tautochrone.project.validate import check_format, uncounted_expectations, unique_expectations
 from tautochrone.spark.jvm.driver_calls import driver_calls, split
 
 __all__ = ["Registry"]
@@ -94,7 +93,7 @@ class Registry(GraphElementRegistry):
         resolved = self._scope.resolve(self._parts(name, self.location(location)))
         dataset = self.datasets[resolved]
         self.datasets[resolved] = replace(
-            dataset, expectations=unique((*dataset.expectations, *expectations), dataset)
+            dataset, expectations=unique_expectations((*dataset.expectations, *expectations), dataset)
         )
 
     def finish(self) -> None:
@@ -114,7 +113,7 @@ class Registry(GraphElementRegistry):
                     hint="Give them to the table: create_streaming_table(expect_all=...).",
                 )
             self.datasets[flow.target] = replace(
-                dataset, expectations=unique((*dataset.expectations, *expectations), dataset)
+                dataset, expectations=unique_expectations((*dataset.expectations, *expectations), dataset)
             )
         self.flows = [
             replace(flow, expectations=self.datasets[flow.target].expectations)
@@ -122,7 +121,7 @@ class Registry(GraphElementRegistry):
             else flow
             for flow in map(self._with_live_target, self.flows)
         ]
-        self.warnings += uncounted(self.datasets.values())
+        self.warnings += uncounted_expectations(self.datasets.values())
 
     def _with_live_target(self, flow: Flow) -> Flow:
         """A flow into `LIVE.x` writes the dataset x."""

@@ -1,12 +1,8 @@
-"""Which Spark settings are taken only at its start, and which can change the rows of a query.
+"""Which settings Spark takes only before it starts, and which can change the rows of a query.
 
-Which settings Spark takes only before it starts.
-
-Which Spark settings can change the rows of a query.
-
-They are part of a definition: a view is built again when one of them changes. Settings that change only how
-Spark computes the same rows are not. A setting that is not listed here counts, because a refresh without need
-is better than rows that Spark would not give.
+The latter are part of a definition: a view is built again when one of them changes. Settings that change only
+how Spark computes the same rows are not. A setting that is not listed here counts, because a refresh without
+need is better than rows that Spark would not give.
 """
 
 from __future__ import annotations

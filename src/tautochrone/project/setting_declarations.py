@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
-from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.setting_kinds import (

@@ -1,13 +1,8 @@
-"""Where values of settings come from: their layers, references to secrets, Spark's own files.
+"""Collects values of settings by precedence: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
 
-Secrets by reference: `{ env = "NAME" }` and `{ file = "path" }`. Only the reference is ever shown.
-`spark-defaults.conf`, found as Spark finds it: in `SPARK_CONF_DIR`, or else in `conf` of `SPARK_HOME`.
-
-Collects values of settings by precedence: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
-
-Every value has its origin. What is not declared is refused, never ignored.
-
-Spark settings of a project that cannot apply here.
+Every value has its origin. What is not declared is refused, never ignored. A secret is a reference, `{ env =
+"NAME" }` or `{ file = "path" }`, and only the reference is ever shown. `spark-defaults.conf` is found as
+Spark finds it: in `SPARK_CONF_DIR`, or else in `conf` of `SPARK_HOME`.
 
 A project that was made for Spark's own pipelines may configure another table format, Spark's own catalog or a
 Spark Connect server. Such a setting is left out and reported: the project runs all the same.

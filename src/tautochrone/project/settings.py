@@ -10,14 +10,14 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
 from tautochrone.iceberg.sessions.hadoop_files import s3_options
+from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
-from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sink import DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
@@ -158,9 +158,8 @@ def _revealed(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 _OPTIONS = ("lake", "options")
+T = TypeVar("T")
 _CONF = ("spark", "conf")
-_BAD_RECORDS = "bad_records"
-_RECREATED_TOPIC = "on_recreated_topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,37 +298,44 @@ def load_settings(
         refresh_policy=setting("refresh", "policy"),
         tag_external_tables=setting("external_tables", "tag"),
         external_table_tags_kept=setting("external_tables", "tags_kept"),
-        maintenance=MaintenanceRules(
-            enabled=setting("maintenance", "enabled"),
-            keep_ms=setting("maintenance", "keep"),
-            keep_last=setting("maintenance", "keep_last"),
-            spacing_ms=setting("maintenance", "spacing"),
-            history_ms=setting("maintenance", "history"),
-            every_ms=setting("maintenance", "every"),
-            budget_ms=setting("maintenance", "budget"),
-            min_versions=setting("maintenance", "min_versions"),
-            min_files=setting("maintenance", "min_files"),
-            max_files=setting("maintenance", "max_files"),
-            orphans_ms=setting("maintenance", "orphans"),
-            orphans_every_ms=setting("maintenance", "orphans_every"),
-        ),
+        maintenance=_maintenance_rules(partial(setting, "maintenance")),
         confs=confs,
         limits=_limits(values),
-        bad_records={
-            path[1]: FlowBadRecords(value.value, value.origin)
-            for path, value in values.items()
-            if path[0] == "flows" and path[2] == _BAD_RECORDS
-        },
-        recreated_topics={
-            path[1]: FlowRecreatedTopic(value.value, value.origin)
-            for path, value in values.items()
-            if path[0] == "flows" and path[2] == _RECREATED_TOPIC
-        },
+        bad_records=_by_flow(values, "bad_records", FlowBadRecords),
+        recreated_topics=_by_flow(values, "on_recreated_topic", FlowRecreatedTopic),
         configuration=_evaluation_settings(spec, values, ignored),
         ignored=ignored,
         sinks=sink_settings(values),
         participants=participant_settings(values),
     )
+
+
+def _maintenance_rules(setting: Callable[[str], Any]) -> MaintenanceRules:
+    return MaintenanceRules(
+        enabled=setting("enabled"),
+        keep_ms=setting("keep"),
+        keep_last=setting("keep_last"),
+        spacing_ms=setting("spacing"),
+        history_ms=setting("history"),
+        every_ms=setting("every"),
+        budget_ms=setting("budget"),
+        min_versions=setting("min_versions"),
+        min_files=setting("min_files"),
+        max_files=setting("max_files"),
+        orphans_ms=setting("orphans"),
+        orphans_every_ms=setting("orphans_every"),
+    )
+
+
+def _by_flow(
+    values: Mapping[tuple[str, ...], Value], name: str, setting_type: Callable[[Any, str], T]
+) -> dict[str, T]:
+    """A setting of flows, by flow, as a value that has the setting's origin."""
+    return {
+        path[1]: setting_type(value.value, value.origin)
+        for path, value in values.items()
+        if path[0] == "flows" and path[2] == name
+    }
 
 
 def _check_not_in_storage(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> None:

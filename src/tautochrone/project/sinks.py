@@ -1,14 +1,13 @@
 """Which tables are delivered to which sinks, and which flows Spark writes to a sink itself.
 
-Sinks of `create_sink` whose format has no adapter: their flows run as Spark's streaming queries.
-
-Which tables are delivered to which sinks: from `create_sink` with append flows, from the table property
-`tautochrone.sinks`, and from the sections `[sinks.NAME]` of `tautochrone.toml`.
+Deliveries follow from `create_sink` with append flows, from the table property `tautochrone.sinks`, and from
+the sections `[sinks.NAME]` of `tautochrone.toml`. A sink of `create_sink` whose format has no adapter is
+written by Spark's streaming queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.errors import DefinitionError
@@ -196,7 +195,20 @@ def stream_sinks(
 
 
 def _stream_sink(sink: Sink, graph: Graph, settings: SinkSettings) -> StreamSink:
-    name, flows = sink.name.table, graph.flows_of(sink.name)
+    flows = graph.flows_of(sink.name)
+    _check_stream_sink(sink, flows, settings)
+    return StreamSink(
+        name=sink.name.table,
+        target=sink.name,
+        format=sink.format,
+        options={**sink.options, **settings.options},
+        flows=flows,
+        location=str(sink.location),
+    )
+
+
+def _check_stream_sink(sink: Sink, flows: Sequence[ResolvedFlow], settings: SinkSettings) -> None:
+    name = sink.name.table
     if sink.format.lower() in _FUNCTION_FORMATS:
         raise DefinitionError(
             "SINK_FORMAT_NEEDS_FUNCTION",
@@ -233,11 +245,3 @@ def _stream_sink(sink: Sink, graph: Graph, settings: SinkSettings) -> StreamSink
             location=str(sink.location),
             hint="Leave the format out of one of the two.",
         )
-    return StreamSink(
-        name=name,
-        target=sink.name,
-        format=sink.format,
-        options={**sink.options, **settings.options},
-        flows=flows,
-        location=str(sink.location),
-    )

@@ -18,7 +18,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
-from tautochrone.project.databricks.auto_cdc_sql import auto_cdc_clause
+from tautochrone.project.databricks.auto_cdc import auto_cdc_clause
 from tautochrone.project.databricks.sql import Translated, translate
 from tautochrone.project.sqltext import StatementText, split
 from tautochrone.spark.analysis.session_context import parsed_plan, substituted

@@ -1,11 +1,7 @@
-"""Properties of tables: the refresh policy of a view, the column with a table's source time.
+"""Properties of tables: the refresh policy of a view, the column with a streaming table's source time.
 
-The refresh policy of a view: its table property, else the project's setting.
-
-The column with the source time of a streaming table's rows: a property of the table.
-
-A change log has the commit time instead: the source has committed nothing before the time at which all of its
-log was read.
+A view without the property has the policy of the project's setting. A change log has the commit time instead
+of an event time: the source has committed nothing before the time at which all of its log was read.
 """
 
 from __future__ import annotations
@@ -16,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql.types import StructType, TimestampType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName
-from tautochrone.model.refresh import RefreshPolicy
 
 __all__ = [
     "COMMIT_TIME",

@@ -1,19 +1,18 @@
-"""Checks of definitions: before any query is evaluated, and of what a dataset's flows must agree on.
+"""Checks of definitions, with Spark's rules, classes and sentences where it has them.
 
-Checks definitions before any query is evaluated. Classes and sentences are Spark's. Checks what a dataset's
-flows must agree on: kind of query, columns, types. Spark's rules and classes.
+Before any query is evaluated: targets, numbers of flows, expectations. Afterwards what a dataset's flows must
+agree on: kind of query, columns, types.
 
-Formats that definitions ask for: `format=` and `USING`.
-
-Spark's own pipelines write managed tables in such a format. Here all tables are Iceberg, so a format of files
-or of another lake format means "a managed table", and the dataset remembers what was asked for.
+Formats that definitions ask for: `format=` and `USING`. Spark's own pipelines write managed tables in such a
+format. Here all tables are Iceberg, so a format of files or of another lake format means "a managed table",
+and the dataset remembers what was asked for.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -22,10 +21,17 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import keyed_apply_of
-from tautochrone.model.definitions import LAKE_FORMAT, Dataset, DatasetKind, OtherFormats
+from tautochrone.model.definitions import (
+    LAKE_FORMAT,
+    Dataset,
+    DatasetKind,
+    Expectation,
+    OtherFormats,
+    ViolationAction,
+)
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.definitions import Definitions, Flow, is_view
+from tautochrone.project.definitions import Definitions, DefinitionWarning, Flow, is_view
 from tautochrone.project.table_properties import check_policies
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -36,6 +42,8 @@ __all__ = [
     "mapped_datasets",
     "mapping_reason",
     "table_schema",
+    "uncounted_expectations",
+    "unique_expectations",
     "validate",
     "with_stored",
 ]
@@ -76,23 +84,27 @@ def validate(definitions: Definitions, files: int, main_files: Sequence[str] = (
                 or "Create it with CREATE STREAMING TABLE or create_streaming_table().",
             )
     for name, dataset in datasets.items():
-        flows = definitions.flows_of(name)
-        if not flows:
-            raise DefinitionError(
-                "PIPELINE_DATASET_WITHOUT_FLOW",
-                f"Pipeline dataset {name} does not have any defined flows. Please attach a query with the "
-                "dataset's definition, or explicitly define at least one flow that writes to the dataset.",
-                sqlstate="0A000",
-                location=str(dataset.location),
-            )
-        if len(flows) > 1 and dataset.kind is not DatasetKind.STREAMING_TABLE:
-            raise DefinitionError(
-                "MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
-                f"The {dataset.kind} {name} has {len(flows)} flows; it can have one only: "
-                + ", ".join(f"{flow.name} (at {flow.location})" for flow in flows),
-                location=str(flows[1].location),
-                hint="Only streaming tables take several flows.",
-            )
+        _check_number_of_flows(dataset, definitions.flows_of(name))
+
+
+def _check_number_of_flows(dataset: Dataset, flows: Sequence[Flow]) -> None:
+    name = dataset.name
+    if not flows:
+        raise DefinitionError(
+            "PIPELINE_DATASET_WITHOUT_FLOW",
+            f"Pipeline dataset {name} does not have any defined flows. Please attach a query with "
+            "the dataset's definition, or explicitly define at least one flow that writes to the dataset.",
+            sqlstate="0A000",
+            location=str(dataset.location),
+        )
+    if len(flows) > 1 and dataset.kind is not DatasetKind.STREAMING_TABLE:
+        raise DefinitionError(
+            "MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
+            f"The {dataset.kind} {name} has {len(flows)} flows; it can have one only: "
+            + ", ".join(f"{flow.name} (at {flow.location})" for flow in flows),
+            location=str(flows[1].location),
+            hint="Only streaming tables take several flows.",
+        )
 
 
 def _why_empty(definitions: Definitions, files: int, main_files: Sequence[str]) -> str:
@@ -336,3 +348,58 @@ def mapped_datasets(definitions: Definitions, other_formats: OtherFormats) -> Se
 def mapping_reason(dataset: Dataset) -> Reason:
     """Why a dataset is written in another format than its definition asks for."""
     return Reason.of(ReasonCode.TABLE_FORMAT_MAPPED, format=dataset.format, lake_format=LAKE_FORMAT)
+
+
+def unique_expectations(expectations: tuple[Expectation, ...], dataset: Dataset) -> tuple[Expectation, ...]:
+    """The expectations of a dataset.
+
+    Raises:
+        DefinitionError: `DUPLICATE_EXPECTATION`, two have one name.
+    """
+    names = [expectation.name for expectation in expectations]
+    for name in names:
+        if names.count(name) > 1:
+            raise DefinitionError(
+                "DUPLICATE_EXPECTATION",
+                f"Dataset {dataset.name} has several expectations called {name!r}",
+                sqlstate="42710",
+                location=str(dataset.location),
+                hint="Their rows are counted by name: give each its own.",
+            )
+    return expectations
+
+
+def uncounted_expectations(datasets: Iterable[Dataset]) -> Iterator[DefinitionWarning]:
+    """Warnings about views, which hold no rows that could be counted.
+
+    Raises:
+        DefinitionError: `EXPECTATION_OF_VIEW`, a view has an expectation that should fail a refresh;
+            `EXPECTATION_NOT_SUPPORTED`, a table that is merged by key has one.
+    """
+    for dataset in datasets:
+        if not dataset.expectations:
+            continue
+        if keyed_apply_of(dataset.properties, str(dataset.location)) is not None:
+            raise DefinitionError(
+                "EXPECTATION_NOT_SUPPORTED",
+                f"The rows of {dataset.name} are merged by key, and it has expectations",
+                sqlstate="0A000",
+                location=str(dataset.location),
+                hint="Give them to the table that its flow reads, or to a view over it.",
+            )
+        if not is_view(dataset):
+            continue
+        failing = [e.name for e in dataset.expectations if e.action is ViolationAction.FAIL]
+        if failing:
+            raise DefinitionError(
+                "EXPECTATION_OF_VIEW",
+                f"The {dataset.kind} {dataset.name} has the expectation {failing[0]!r}, which "
+                "fails a refresh, and a view has none",
+                sqlstate="0A000",
+                location=str(dataset.location),
+                hint="Give the expectation to the table that reads the view, or make the view a "
+                f"{DatasetKind.MATERIALIZED_VIEW}.",
+            )
+        names = ", ".join(e.name for e in dataset.expectations)
+        reason = Reason.of(ReasonCode.EXPECTATION_NOT_COUNTED, dataset=str(dataset.name), expectations=names)
+        yield DefinitionWarning(dataset.location, reason)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tautochrone.meta import Store
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.inputs import is_clock
+from tautochrone.model.names import is_clock
 
 __all__ = ["META_TABLES", "show_meta_tables"]
 

@@ -21,8 +21,7 @@ from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.java.api import items
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model import limits
-from tautochrone.model.lake import ChangeKind, LakeTable
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import ChangeKind, LakeTable, Retention
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects

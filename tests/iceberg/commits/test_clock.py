@@ -16,8 +16,7 @@ from tautochrone.errors import ConflictError, FencedError
 from tautochrone.iceberg.commits.compare_and_set import is_of_the_future, load
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.tables.catalog import IcebergLake
-from tautochrone.model.lake import LakeTable, TableDefinition
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import LakeTable, Retention, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.effects import DirectEffects
 

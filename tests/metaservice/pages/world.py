@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.definitions import (
     ColumnLineage,
     ColumnRef,
@@ -16,10 +17,8 @@ from tautochrone.model.definitions import (
     LakeColumn,
     ViolationAction,
 )
-from tautochrone.model.inputs import NOW
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import NOW, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 __all__ = ["HOSTILE", "SEEDS", "Clock", "connected", "empty", "failing", "hostile", "many", "name", "shop"]
 

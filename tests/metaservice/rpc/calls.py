@@ -7,12 +7,11 @@ from typing import Any
 
 from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry, SourceTime
+from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry, Refresh, RefreshMode, SourceTime
 from tautochrone.model.definitions import ColumnLineage, DatasetDetails, ExpectationCount, ViolationAction
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.model.sink import (
     Intent,

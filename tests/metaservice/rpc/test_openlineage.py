@@ -18,9 +18,9 @@ from tests.support.harness import Pipeline
 from tautochrone.errors import SettingsError
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.model import events
+from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import RefreshMode
 
 ROOT, VIEW = TableName("lake", ("db",), "orders"), TableName("lake", ("db",), "totals")
 REFRESH = events.Refresh(

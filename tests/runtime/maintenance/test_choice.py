@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tautochrone.iceberg.maintenance.expiry import expirable
 from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import Retention
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.project.settings import MaintenanceRules
 from tautochrone.runtime.maintenance.retention import outlived

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 from tests.support.lake_conformance import SCHEMA, LakeBench, commit_metadata
 
 from tautochrone.iceberg.tables.catalog import IcebergLake
-from tautochrone.model.lake import ChangeKind, TableDefinition
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import ChangeKind, Retention, TableDefinition
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.runtime.job.effects import DirectEffects
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from tautochrone.errors import CheckpointUnavailableError, LakeError
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.effects import Step
-from tautochrone.model.maintenance import Expired
+from tautochrone.model.lake import Expired
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.effects import CountingEffects
 from tautochrone.runtime.loop.takeover import take_over

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from tautochrone.errors import RefreshError
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.definitions import Dataset, DatasetKind, FlowInputs, SourceLocation
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, TableChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.table_properties import POLICY_PROPERTY, policy_of
 from tautochrone.runtime.refresh.choose_mode import Size, choose, require_incremental, sizes_of

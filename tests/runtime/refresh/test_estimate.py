@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.reason import unclassified
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.runtime.refresh.choose_mode import RECENT_RUNS, Facts, InputFacts, decide, estimate
 
 AUTO = RefreshPolicy.AUTO

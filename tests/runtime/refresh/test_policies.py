@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.harness import Pipeline
 
+from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.names import TableName
-from tautochrone.model.refresh import RefreshMode
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.support.harness import Pipeline
 
+from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy
 from tautochrone.model.names import TableName
-from tautochrone.model.refresh import RefreshMode, RefreshPolicy
 from tautochrone.runtime.refresh import choose_mode as choose
 from tautochrone.runtime.refresh.choose_mode import Decision, Facts
 

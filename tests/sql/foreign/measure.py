@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from tests.sql.testbed import ViewTestbed
 from tests.support.harness import Happened
 
+from tautochrone.model.checkpoint import RefreshMode, worst_mode
 from tautochrone.model.names import TableName
-from tautochrone.model.refresh import RefreshMode, worst_mode
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh.verify import Verdict, nondeterminism, verify

@@ -52,7 +52,7 @@ from tautochrone.algebra.nodes import (
 )
 from tautochrone.algebra.pushdown import push_down_keys
 from tautochrone.algebra.rules.changed_groups import few_rows_at_most, recompute_changed_groups
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["AggregateRule", "aggregate_state"]
 

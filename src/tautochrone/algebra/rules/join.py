@@ -21,7 +21,7 @@ from tautochrone.algebra.nodes import ColumnId, Join, JoinKind, NullExtend
 from tautochrone.algebra.rules.inner_join import inner_join_change
 from tautochrone.algebra.rules.semi_join import semi_join_change
 from tautochrone.algebra.rules.union import sum_changes
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["JoinRule"]
 

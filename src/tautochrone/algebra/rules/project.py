@@ -18,7 +18,7 @@ from typing import Any
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator, zset_columns
 from tautochrone.algebra.nodes import ColumnId, Project, Rename, Select, Unary
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["ProjectRule", "RenameRule", "SelectRule"]
 

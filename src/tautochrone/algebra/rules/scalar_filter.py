@@ -29,7 +29,7 @@ from tautochrone.algebra.nodes import (
 )
 from tautochrone.algebra.rules.union import sum_changes
 from tautochrone.errors import RefreshError
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["ScalarFilterRule"]
 

@@ -28,7 +28,7 @@ from tautochrone.algebra.nodes import (
     Union,
     WithWeight,
 )
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["TopKRule", "top_k_state"]
 

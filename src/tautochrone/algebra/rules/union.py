@@ -15,7 +15,7 @@ from typing import Any
 
 from tautochrone.algebra.delta import NO_CHANGE, Bag, Change, Differentiator, zset_columns
 from tautochrone.algebra.nodes import ColumnId, Select, Union
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["UnionRule", "sum_changes"]
 

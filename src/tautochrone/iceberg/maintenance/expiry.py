@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tautochrone.iceberg.java.api import Iceberg
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import Retention
 from tautochrone.model.names import Version
 
 __all__ = ["expirable", "old_log_files", "unreachable_files"]

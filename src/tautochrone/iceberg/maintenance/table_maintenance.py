@@ -36,8 +36,7 @@ from tautochrone.iceberg.maintenance.orphans import (
 from tautochrone.iceberg.reads.reading import IcebergReading, prepared_batches
 from tautochrone.iceberg.reads.schema import TRIMMED
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitMetadata, Fork
-from tautochrone.model.maintenance import Compacted, Dropped, Expired, Orphans, Retention
+from tautochrone.model.lake import CommitMetadata, Compacted, Dropped, Expired, Fork, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergMaintenance"]

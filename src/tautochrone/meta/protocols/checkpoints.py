@@ -13,13 +13,14 @@ from tautochrone.model.checkpoint import (
     Checkpoint,
     CheckpointState,
     InvariantEntry,
+    Refresh,
+    RefreshMode,
     SourceTime,
 )
 from tautochrone.model.effects import Step
 from tautochrone.model.jobs import JobProgress
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 __all__ = [
     "KEPT_UNREADABLE",

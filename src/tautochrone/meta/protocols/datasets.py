@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
-from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
+from tautochrone.model.checkpoint import CheckpointState, RefreshMode, RefreshRecord
 from tautochrone.model.definitions import DatasetDetails, ExpectationCount
 from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
-from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source import SkippedFiles
 
 __all__ = [
@@ -64,7 +63,7 @@ class DatasetEntry:
     """One dataset of a job as the topology records it.
 
     `kind` is a `DatasetKind` value, `definition` the fingerprint of the definition, `inputs` the
-    tables and clocks that its flows read (datasets, external tables, `model.inputs`). `is_root`: only
+    tables and clocks that its flows read (datasets, external tables, `model.names`). `is_root`: only
     ingestion writes it, so its version at a cut is what was reported.
     """
 

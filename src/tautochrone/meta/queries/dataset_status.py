@@ -16,10 +16,10 @@ from tautochrone.meta.queries.read_models import stored_failure
 from tautochrone.meta.queries.read_versions import newest_readable
 from tautochrone.meta.queries.refresh_records import skipped_files_of, stored_expectations
 from tautochrone.meta.queries.topology import read_topology
+from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason
-from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["statuses"]
 

@@ -41,10 +41,9 @@ from tautochrone.meta.queries.read_models import set_state
 from tautochrone.meta.queries.topology import EXTERNAL, JOB_PREFIX, connected_components
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.inputs import is_clock
 from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitMetadata
-from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.names import CheckpointNumber, TableName, is_clock
 
 __all__ = [
     "NUMBER_GAP",

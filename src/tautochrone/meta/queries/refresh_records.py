@@ -15,11 +15,10 @@ from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, u
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import parse
 from tautochrone.meta.queries.read_models import stored_failure
-from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshRecord
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason, reason_fields
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 
 __all__ = [

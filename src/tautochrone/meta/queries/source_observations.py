@@ -22,9 +22,8 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VISIBLE_STATES
 from tautochrone.meta.queries.topology import Topology, read_topology
 from tautochrone.model.checkpoint import Alignment, SourceTime, align
-from tautochrone.model.inputs import is_clock
 from tautochrone.model.jobs import JobState, Part
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName, Version, is_clock
 
 __all__ = [
     "aligned_cut",

@@ -15,8 +15,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.meta.queries.invariant_checks import checked
-from tautochrone.model.inputs import is_clock
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, is_clock
 
 __all__ = [
     "EXTERNAL",

@@ -52,12 +52,13 @@ from tautochrone.model.checkpoint import (
     Checkpoint,
     CheckpointState,
     InvariantEntry,
+    Refresh,
+    RefreshMode,
     SourceTime,
 )
 from tautochrone.model.jobs import JobProgress, Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, unclassified
-from tautochrone.model.refresh import Refresh, RefreshMode
 
 __all__ = ["SqlCheckpoints", "SqlInvariants", "SqlRoots"]
 

@@ -34,8 +34,7 @@ from tautochrone.model.definitions import (
     ExpectationCount,
     LakeColumn,
 )
-from tautochrone.model.inputs import is_clock
-from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_clock
 from tautochrone.model.source import SkippedFiles, SkipReason
 
 __all__ = ["SqlDatasets", "SqlHistory"]

@@ -32,9 +32,8 @@ from tautochrone.meta.queries.read_versions import (
 from tautochrone.meta.queries.source_observations import require_observed
 from tautochrone.meta.queries.version_intervals import cut_at, has_newer, is_live
 from tautochrone.model.checkpoint import CheckpointState, Consistency, Pin, Resolution
-from tautochrone.model.inputs import is_clock
 from tautochrone.model.jobs import Part, PublicationBlocker
-from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.names import CheckpointNumber, TableName, Version, is_clock
 
 __all__ = ["MAX_PINS_PER_PRINCIPAL", "SqlPins", "SqlReads", "add_pin"]
 

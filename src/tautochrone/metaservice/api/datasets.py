@@ -12,11 +12,10 @@ from pydantic import BaseModel, Field
 from tautochrone.errors import QueryError
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.http.request_names import parse_table_name
-from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.checkpoint import RefreshMode, RefreshRecord
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
-from tautochrone.model.refresh import RefreshMode
 
 __all__ = [
     "DatasetDetail",

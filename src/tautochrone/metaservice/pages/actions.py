@@ -16,8 +16,7 @@ from tautochrone.metaservice.pages.ports import Answer, Forms, Revisions, Runner
 from tautochrone.metaservice.pages.rendering import render
 from tautochrone.metaservice.pages.safety import checked_form
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.inputs import is_clock
-from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.names import CheckpointNumber, TableName, is_clock
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 

@@ -8,9 +8,8 @@ from enum import StrEnum
 
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.meta.database.repository import VERSIONED_KINDS
-from tautochrone.model.inputs import is_clock, is_file_table
 from tautochrone.model.jobs import JobStatus
-from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.names import CheckpointNumber, TableName, is_clock, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["DatasetLine", "DatasetState", "Topology", "read_topology"]

@@ -11,8 +11,7 @@ from tautochrone.metaservice.pages.dataset_status import DatasetLine, DatasetSta
 from tautochrone.metaservice.pages.formats import duration
 from tautochrone.metaservice.pages.layout import layered
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.inputs import describe_clock, describe_files, is_clock, is_file_table
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, describe_clock, describe_files, is_clock, is_file_table
 
 __all__ = ["BOX_HEIGHT", "BOX_WIDTH", "Box", "Curve", "Drawing", "draw", "lag_band", "neighbourhood"]
 

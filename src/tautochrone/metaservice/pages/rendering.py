@@ -20,8 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.metaservice.pages import formats
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
-from tautochrone.model.inputs import describe_files, is_file_table
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, describe_files, is_file_table
 
 __all__ = ["ASSETS", "NAVIGATION", "PageRoute", "asset", "render"]
 

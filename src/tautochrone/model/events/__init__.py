@@ -8,7 +8,9 @@ The modules are the sections of `docs/events.md`, which is generated from the cl
 """
 
 # The names of each module's `__all__`, so that one import serves emitters and listeners.
-from tautochrone.model.events.base import *
+from tautochrone.model.events.base import DatasetReason as DatasetReason
+from tautochrone.model.events.base import Emit as Emit
+from tautochrone.model.events.base import Event as Event
 from tautochrone.model.events.checkpoints import *
 from tautochrone.model.events.commands import *
 from tautochrone.model.events.ingestion import *

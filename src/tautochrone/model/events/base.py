@@ -1,17 +1,32 @@
-"""What all events have in common: their names, their form as JSON, and a text that shows all fields."""
+"""What all events have in common: their names, their form as JSON, and how their texts show datasets, sinks,
+durations, hints and long lists.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Self
 
+from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, reason_fields
 
-__all__ = ["DatasetReason", "Emit", "Event"]
+__all__ = [
+    "DatasetReason",
+    "Emit",
+    "Event",
+    "dataset_line",
+    "done_or_planned",
+    "hint_lines",
+    "seconds",
+    "short",
+    "sink_line",
+    "some_of",
+    "violated",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +119,56 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_map_texts(item, change) for item in value)
     return value
+
+
+_SHOWN_NAMES = 8
+
+
+def short(dataset: str) -> str:
+    """A dataset's name without its catalog, which is the same for all."""
+    return dataset.partition(".")[2] or dataset
+
+
+def dataset_line(dataset: str, text: str) -> str:
+    """What happened to a dataset: names in one column, texts in the next.
+
+    >>> dataset_line("lake.a.t", "columns added")
+    '  a.t                              columns added'
+    """
+    return f"  {short(dataset):<32} {text}"
+
+
+def sink_line(sink: str, text: str) -> str:
+    """The same for a sink."""
+    return f"  {f'sink {sink}':<32} {text}"
+
+
+def hint_lines(hint: str | None, indent: str = "    ") -> list[str]:
+    """The line of a hint, if there is one."""
+    return [f"{indent}hint: {hint}"] if hint else []
+
+
+def seconds(duration_ms: int) -> str:
+    """A duration with one decimal."""
+    return f"{duration_ms / 1000:.1f} s"
+
+
+def done_or_planned(word: str, *, dry_run: bool) -> str:
+    """What became of something, or would become of it."""
+    return f"would be {word}" if dry_run else word
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The names, or the first ones of many; the event has all.
+
+    >>> some_of([f"t{number}" for number in range(20)])
+    't0, t1, t2, t3, t4, t5, t6, t7 and 12 others'
+    """
+    others = len(names) - _SHOWN_NAMES
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {others} others" if others > 0 else "")
+
+
+def violated(expectations: Sequence[ExpectationCount]) -> str:
+    """The expectations of a dataset that rows violate, as the end of a line."""
+    counts = [f"{count.name!r} {count.violations:,}" for count in expectations if count.violations]
+    return f"  violations: {', '.join(counts)}" if counts else ""

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.checkpoint import CheckpointState, NodeRefresh, RefreshMode
 from tautochrone.model.definitions import ExpectationCount
-from tautochrone.model.events.base import Event
-from tautochrone.model.events.texts import dataset_line, hint_lines, seconds, violated
+from tautochrone.model.events.base import Event, dataset_line, hint_lines, seconds, violated
 from tautochrone.model.reason import Reason
-from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 __all__ = [
     "Alignment",

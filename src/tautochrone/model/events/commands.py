@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tautochrone.model.events.base import Event
-from tautochrone.model.events.texts import dataset_line, done_or_planned
+from tautochrone.model.events.base import Event, dataset_line, done_or_planned
 from tautochrone.model.reason import Reason
 from tautochrone.model.revision import RevisedTable
 

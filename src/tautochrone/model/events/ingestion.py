@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tautochrone.model.definitions import ExpectationCount
-from tautochrone.model.events.base import Event
-from tautochrone.model.events.texts import dataset_line, hint_lines, short, some_of, violated
+from tautochrone.model.events.base import Event, dataset_line, hint_lines, short, some_of, violated
 from tautochrone.model.reason import Reason
 
 __all__ = [

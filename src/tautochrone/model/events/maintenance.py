@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tautochrone.model.events.base import Event
-from tautochrone.model.events.texts import dataset_line, done_or_planned, seconds
+from tautochrone.model.events.base import Event, dataset_line, done_or_planned, seconds
 from tautochrone.model.reason import Reason
 
 __all__ = [

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tautochrone.model.events.base import Event
-from tautochrone.model.events.texts import dataset_line, hint_lines, short
+from tautochrone.model.events.base import Event, dataset_line, hint_lines, short
 from tautochrone.model.reason import Reason
 
 __all__ = [

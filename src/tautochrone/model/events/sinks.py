@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tautochrone.model.events.base import DatasetReason, Event
-from tautochrone.model.events.texts import hint_lines, seconds, short, sink_line
+from tautochrone.model.events.base import DatasetReason, Event, hint_lines, seconds, short, sink_line
 from tautochrone.model.reason import Reason
 
 __all__ = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tautochrone.model.events.base import Event
-from tautochrone.model.events.texts import seconds
+from tautochrone.model.events.base import Event, seconds
 from tautochrone.model.reason import Reason
 
 __all__ = ["HeartbeatMissed", "MetaServiceAway", "MetaServiceBack", "Rebuilt", "StoreReconciled"]

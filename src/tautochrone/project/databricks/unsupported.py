@@ -1,12 +1,20 @@
-"""What exists on Databricks only: each refusal says what to write instead."""
+"""What exists on Databricks only: each refusal says where it is asked for, and what to write instead."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
+from pyspark.pipelines.source_code_location import SourceCodeLocation
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["INSTEAD", "databricks_only", "databricks_only_error"]
+__all__ = ["INSTEAD", "caller", "databricks_only", "databricks_only_error", "shown"]
+
+_OWN_FOLDER = Path(__file__).parent
 
 _MODULES = ("databricks", "pyspark.dbutils")
 _PIPELINES = ("dlt", "databricks.pipelines", "pyspark.pipelines")
@@ -51,3 +59,16 @@ def databricks_only(feature: str, subject: str, location: str | None = None) -> 
         location=location,
         hint=INSTEAD[feature],
     )
+
+
+def caller() -> SourceCodeLocation:
+    """The place in the definition file that called one of these functions."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    while Path(frame.f_code.co_filename).parent == _OWN_FOLDER and frame.f_back is not None:
+        frame = frame.f_back
+    return SourceCodeLocation(filename=frame.f_code.co_filename, line_number=frame.f_lineno)
+
+
+def shown(location: SourceCodeLocation) -> str:
+    registry: Any = get_active_graph_element_registry()
+    return str(registry.location(location))

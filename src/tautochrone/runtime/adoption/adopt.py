@@ -22,12 +22,11 @@ from tautochrone.errors import LakeError, SettingsError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint, Roots
 from tautochrone.model import events
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState, NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Committed
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.runtime.adoption.adoptable import Action, Finding, Survey
 from tautochrone.runtime.job.job import Job

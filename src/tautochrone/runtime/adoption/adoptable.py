@@ -19,9 +19,8 @@ from tautochrone.errors import LakeError, TableMissingError, TautochroneError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets, stream_position
 from tautochrone.model.catalog import NEWEST, AdoptableTable, job_read_point
-from tautochrone.model.inputs import is_file_table
 from tautochrone.model.lake import Fork
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName, Version, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.clock_table import ClockTable

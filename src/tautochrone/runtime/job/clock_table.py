@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.inputs import NOW, describe_clock, time_zone_of
 from tautochrone.model.lake import ChangeKind, RowChange, TableChange
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import NOW, TableName, Version, describe_clock, time_zone_of
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.analysis.current_time import clock_row, date_in_zone
 
@@ -17,7 +16,7 @@ __all__ = ["ClockTable"]
 
 @dataclass(frozen=True, slots=True)
 class ClockTable:
-    """A clock of `model.inputs` as a `ReadableTable` of one row."""
+    """A clock of `model.names` as a `ReadableTable` of one row."""
 
     name: TableName
     session: SparkSession

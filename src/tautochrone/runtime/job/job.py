@@ -12,9 +12,8 @@ from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog, ReadPointServer
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit
-from tautochrone.model.inputs import is_clock
 from tautochrone.model.lake import CommitMetadata, LakeTable, ReadableTable
-from tautochrone.model.names import Fence, TableName
+from tautochrone.model.names import Fence, TableName, is_clock
 from tautochrone.model.reason import Reason
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph

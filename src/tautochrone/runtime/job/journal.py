@@ -13,11 +13,10 @@ from tautochrone.meta.database.repository import compare_fence
 from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
 from tautochrone.meta.protocols.marks import DurableWrite, durable_write_of
 from tautochrone.meta.protocols.store import parts
-from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
+from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint, Refresh, RefreshMode
 from tautochrone.model.effects import Effects
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
-from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.redaction import redacted
 
 __all__ = ["Journal"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.inputs import is_clock
 from tautochrone.model.lake import TableDefinition
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, is_clock
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 

@@ -18,9 +18,8 @@ from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
 from tautochrone.model import events
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
-from tautochrone.model.inputs import is_file_table
 from tautochrone.model.jobs import Part
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName, Version, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from tautochrone.errors import TableMissingError
 from tautochrone.meta.protocols.checkpoints import Roots
-from tautochrone.model.inputs import NOW
 from tautochrone.model.lake import ChangeKind, LakeTable, ReadableTable
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import NOW, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.job import Job

@@ -20,11 +20,9 @@ from dataclasses import dataclass, field
 from tautochrone.errors import FencedError, LakeError, MetaError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.effects import Step
-from tautochrone.model.inputs import is_file_table
-from tautochrone.model.lake import LakeTable
-from tautochrone.model.log_retention import LOG_RETENTION
-from tautochrone.model.maintenance import Expired
-from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.lake import Expired, LakeTable
+from tautochrone.model.log_table import LOG_RETENTION
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanRemoval

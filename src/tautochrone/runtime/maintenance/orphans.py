@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from tautochrone.errors import FencedError, LakeError
 from tautochrone.model import events
-from tautochrone.model.lake import LakeTable
-from tautochrone.model.maintenance import Orphans
+from tautochrone.model.lake import LakeTable, Orphans
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job

@@ -10,8 +10,7 @@ from tautochrone.iceberg.changes.streams import versions_in_offsets
 from tautochrone.meta import Store
 from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.lake import CommitMetadata, LakeTable
-from tautochrone.model.maintenance import Retention
+from tautochrone.model.lake import CommitMetadata, LakeTable, Retention
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source_position import SparkPosition

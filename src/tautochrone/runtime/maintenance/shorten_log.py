@@ -14,9 +14,8 @@ from contextlib import AbstractContextManager
 
 from pyspark.sql import functions as sf
 
-from tautochrone.model.lake import CommitMetadata, Fork, LakeTable
-from tautochrone.model.log_retention import RELATION_COLUMN, log_retention_ms
-from tautochrone.model.maintenance import Dropped
+from tautochrone.model.lake import CommitMetadata, Dropped, Fork, LakeTable
+from tautochrone.model.log_table import RELATION_COLUMN, log_retention_ms
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import LogPosition

@@ -23,15 +23,20 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.expectations import counts
-from tautochrone.model.auto_cdc import AutoCdc, Restart, position_restarts, restarts_text
+from tautochrone.ingest.staging import align, counts
+from tautochrone.model.auto_cdc import (
+    TOMBSTONE_RETENTION,
+    AutoCdc,
+    Restart,
+    position_restarts,
+    restarts_text,
+    tombstone_retention_ms,
+)
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
-from tautochrone.model.log_retention import TOMBSTONE_RETENTION, tombstone_retention_ms
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.checkpoint_views import SessionPool
 from tautochrone.runtime.refresh.choose_mode import is_committed

@@ -29,8 +29,8 @@ from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
-from tautochrone.model.capture_files import CHANGE_FILE, COPIED_FILE, FILE_NAME, ChangeFile, CopiedFile
 from tautochrone.model.lake import ChangeKind, Fork, LakeTable, Staged
+from tautochrone.model.log_table import CHANGE_FILE, COPIED_FILE, FILE_NAME, ChangeFile, CopiedFile
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.log_rows import LogRange

@@ -22,11 +22,18 @@ from statistics import median
 
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
-from tautochrone.model.inputs import describe_clock, describe_files, is_clock, is_file_table, is_same_source
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.lake import ChangeKind, ReadableTable, TableChange
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import (
+    TableName,
+    Version,
+    describe_clock,
+    describe_files,
+    is_clock,
+    is_file_table,
+    is_same_source,
+)
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.identity import INPUTS, PROJECT_FOLDER, changed_parts, has_same_columns
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask

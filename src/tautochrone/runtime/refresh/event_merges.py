@@ -22,8 +22,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.expectations import require_met
+from tautochrone.ingest.staging import align, require_met
 from tautochrone.model.auto_cdc import (
     DELETE_COLUMN,
     END_COLUMN,

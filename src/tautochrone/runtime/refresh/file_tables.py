@@ -13,9 +13,8 @@ from pyspark.sql import functions as sf
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, IngestError, TautochroneError
 from tautochrone.model import events
-from tautochrone.model.inputs import FILE_PATH, FILE_STAMP, describe_files
 from tautochrone.model.lake import FILE_COLUMN, NO_VERSION, POSITION_COLUMN, Fork, LakeTable, TableDefinition
-from tautochrone.model.names import TableName
+from tautochrone.model.names import FILE_PATH, FILE_STAMP, TableName, describe_files
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.job import Job

@@ -21,11 +21,11 @@ from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import aggregate_state
 from tautochrone.algebra.rules.top_k import top_k_state
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.expectations import counts, require_met
+from tautochrone.ingest.staging import counts, require_met
 from tautochrone.model import limits
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.choose_mode import node_needs_mode, require_incremental
 from tautochrone.runtime.refresh.states import Planned, States

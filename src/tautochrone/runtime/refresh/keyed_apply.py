@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.model.auto_cdc import KeyedApply, keyed_apply_of
+from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.lake import AppendedRows, ChangeKind, LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.capture_files import LightLogRows, RelationChanges, copied_files
 from tautochrone.runtime.refresh.checkpoint_views import SessionPool

@@ -21,10 +21,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.column_alignment import align, aligned_columns
+from tautochrone.ingest.staging import align, aligned_columns
 from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
-from tautochrone.model.capture_files import ChangeFile, CopiedFile
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.lake import (
     FILE_COLUMN,
     POSITION_COLUMN,
@@ -34,9 +34,9 @@ from tautochrone.model.lake import (
     LakeTable,
     Staged,
 )
+from tautochrone.model.log_table import ChangeFile, CopiedFile
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.runtime.refresh.capture_files import RowsInFiles, events_of_change_files, net_files
 from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.refresh.latest_events import (

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from tautochrone.algebra.explain import explained_nodes
 from tautochrone.algebra.nodes import Aggregate, Join, TopK, Window, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.staging import align
+from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.model.refresh import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph
 from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews

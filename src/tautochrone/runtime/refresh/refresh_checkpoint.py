@@ -18,11 +18,10 @@ from tautochrone.errors import DefinitionsOutdatedError, FencedError, Tautochron
 from tautochrone.meta import Store
 from tautochrone.model import events, limits
 from tautochrone.model.catalog import job_read_point
-from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.checkpoint import Checkpoint, RefreshMode
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.evaluations import require_same_query
 from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.job.job import Job

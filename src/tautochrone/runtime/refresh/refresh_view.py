@@ -14,13 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError, TautochroneError
-from tautochrone.ingest.column_alignment import align
-from tautochrone.ingest.expectations import counts, require_met, stage_expected
-from tautochrone.model.inputs import describe_files
+from tautochrone.ingest.staging import align, counts, require_met, stage_expected
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Fork, LakeTable
-from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.names import TableName, Version, describe_files, quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.checkpoint_views import SessionPool

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.changes.streams import waits_for_first_version
-from tautochrone.ingest.expectations import counts
+from tautochrone.ingest.staging import counts
 from tautochrone.model.catalog import Streamed
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.lake import NO_VERSION, ChangeKind
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.checkpoint_views import SessionPool
 from tautochrone.runtime.refresh.task import (

@@ -10,12 +10,11 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy, RefreshRecord
 from tautochrone.model.definitions import Expectation
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews

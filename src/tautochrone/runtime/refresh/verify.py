@@ -12,14 +12,12 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import CheckpointUnavailableError, DefinitionError
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
-from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.staging import align
 from tautochrone.meta import Store
-from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
+from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TOMBSTONE_RETENTION, TRUNCATE_COLUMN
 from tautochrone.model.catalog import ReadPointServer
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.inputs import describe_clock, describe_files
-from tautochrone.model.log_retention import TOMBSTONE_RETENTION
-from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.names import CheckpointNumber, TableName, Version, describe_clock, describe_files
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow

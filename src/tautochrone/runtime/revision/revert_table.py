@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import LakeError
+from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import Fence, Version
-from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.runtime.job.topology import JobTopology
 

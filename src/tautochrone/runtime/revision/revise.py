@@ -30,9 +30,8 @@ from tautochrone.model import events
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
-from tautochrone.model.inputs import is_clock
 from tautochrone.model.lake import ChangeKind, CommitMetadata
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_clock
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.revision import (
     RevisedTable,

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import KeyedApply, keyed_apply_of
-from tautochrone.model.capture_files import KeyedTable, is_light
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.definitions import Dataset
 from tautochrone.model.lake import CommitMetadata, LakeTable
+from tautochrone.model.log_table import KeyedTable, is_light
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import ChangeLog

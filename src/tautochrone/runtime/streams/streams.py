@@ -11,17 +11,14 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files, FlowCheckpointFolders
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
-from tautochrone.ingest.flow_folders import FlowCheckpointFolders
-from tautochrone.ingest.kafka_topics import KafkaTopics
 from tautochrone.ingest.log_flow import DEFAULT_MAX_EVENTS, LogFlow
-from tautochrone.ingest.rows_left_out import RowsLeftOut
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
-from tautochrone.ingest.source_checks import SourceChecks, SourceOrder
+from tautochrone.ingest.source_checks import KafkaTopics, RowsLeftOut, SourceChecks, SourceOrder
 from tautochrone.ingest.source_files import SkippedFilesCheck
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.meta.protocols.datasets import Datasets
@@ -29,9 +26,8 @@ from tautochrone.model.auto_cdc import column_named
 from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.effects import Step
-from tautochrone.model.log_retention import KeepsColumns
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.source import BadRecords, RecreatedTopic
+from tautochrone.model.source import BadRecords, KeepsColumns, RecreatedTopic
 from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink

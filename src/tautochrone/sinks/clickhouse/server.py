@@ -137,7 +137,7 @@ class Server:
         """See `model.sink.ReportsWaits`."""
         self._waits.report = report
 
-    def compared_by(self) -> Mapping[TableName, Reason]:
+    def comparisons(self) -> Mapping[TableName, Reason]:
         """See `model.sink.ReportsComparison`."""
         return dict(self._compared_by)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tautochrone.model.capture_files import NetRows
+from tautochrone.model.log_table import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, RateLimitOptions
 from tautochrone.model.source_position import BulkProgress

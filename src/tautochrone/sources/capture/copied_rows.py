@@ -21,8 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.model.capture_files import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.model.lake import TaskStage, TaskWriter
+from tautochrone.model.log_table import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.model.source_position import BulkProgress
 from tautochrone.sources.capture.access import TEXT_NOT_DECODABLE, text_not_decodable
 from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA

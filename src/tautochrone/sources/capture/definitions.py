@@ -14,9 +14,15 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import APPLY_PREFIX, column_list
-from tautochrone.model.capture_files import CAPTURE_MODE, CHANGE_FILE, COPIED_FILE, LIGHT
 from tautochrone.model.lake import RESERVED_COLUMNS
-from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
+from tautochrone.model.log_table import (
+    CAPTURE_MODE,
+    CHANGE_FILE,
+    COPIED_FILE,
+    LIGHT,
+    LOG_RETENTION,
+    parse_log_retention,
+)
 from tautochrone.model.names import quoted
 from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
 

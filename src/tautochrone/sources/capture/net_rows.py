@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tautochrone.model.capture_files import NetRows
+from tautochrone.model.log_table import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 

@@ -24,9 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tautochrone.errors import IngestError
-from tautochrone.model.log_retention import KeptLog
 from tautochrone.model.reason import Reason
-from tautochrone.model.source import LogBatch
+from tautochrone.model.source import KeptLog, LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
 from tautochrone.sources.capture.copied_rows import completed_rows

@@ -14,8 +14,8 @@ import psycopg
 from psycopg import errors, sql
 
 from tautochrone.errors import IngestError
-from tautochrone.model.log_retention import KeptLog
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source import KeptLog
 from tautochrone.sources.postgresql.connection import lsn_number, lsn_text
 from tautochrone.sources.postgresql.tables import CapturedTable
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.inputs import NOW, today
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import NOW, TableName, Version, today
 from tautochrone.spark.analysis.scalar_subqueries import SCALAR
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import (

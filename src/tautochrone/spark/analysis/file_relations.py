@@ -20,9 +20,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tautochrone.errors import IngestError
-from tautochrone.model.inputs import FILE_PATH, FILE_STAMP, file_table
 from tautochrone.model.lake import RESERVED_COLUMNS
-from tautochrone.model.names import TableName
+from tautochrone.model.names import FILE_PATH, FILE_STAMP, TableName, file_table
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import (

@@ -8,7 +8,7 @@ import pytest
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
-from tautochrone.project.databricks.auto_cdc_sql import AutoCdcClause, auto_cdc_clause
+from tautochrone.project.databricks.auto_cdc import AutoCdcClause, auto_cdc_clause
 
 FULL = """CREATE FLOW `my flow` AS AUTO CDC INTO db.users -- the target
 FROM STREAM(events)
