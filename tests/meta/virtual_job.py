@@ -187,7 +187,7 @@ def refresh(
     number: CheckpointNumber,
     versions: Mapping[TableName, Version],
 ) -> Version:
-    """As `runtime.refresh.refresh_view` refreshes a view."""
+    """As `runtime.views.refresh_view` refreshes a view."""
     table, lake = simulation.lake[entry.name], simulation.lake
     fork = table.fork()
     inputs = {name: versions[name] for name in sorted(entry.inputs)}
@@ -222,7 +222,7 @@ def refresh(
 
 
 def _is_committed(commit_metadata: CommitMetadata, expected: CommitMetadata) -> bool:
-    """Whether a view's rows are those of the checkpoint already, as `runtime.refresh.choose_mode` tells."""
+    """Whether a view's rows are those of the checkpoint already, as `RefreshTask.is_committed` tells."""
     return (
         commit_metadata.checkpoint == expected.checkpoint
         and commit_metadata.store == expected.store

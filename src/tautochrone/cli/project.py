@@ -89,7 +89,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     from tautochrone.model.inputs import describe_clock, describe_files, is_file_table
     from tautochrone.model.refresh import RefreshPolicy
     from tautochrone.project.table_properties import policy_of
-    from tautochrone.runtime.refresh.plans import preview, refusal
+    from tautochrone.runtime.views.plans import preview, refusal
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
@@ -132,7 +132,7 @@ def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
 
 def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:
     from tautochrone.runtime.job.selection import find_all
-    from tautochrone.runtime.refresh.plans import preview, refusal
+    from tautochrone.runtime.views.plans import preview, refusal
 
     (name,) = find_all(graph.definitions, [text])
     planned = preview(graph, name, default)

@@ -62,7 +62,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
         return _verify_sink(arguments)
     from tautochrone.app.open import Project
     from tautochrone.runtime.job.selection import find_all
-    from tautochrone.runtime.refresh.verify import verify
+    from tautochrone.runtime.views.verify import verify
 
     answers: dict[TableName, bool | None] = {}
     with Project(options_of(arguments), _log_event, short_lived=True) as project:

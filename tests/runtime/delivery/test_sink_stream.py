@@ -165,8 +165,7 @@ def test_full_refresh_has_happened_when_all_flows_began_anew() -> None:
 
 
 def test_table_of_no_project_is_shown_as_a_streamed_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_stream, "reader_session", lambda *_: None)
-    monkeypatch.setattr(sink_stream, "use_database", lambda *_, **__: None)
+    monkeypatch.setattr(sink_stream, "session_at", lambda *_: None)
     sink, lookups = Sink(Query()), []
     job: Any = sink.stream._job
     job.base, job.journal = None, SimpleNamespace(fence=1)

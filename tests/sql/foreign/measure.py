@@ -14,7 +14,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, worst_mode
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
-from tautochrone.runtime.refresh.verify import Verdict, nondeterminism, verify
+from tautochrone.runtime.views.verify import Verdict, nondeterminism, verify
 
 from .changing_tables import SPARK_ERRORS, ChangingTables
 from .suite import ForeignQuery, Suite

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, RefreshError, SinkFencedError
 from tautochrone.iceberg.changes.streams import waits_for_first_version
-from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model.catalog import NEWEST, Streamed, job_read_point
@@ -28,8 +27,8 @@ from tautochrone.runtime.delivery.journal import DeliveryJournal
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.sinks import project_tables
+from tautochrone.runtime.refresh.sessions import session_at
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = ["SinkStream"]
@@ -259,23 +258,19 @@ class SinkStream(SinkWorker):
 
     def _session(self, flow: _Flow) -> SparkSession:
         if flow.session is None:
-            job, scope = self._job, flow.resolved.flow.scope
-            read_point = job_read_point(f"sink-{self._job.journal.fence}-{id(flow)}", job.name)
+            job, query = self._job, flow.resolved.flow
+            read_point = job_read_point(f"sink-{job.journal.fence}-{id(flow)}", job.name)
 
             def lookup(table: TableName) -> Version | str | Streamed | None:
                 version = NO_VERSION if table in flow.empty else flow.versions.get(table)
                 if version is None and table in self._tables:
                     return None
-                name = flow.resolved.flow.name
-                return self._streams.streamed(self._sink.target, name, NEWEST if version is None else version)
+                shown = NEWEST if version is None else version
+                return self._streams.streamed(self._sink.target, query.name, shown)
 
             job.read_points.show(read_point, lookup)
-            catalog = job.settings.catalog.name
-            session = reader_session(job.base, catalog, job.read_points.uri, read_point)
-            use_database(session, catalog, scope.namespace[0], create=False)
-            for key, value in flow.resolved.flow.conf.items():
-                session.conf.set(key, value)
-            flow.session = session
+            catalog, database = job.settings.catalog.name, query.scope.namespace[0]
+            flow.session = session_at(job.base, job.read_points, read_point, catalog, database, query.conf)
         return flow.session
 
     # -- what people see --------------------------------------------------------------------------

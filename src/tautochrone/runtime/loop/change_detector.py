@@ -10,7 +10,7 @@ from tautochrone.model.lake import ReadableTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.loop.cut import Cut, changed_roots
-from tautochrone.runtime.refresh.refresh_checkpoint import CheckpointRefresher
+from tautochrone.runtime.loop.refresh_checkpoint import CheckpointRefresher
 
 __all__ = ["ChangeDetector"]
 

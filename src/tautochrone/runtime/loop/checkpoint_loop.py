@@ -28,11 +28,11 @@ from tautochrone.runtime.loop.alignment import Aligner
 from tautochrone.runtime.loop.change_detector import ChangeDetector
 from tautochrone.runtime.loop.cut import Cut, changed_roots, take_cut
 from tautochrone.runtime.loop.external_tables import tag_cut
+from tautochrone.runtime.loop.file_tables import FileTables
 from tautochrone.runtime.loop.heartbeat import Heartbeat
+from tautochrone.runtime.loop.invariants import Checked
 from tautochrone.runtime.loop.publication import Publication
-from tautochrone.runtime.refresh.check_invariants import Checked
-from tautochrone.runtime.refresh.file_tables import FileTables
-from tautochrone.runtime.refresh.refresh_checkpoint import (
+from tautochrone.runtime.loop.refresh_checkpoint import (
     CheckpointRefresher,
     RefreshProgress,
     poll_upstream_jobs,

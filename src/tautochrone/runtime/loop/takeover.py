@@ -30,9 +30,9 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.loop.invariants import invariant_entries
 from tautochrone.runtime.ownership.describe import describe
 from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
-from tautochrone.runtime.refresh.check_invariants import invariant_entries
 from tautochrone.runtime.revision.revise import complete_pending
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.sources.capture.set_aside import aside_reason

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
@@ -36,6 +35,7 @@ from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.sessions import session_at
 from tautochrone.runtime.streams.change_logs import (
     change_log_of,
     kept_columns,
@@ -44,7 +44,6 @@ from tautochrone.runtime.streams.change_logs import (
     tables_of_copied_files,
 )
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
-from tautochrone.spark.session.factory import use_database
 
 __all__ = ["Streams"]
 
@@ -244,14 +243,11 @@ class Streams:
     def session(self, flow: ResolvedFlow) -> SparkSession:
         """Where an ingestion flow is evaluated: datasets that it joins with are read at the newest
         published checkpoint."""
-        job = self._job
-        catalog = job.settings.catalog.name
-        read_point = job_read_point("published", job.name)
-        session = reader_session(job.base, catalog, job.read_points.uri, read_point)
-        use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
-        for key, value in flow.flow.conf.items():
-            session.conf.set(key, value)
-        return session
+        job, query = self._job, flow.flow
+        read_point, catalog = job_read_point("published", job.name), job.settings.catalog.name
+        return session_at(
+            job.base, job.read_points, read_point, catalog, query.scope.namespace[0], query.conf
+        )
 
     def spark_folder(self, table: TableName, flow: ResolvedFlow) -> tuple[CheckpointFolder, bool]:
         """The folder in which Spark's own pipelines ran the flow, and whether it is the one that we use.

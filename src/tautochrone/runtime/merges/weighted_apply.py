@@ -19,7 +19,7 @@ from pyspark.sql.window import Window
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import quoted
-from tautochrone.runtime.refresh.latest_events import InvalidValues, has_invalid, invalid_rows, sees
+from tautochrone.runtime.merges.latest_events import InvalidValues, has_invalid, invalid_rows, sees
 
 __all__ = ["RowChange", "StoredPositions", "row_change"]
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.sources.bank import Bank
 
 from tautochrone.model import limits
 from tautochrone.model.lake import AppendedRows
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
+from tautochrone.runtime.merges.log_rows import LogRange, LogRows, RelationRows
 from tautochrone.testing.toy_database import Change
-
-from .bank import Bank
 
 pytestmark = pytest.mark.spark
 
@@ -94,7 +94,10 @@ def test_why_rows_are_left_to_the_executors(spark: SparkSession, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_rows_that_the_driver_does_not_hold(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_the_driver_does_not_hold(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = Bank.make(spark, tmp_path / "bank")
     bank.run().require_completed()
     # Only one of the three relations changes: the tables of the others read nothing.
     bank.database.transaction(Change("transfers", 1, 5))

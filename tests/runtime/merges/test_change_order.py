@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.model.auto_cdc import AutoCdc, Restart
-from tautochrone.runtime.refresh.event_merges import EventKeys, EventOrder
+from tautochrone.runtime.merges.event_merges import EventKeys, EventOrder
 from tautochrone.sources import canal, debezium, maxwell
 from tautochrone.spark.execute.change_order import ChangeOrder, with_generation
 from tautochrone.spark.execute.materialize import materialize

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.errors import RefreshError, TautochroneError
+from tautochrone.errors import RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.expectations import counts, require_met, stage_expected
 from tautochrone.model.inputs import describe_files
@@ -22,27 +22,27 @@ from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.refresh.changes import Changes
-from tautochrone.runtime.refresh.checkpoint_views import SessionPool
-from tautochrone.runtime.refresh.choose_mode import (
-    choose,
-    input_rows,
-    is_committed,
-    keeps_state,
-    sizes_of,
-    unversioned_source,
-)
-from tautochrone.runtime.refresh.incremental import IncrementalRefresh
-from tautochrone.runtime.refresh.plans import Plans
-from tautochrone.runtime.refresh.states import Planned, States
+from tautochrone.runtime.refresh.sessions import SessionPool
+from tautochrone.runtime.refresh.states import States
 from tautochrone.runtime.refresh.task import (
     Choice,
     RefreshContext,
     Refreshed,
     RefreshTask,
+    recovered,
     refreshed_without_rows,
     version_with_same_rows,
 )
+from tautochrone.runtime.views.changes import Changes
+from tautochrone.runtime.views.choose_mode import (
+    choose,
+    input_rows,
+    keeps_state,
+    sizes_of,
+    unversioned_source,
+)
+from tautochrone.runtime.views.incremental import IncrementalRefresh
+from tautochrone.runtime.views.plans import Planned, Plans
 from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.execute.expectations import violations, without_flags
@@ -54,10 +54,8 @@ from tautochrone.spark.execute.multiset_diff import (
     ungroupable_column,
 )
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.jvm_liveness import require_live_jvm
-from tautochrone.traces import is_defect, trace_of
 
-__all__ = ["ViewRefresher", "failure_of", "refresh_view"]
+__all__ = ["ViewRefresher", "refresh_view"]
 
 
 def refresh_view(
@@ -270,25 +268,6 @@ class _FullComputation:
         )
 
 
-def failure_of(error: Exception, where: str) -> Reason:
-    """An error in `where` as the history keeps it.
-
-    Its text has no stack: that of a defect is written to a file, which the text names.
-
-    Raises:
-        SparkDiedError: Spark is gone, which is the cause of the error.
-    """
-    require_live_jvm()
-    if isinstance(error, TautochroneError):
-        error_class, text = error.error_class, str(error)
-    else:
-        problem = problem_of(error)
-        error_class, text = problem.error_class, f"[{problem.error_class}] {problem.message}"
-    if is_defect(error):
-        text = f"{text} ({trace_of(error, where)})"
-    return Reason.of(ReasonCode.REFRESH_FAILED, error_class=error_class, text=text)
-
-
 class ViewRefresher:
     """Refreshes the views of one job; serves all checkpoints of a run, from several threads.
 
@@ -355,15 +334,11 @@ class ViewRefresher:
         """
         # If it fails, it would fail again with the same files.
         self._unfollowed_at_refresh[task.name] = self._unfollowed_tables(task.flow)
-        metadata = task.fork.commit_metadata
-        if metadata is not None and is_committed(task):
-            mode = RefreshMode(metadata.mode or RefreshMode.NO_DATA)
-            result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
-            refresh = replace(
-                result.refresh,
-                expectations=counts(task.expectations, metadata.violations, metadata.violations),
-            )
-            return replace(result, refresh=refresh, is_recovered=True)
+        committed = recovered(task)
+        if committed is not None:
+            before = task.violations_before
+            refresh = replace(committed.refresh, expectations=counts(task.expectations, before, before))
+            return replace(committed, refresh=refresh)
         if task.is_full_requested:
             choice = Choice(
                 RefreshMode.FULL, Reason.of(ReasonCode.FULL_REFRESH_REQUESTED), policy=task.policy

@@ -19,7 +19,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.refresh.checkpoint_views import SessionPool
+from tautochrone.runtime.refresh.sessions import SessionPool
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
-from tautochrone.runtime.refresh.choose_mode import RECENT_RUNS, Facts, InputFacts, decide, estimate
+from tautochrone.runtime.views.choose_mode import RECENT_RUNS, Facts, InputFacts, decide, estimate
 
 AUTO = RefreshPolicy.AUTO
 INCREMENTAL, FULL, DIFF = RefreshMode.INCREMENTAL, RefreshMode.FULL, RefreshMode.DIFF

@@ -42,9 +42,7 @@ __all__ = [
     "choose",
     "decide",
     "estimate",
-    "has_rows_of",
     "input_rows",
-    "is_committed",
     "keeps_state",
     "node_needs_mode",
     "not_incremental",
@@ -402,26 +400,6 @@ def choose(
         delta_rows=delta_rows,
         policy=policy,
         stateless=policy is RefreshPolicy.AUTO and decision.is_full_despite_small_change,
-    )
-
-
-def has_rows_of(task: RefreshTask) -> bool:
-    """Whether a view's rows were made from the task's inputs by its definition, at whatever checkpoint."""
-    last_commit = task.fork.commit_metadata
-    return last_commit is not None and (
-        last_commit.definition == task.metadata.definition
-        and last_commit.inputs == {str(name): str(version) for name, version in task.inputs.items()}
-    )
-
-
-def is_committed(task: RefreshTask) -> bool:
-    """Whether a view's rows are those of the task already. The checkpoint's number alone does not tell: it
-    may be that of another store, or of another cut."""
-    last_commit = task.fork.commit_metadata
-    return last_commit is not None and (
-        last_commit.checkpoint == task.checkpoint
-        and last_commit.store == task.metadata.store
-        and has_rows_of(task)
     )
 
 

@@ -33,9 +33,7 @@ from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.refresh.checkpoint_views import SessionPool
-from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.event_merges import (
+from tautochrone.runtime.merges.event_merges import (
     EventKeys,
     EventOrder,
     aligned_events,
@@ -43,21 +41,22 @@ from tautochrone.runtime.refresh.event_merges import (
     input_of,
     merge_of,
 )
-from tautochrone.runtime.refresh.keyed_apply import added_rows
-from tautochrone.runtime.refresh.keyed_merge import commit_change
-from tautochrone.runtime.refresh.snapshot_events import (
+from tautochrone.runtime.merges.keyed_apply import added_rows
+from tautochrone.runtime.merges.keyed_merge import commit_change
+from tautochrone.runtime.merges.snapshot_events import (
     SnapshotChange,
     after_known,
     require_unknown,
     snapshot_change,
 )
+from tautochrone.runtime.refresh.sessions import SessionPool
 from tautochrone.runtime.refresh.states import RUN, STATE_NAMESPACE, StateLayout, States
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,
     RefreshTask,
     no_data,
-    refreshed_without_rows,
+    recovered,
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
@@ -94,10 +93,9 @@ class AutoCdcRefresher:
         """
         inputs = _inputs(task)
         last_commit = task.fork.commit_metadata
-        if last_commit is not None and is_committed(task):
-            mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
-            result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
-            return replace(_with_counts(result, task, last_commit.violations), is_recovered=True)
+        committed = recovered(task)
+        if committed is not None:
+            return _with_counts(committed, task, task.violations_before)
         is_first = last_commit is None or last_commit.mode is None
         session = self._session(task)
         set_active_session(session)

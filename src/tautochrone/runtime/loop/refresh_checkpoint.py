@@ -26,21 +26,22 @@ from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.evaluations import require_same_query
 from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.refresh.auto_cdc import AutoCdcRefresher, require_never_merged
-from tautochrone.runtime.refresh.changes import Changes
-from tautochrone.runtime.refresh.check_invariants import Checked, check
-from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews, SessionPool
-from tautochrone.runtime.refresh.choose_mode import has_rows_of
-from tautochrone.runtime.refresh.event_merges import auto_cdc_of
-from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulkLoad
-from tautochrone.runtime.refresh.plans import Plans
-from tautochrone.runtime.refresh.refresh_view import ViewRefresher, failure_of
-from tautochrone.runtime.refresh.stream_refresher import StreamRefresher
+from tautochrone.runtime.loop.invariants import Checked, check
+from tautochrone.runtime.merges.auto_cdc import AutoCdcRefresher, require_never_merged
+from tautochrone.runtime.merges.event_merges import auto_cdc_of
+from tautochrone.runtime.merges.keyed_apply import KeyedRefresher, WaitingForBulkLoad
+from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
 from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged
+from tautochrone.runtime.streams.stream_refresher import StreamRefresher
 from tautochrone.runtime.streams.streams import Streams
+from tautochrone.runtime.views.changes import Changes
+from tautochrone.runtime.views.plans import Plans
+from tautochrone.runtime.views.refresh_view import ViewRefresher
+from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.call_sites import call_sites
 from tautochrone.spark.session.cpu_usage import metered_jobs
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
+from tautochrone.traces import is_defect, trace_of
 
 __all__ = [
     "CheckpointRefresher",
@@ -349,7 +350,7 @@ class CheckpointRefresher:
             if isinstance(error, DefinitionsOutdatedError):
                 self._outdated = error
             hint = error.hint if isinstance(error, TautochroneError) else None
-            return self._fail(checkpoint, table, failure_of(error, f"refresh {table}"), hint)
+            return self._fail(checkpoint, table, _failure_of(error, f"refresh {table}"), hint)
         if not result.is_recovered:
             self._full.discard(table)
         duration_ms = round((time.monotonic() - started) * 1000)
@@ -409,7 +410,7 @@ class CheckpointRefresher:
         return partial(_refresh_never_merged, refresh)
 
     def _refresh_view(self, task: RefreshTask) -> Refreshed:
-        if not has_rows_of(task):
+        if not task.has_rows_of_inputs:
             require_same_query(self._job.graph, task.flow)
         return self._views.refresh(task)
 
@@ -468,6 +469,25 @@ class CheckpointRefresher:
         )
         self._finished.add(table)
         return failure
+
+
+def _failure_of(error: Exception, where: str) -> Reason:
+    """An error in `where` as the history keeps it.
+
+    Its text has no stack: that of a defect is written to a file, which the text names.
+
+    Raises:
+        SparkDiedError: Spark is gone, which is the cause of the error.
+    """
+    require_live_jvm()
+    if isinstance(error, TautochroneError):
+        error_class, text = error.error_class, str(error)
+    else:
+        problem = problem_of(error)
+        error_class, text = problem.error_class, f"[{problem.error_class}] {problem.message}"
+    if is_defect(error):
+        text = f"{text} ({trace_of(error, where)})"
+    return Reason.of(ReasonCode.REFRESH_FAILED, error_class=error_class, text=text)
 
 
 def _refresh_never_merged(refresh: Refresher, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:

@@ -14,8 +14,8 @@ from pyspark.sql import functions as sf
 from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
-from tautochrone.runtime.refresh.latest_events import InvalidValues, invalid_values, latest_rows, summarize
+from tautochrone.runtime.merges.copied_rows import CopiedRows, copied_rows
+from tautochrone.runtime.merges.latest_events import InvalidValues, invalid_values, latest_rows, summarize
 
 pytestmark = pytest.mark.spark
 

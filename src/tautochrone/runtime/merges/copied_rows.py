@@ -1,7 +1,7 @@
 """The first build of a captured table, most of whose rows are as they were copied.
 
 A copy reads ranges of the key that do not overlap, each in one snapshot, so it has every key once. The merge
-looks at each key by itself (see `runtime.refresh.latest_events`), so
+looks at each key by itself (see `runtime.merges.latest_events`), so
 
     rows = copied rows whose keys have no events in the log + the merge of all other keys
 
@@ -22,8 +22,8 @@ from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.capture_files import RowsInFiles
-from tautochrone.runtime.refresh.latest_events import (
+from tautochrone.runtime.merges.capture_files import RowsInFiles
+from tautochrone.runtime.merges.latest_events import (
     InvalidValues,
     has_invalid,
     invalid_rows,

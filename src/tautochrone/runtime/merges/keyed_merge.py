@@ -37,9 +37,9 @@ from tautochrone.model.lake import (
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
-from tautochrone.runtime.refresh.capture_files import RowsInFiles, events_of_change_files, net_files
-from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
-from tautochrone.runtime.refresh.latest_events import (
+from tautochrone.runtime.merges.capture_files import RowsInFiles, events_of_change_files, net_files
+from tautochrone.runtime.merges.copied_rows import CopiedRows, copied_rows
+from tautochrone.runtime.merges.latest_events import (
     InvalidValues,
     LastEvents,
     invalid_values,
@@ -50,9 +50,9 @@ from tautochrone.runtime.refresh.latest_events import (
     summarize,
     without_ignored,
 )
-from tautochrone.runtime.refresh.log_rows import RelationRows
+from tautochrone.runtime.merges.log_rows import RelationRows
+from tautochrone.runtime.merges.weighted_apply import row_change
 from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data
-from tautochrone.runtime.refresh.weighted_apply import row_change
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.key_lookups import key_values

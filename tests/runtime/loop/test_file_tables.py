@@ -16,8 +16,8 @@ from tests.support.harness import Happened, Pipeline
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.refresh import file_tables
-from tautochrone.runtime.refresh.file_tables import FileTables
+from tautochrone.runtime.loop import file_tables
+from tautochrone.runtime.loop.file_tables import FileTables
 from tautochrone.spark.analysis.file_relations import FileRelation
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import Invariant
-from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
+from tautochrone.runtime.refresh.sessions import CheckpointViews
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm

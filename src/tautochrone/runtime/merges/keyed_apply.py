@@ -1,9 +1,9 @@
 """Bringing a streaming table that takes updates and deletes to a checkpoint.
 
     1. the rows that its input got since the version that the table has merged; those of a change log are
-       read once for all tables (`runtime.refresh.log_rows`)   2. the flow's query over them
+       read once for all tables (`runtime.merges.log_rows`)   2. the flow's query over them
     3. the last event of each key   4. one commit: old rows of these keys out, new rows in
-       (`runtime.refresh.keyed_merge`)
+       (`runtime.merges.keyed_merge`)
 
 The commit names the version of the input, so what is merged follows from (table, old version, new version)
 alone: a refresh that was interrupted is simply done again. A table over a change log whose bulk is not
@@ -25,17 +25,16 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import LogPosition
-from tautochrone.runtime.refresh.capture_files import LightLogRows, RelationChanges, copied_files
-from tautochrone.runtime.refresh.checkpoint_views import SessionPool
-from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
-from tautochrone.runtime.refresh.log_rows import LogRange, LogRows, RelationRows
+from tautochrone.runtime.merges.capture_files import LightLogRows, RelationChanges, copied_files
+from tautochrone.runtime.merges.keyed_merge import KeyedMerge
+from tautochrone.runtime.merges.log_rows import LogRange, LogRows, RelationRows
+from tautochrone.runtime.refresh.sessions import SessionPool
 from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,
     RefreshTask,
     no_data,
-    refreshed_without_rows,
+    recovered,
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 
@@ -88,10 +87,9 @@ class KeyedRefresher:
         """
         input_name = _only_input(task)
         last_commit = task.fork.commit_metadata
-        if last_commit is not None and is_committed(task):
-            mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
-            result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
-            return replace(result, is_recovered=True)
+        committed = recovered(task)
+        if committed is not None:
+            return committed
         source, newest = self._context.load_table(input_name), task.inputs[input_name]
         if apply.relation is not None and self._is_waiting(source, newest, apply.relation):
             return WaitingForBulkLoad(Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation))

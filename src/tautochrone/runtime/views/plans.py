@@ -1,19 +1,25 @@
-"""The plan of each view, made once, and a preview of how the view will be refreshed.
+"""The plan of each view with the states that it keeps, made once, and a preview of the view's refreshes.
 
-A plan does not depend on versions. The preview is made before anything is built, from the view's plan over
-the analysis's empty tables.
+A plan does not depend on versions. The columns of its states are computed with it, because reading a type
+takes several calls to Java. The preview is made before anything is built, from the view's plan over the
+analysis's empty tables.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from tautochrone.algebra.explain import explained_nodes
-from tautochrone.algebra.nodes import Aggregate, Join, TopK, Window, walk
+from tautochrone.algebra.nodes import Aggregate, Join, Scan, TopK, Window, stateful_nodes, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.definitions import DatasetKind
@@ -22,13 +28,90 @@ from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph
 from tautochrone.project.table_properties import policy_of
-from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
-from tautochrone.runtime.refresh.choose_mode import not_incremental, unversioned_source
-from tautochrone.runtime.refresh.states import Planned, planned
+from tautochrone.runtime.refresh.sessions import CheckpointViews
+from tautochrone.runtime.refresh.states import RUN, StateLayout
+from tautochrone.runtime.views.choose_mode import not_incremental, unversioned_source
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.spark.translate.from_catalyst import plan_of
+from tautochrone.spark.translate.from_catalyst import View, plan_of
 
-__all__ = ["Plans", "RefreshPreview", "preview", "refusal"]
+__all__ = ["Planned", "Plans", "RefreshPreview", "preview", "refusal"]
+
+_FORMAT = 2
+"""Must be raised when this release would misread stored states: then every state is built anew."""
+
+_NOT_STORED = ("interval", "void", "map", "variant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStateLayout(StateLayout):
+    """The state of one stateful node of a view's plan."""
+
+    node: Aggregate | TopK
+
+    @property
+    def is_buffer(self) -> bool:
+        return isinstance(self.node, TopK)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A view's plan.
+
+    Attributes:
+        view: the plan itself.
+        layouts: the states that it keeps by the number of their node, each after those below it.
+        reads: the columns that it reads of each table.
+    """
+
+    view: View
+    layouts: Mapping[int, NodeStateLayout]
+    reads: Mapping[TableName, frozenset[str]]
+
+
+def _planned(view: View) -> Planned:
+    """Lay out every state of a plan whose types a table can hold."""
+    all_layouts = {node.number: _layout(view, node) for node in stateful_nodes(view.plan)}
+    layouts = {number: layout for number, layout in sorted(all_layouts.items()) if layout is not None}
+    return Planned(view, layouts, _reads(view))
+
+
+def _reads(view: View) -> dict[TableName, frozenset[str]]:
+    columns: dict[TableName, frozenset[str]] = {}
+    for node in walk(view.plan):
+        if isinstance(node, Scan):
+            names = frozenset(str(view.attributes[column].name()) for column in node.handle)
+            columns[node.table] = columns.get(node.table, frozenset()) | names
+    return columns
+
+
+def _layout(view: View, node: Aggregate | TopK) -> NodeStateLayout | None:
+    types = [json.loads(view.attributes[column].dataType().json()) for column in node.state_columns]
+    texts = [json.dumps(of_column) for of_column in types]
+    if any(word in text for text in texts for word in _NOT_STORED):
+        return None
+    keys: tuple[str, ...] = ()
+    if isinstance(node, Aggregate):
+        keys = tuple(f"k{i}" for i in range(len(node.keys)))
+        expressions = [str(view.attributes[key].name()) for key in node.keys] + [
+            call.text for call in node.calls
+        ]
+    else:
+        expressions = [str(entry.toString()) for entry in node.order] + [str(node.limit), str(node.offset)]
+    values = tuple(f"a{i}" for i in range(len(types) - len(keys)))
+    named = zip((*keys, *values, RUN), (*types, "long"), strict=True)
+    fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
+    # Spark numbers its columns anew each time.
+    expressions = [re.sub(r"\d+", "", text) for text in expressions]
+    signed = json.dumps(
+        [_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), expressions, fields]
+    )
+    return NodeStateLayout(
+        node=node,
+        keys=keys,
+        values=values,
+        schema=StructType.fromJson({"type": "struct", "fields": fields}),
+        signature=hashlib.sha256(signed.encode()).hexdigest()[:16],
+    )
 
 
 class Plans:
@@ -88,7 +171,7 @@ class Plans:
         if flow.deterministic_reason == UNSTABLE_FUNCTION:
             # The rows that are stored have the constants of another run.
             plan = replace(plan, obstacles=(*plan.obstacles, UNSTABLE_FUNCTION))
-        return planned(plan)
+        return _planned(plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +198,16 @@ def preview(graph: Graph, view: TableName, default: RefreshPolicy) -> RefreshPre
         return None
     assert graph.analysis_session is not None
     (flow,) = graph.flows_of(view)
-    planned = plan_of(flow.evaluate(graph.analysis_session), view.catalog)
-    parts = explained_nodes(planned.plan, RULES)
+    plan = plan_of(flow.evaluate(graph.analysis_session), view.catalog)
+    parts = explained_nodes(plan.plan, RULES)
     policy = policy_of(dataset, default)
-    reasons = [Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=text) for text in planned.obstacles]
+    reasons = [Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=text) for text in plan.obstacles]
     if flow.inputs.unversioned:
         reasons = [unversioned_source(flow)]
     reasons += [
         Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=f"{part.node}: {part.reason}")
         for part in parts
-        if part.mode is RefreshMode.DIFF and not planned.obstacles
+        if part.mode is RefreshMode.DIFF and not plan.obstacles
     ]
     mode = worst_mode([part.mode for part in parts if part.mode is not None])
     if policy is RefreshPolicy.FULL:

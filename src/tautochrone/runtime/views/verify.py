@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import CheckpointUnavailableError, DefinitionError
-from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.column_alignment import align
 from tautochrone.meta import Store
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN
@@ -23,13 +22,13 @@ from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
-from tautochrone.runtime.refresh.event_merges import auto_cdc_of, input_of, rows_of_all_events
-from tautochrone.runtime.refresh.snapshot_events import current_rows
+from tautochrone.runtime.merges.event_merges import auto_cdc_of, input_of, rows_of_all_events
+from tautochrone.runtime.merges.snapshot_events import current_rows
+from tautochrone.runtime.refresh.sessions import session_at
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.current_time import reads_current_time, with_fixed_time
 from tautochrone.spark.execute.multiset_diff import diff_sizes
 from tautochrone.spark.execute.total_order import with_total_order
-from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.from_catalyst import plan_of
 
@@ -68,14 +67,12 @@ class Sessions:
 
     def at(self, read_point: str, catalog: str, flow: ResolvedFlow) -> SparkSession:
         """The session that shows `read_point` as `catalog` to the flow of a view."""
-        settings = tuple(sorted(flow.flow.conf.items()))
-        key = (read_point, catalog, settings)
+        conf, database = flow.flow.conf, self._definitions.scope.namespace[0]
+        key = (read_point, catalog, *sorted(conf.items()))
         if key not in self._sessions:
-            session = reader_session(self._base, catalog, self._read_points.uri, read_point)
-            use_database(session, catalog, self._definitions.scope.namespace[0], create=False)
-            for name, value in settings:
-                session.conf.set(name, value)
-            self._sessions[key] = session
+            self._sessions[key] = session_at(
+                self._base, self._read_points, read_point, catalog, database, conf
+            )
         return self._sessions[key]
 
 

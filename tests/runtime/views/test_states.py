@@ -10,11 +10,12 @@ from tests.support.harness import Pipeline
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName
-from tautochrone.runtime.refresh import states
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE
+from tautochrone.runtime.views import plans
 
 pytestmark = pytest.mark.spark
 
-STATE = TableName("lake", states.STATE_NAMESPACE, "default__totals__1")
+STATE = TableName("lake", STATE_NAMESPACE, "default__totals__1")
 
 PROJECT = """
     from pyspark import pipelines as dp
@@ -66,7 +67,7 @@ def test_runs_are_folded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) ->
     assert run_counts == [0, 1, 0, 1]
 
     # A state of another release is built anew.
-    monkeypatch.setattr(states, "_FORMAT", states._FORMAT + 1)
+    monkeypatch.setattr(plans, "_FORMAT", plans._FORMAT + 1)
     for number, mode in ((4, "full"), (5, "incremental")):
         put(pipeline, number)
         refresh = pipeline.run().refresh("totals")

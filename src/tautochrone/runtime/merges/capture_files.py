@@ -33,7 +33,7 @@ from tautochrone.model.capture_files import CHANGE_FILE, COPIED_FILE, FILE_NAME,
 from tautochrone.model.lake import ChangeKind, Fork, LakeTable, Staged
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.log_rows import LogRange
+from tautochrone.runtime.merges.log_rows import LogRange
 
 __all__ = [
     "FILE",

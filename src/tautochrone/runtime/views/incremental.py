@@ -26,10 +26,11 @@ from tautochrone.model import limits
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
-from tautochrone.runtime.refresh.changes import Changes
-from tautochrone.runtime.refresh.choose_mode import node_needs_mode, require_incremental
-from tautochrone.runtime.refresh.states import Planned, States
+from tautochrone.runtime.refresh.states import States
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
+from tautochrone.runtime.views.changes import Changes
+from tautochrone.runtime.views.choose_mode import node_needs_mode, require_incremental
+from tautochrone.runtime.views.plans import Planned
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, unclassified
-from tautochrone.runtime.refresh.refresh_checkpoint import refresh_in_order, upstream_of
+from tautochrone.runtime.loop.refresh_checkpoint import refresh_in_order, upstream_of
 
 ROOT, A, B, C, D = (TableName("lake", ("db",), table) for table in ("root", "a", "b", "c", "d"))
 DIAMOND: Mapping[TableName, frozenset[TableName]] = {

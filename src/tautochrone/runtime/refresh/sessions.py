@@ -1,4 +1,4 @@
-"""What the sessions of a run show at the open checkpoint: the lake's tables and the pipeline's views.
+"""The sessions of a run and what they show at the open checkpoint: tables of the lake, views of the pipeline.
 
 There is one session per dataset, kept for the whole run: settings and temporary views of one dataset never
 meet another's. From checkpoint to checkpoint only the versions change that the sessions show.
@@ -33,7 +33,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.translate.from_catalyst import plan_of
 
-__all__ = ["CheckpointViews", "SessionPool"]
+__all__ = ["CheckpointViews", "SessionPool", "session_at"]
 
 
 class CheckpointViews:
@@ -205,10 +205,29 @@ class SessionPool:
             if lookup is not None:
                 read_point = f"{self._read_point}-{next(self._numbers)}"
                 self._server.show(read_point, lookup)
-            session = reader_session(self._base, self._catalog, self._server.uri, read_point)
-            use_database(session, self._catalog, self._database, create=False)
+            session = session_at(self._base, self._server, read_point, self._catalog, self._database, conf)
             count_without_metadata(session)
-            for key, value in conf.items():
-                session.conf.set(key, value)
             self._sessions[name] = session
         return self._sessions[name]
+
+
+def session_at(
+    base: SparkSession,
+    server: ReadPointServer,
+    read_point: str,
+    catalog: str,
+    database: str,
+    conf: Mapping[str, str],
+) -> SparkSession:
+    """A session that shows a read point of `server` as `catalog`.
+
+    Args:
+        base: of which it is made.
+        database: the current one.
+        conf: Spark settings.
+    """
+    session = reader_session(base, catalog, server.uri, read_point)
+    use_database(session, catalog, database, create=False)
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session

@@ -16,8 +16,8 @@ from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.table_properties import POLICY_PROPERTY, policy_of
-from tautochrone.runtime.refresh.choose_mode import Size, choose, require_incremental, sizes_of
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
+from tautochrone.runtime.views.choose_mode import Size, choose, require_incremental, sizes_of
 
 VIEW, ORDERS, ITEMS = (TableName("lake", ("db",), table) for table in ("v", "orders", "items"))
 STRICT = RefreshPolicy.INCREMENTAL_STRICT

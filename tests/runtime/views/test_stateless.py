@@ -10,8 +10,8 @@ from tests.support.harness import Pipeline
 
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy
-from tautochrone.runtime.refresh import choose_mode as choose
-from tautochrone.runtime.refresh.choose_mode import Decision, Facts
+from tautochrone.runtime.views import choose_mode as choose
+from tautochrone.runtime.views.choose_mode import Decision, Facts
 
 pytestmark = pytest.mark.spark
 

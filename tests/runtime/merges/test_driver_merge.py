@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.latest_events import (
+from tautochrone.runtime.merges.latest_events import (
     last_events,
     last_events_of_many,
     last_rows,
