@@ -11,7 +11,7 @@ import pytest
 import tautochrone.app.open
 import tautochrone.project.sinks
 import tautochrone.runtime.delivery.audit
-import tautochrone.runtime.job.selection
+import tautochrone.runtime.job.topology
 import tautochrone.runtime.views.verify
 from tautochrone.cli.main import main
 from tautochrone.model.names import CheckpointNumber, TableName
@@ -49,7 +49,7 @@ def project(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(tautochrone.app.open, "Project", OpenProject)
     monkeypatch.setattr(tautochrone.project.sinks, "sink_declarations", lambda *_: declared)
     monkeypatch.setattr(
-        tautochrone.runtime.job.selection, "find_all", lambda _, names: [by_text[name] for name in names]
+        tautochrone.runtime.job.topology, "find_all", lambda _, names: [by_text[name] for name in names]
     )
     return monkeypatch
 

@@ -109,7 +109,7 @@ def take_over(simulation: Simulation, process: Process) -> None:
 def _check_store(
     simulation: Simulation, process: Process, existing: Mapping[TableName, VirtualTable]
 ) -> None:
-    """As `runtime.ownership.reconcile_store`: with the tables of all jobs of the pipeline."""
+    """As `runtime.job.reconcile_store`: with the tables of all jobs of the pipeline."""
     store, job = process.store, process.job
     known = {
         name: identity

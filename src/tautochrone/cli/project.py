@@ -131,7 +131,7 @@ def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
 
 
 def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:
-    from tautochrone.runtime.job.selection import find_all
+    from tautochrone.runtime.job.topology import find_all
     from tautochrone.runtime.views.plans import preview, refusal
 
     (name,) = find_all(graph.definitions, [text])

@@ -12,7 +12,7 @@ from tests.support.harness import Happened
 
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, worst_mode
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.views.verify import Verdict, nondeterminism, verify
 

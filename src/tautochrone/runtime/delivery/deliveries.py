@@ -19,8 +19,7 @@ from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker
 from tautochrone.runtime.delivery.sink_stream import SinkStream
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.selection import Selection
-from tautochrone.runtime.job.sinks import declared_sinks, streamed_sinks
+from tautochrone.runtime.job.topology import Selection, declared_sinks, streamed_sinks
 from tautochrone.runtime.streams.streams import Streams
 
 __all__ = ["Deliveries"]

@@ -26,7 +26,7 @@ from tautochrone.project.sinks import StreamSink
 from tautochrone.runtime.delivery.journal import DeliveryJournal
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.sinks import project_tables
+from tautochrone.runtime.job.topology import project_tables
 from tautochrone.runtime.refresh.sessions import session_at
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.jvm_liveness import require_live_jvm

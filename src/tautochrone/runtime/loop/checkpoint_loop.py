@@ -24,12 +24,12 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.ownership import Heartbeat
 from tautochrone.runtime.loop.alignment import Aligner
 from tautochrone.runtime.loop.change_detector import ChangeDetector
 from tautochrone.runtime.loop.cut import Cut, changed_roots, take_cut
 from tautochrone.runtime.loop.external_tables import tag_cut
 from tautochrone.runtime.loop.file_tables import FileTables
-from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.invariants import Checked
 from tautochrone.runtime.loop.publication import Publication
 from tautochrone.runtime.loop.refresh_checkpoint import (
@@ -156,13 +156,10 @@ class CheckpointLoop:
             # The same rows would break the same invariant again.
             return Outcome.NOTHING_NEW
         if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
-            job.emit(
-                events.NoNews(
-                    checkpoint=None if latest is None else int(latest.number),
-                    duration_ms=round((time.monotonic() - started) * 1000),
-                )
-            )
-            self._heartbeat.report_no_news(cut, None if latest is None else latest.number)
+            number = None if latest is None else latest.number
+            duration_ms = round((time.monotonic() - started) * 1000)
+            job.emit(events.NoNews(checkpoint=number, duration_ms=duration_ms))
+            self._heartbeat.report_no_news(cut.observed_ms, cut.observations, number)
             return Outcome.NOTHING_NEW
         checkpoint = self._open(cut)
         return Outcome.WAIT if checkpoint is None else self._refresh_and_publish(checkpoint, cut.missing)

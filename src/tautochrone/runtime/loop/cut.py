@@ -11,8 +11,7 @@ from tautochrone.model.inputs import NOW
 from tautochrone.model.lake import ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.job.clock_table import ClockTable
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.topology import JobTopology
 

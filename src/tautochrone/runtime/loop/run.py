@@ -23,9 +23,9 @@ from tautochrone.model.catalog import NEWEST, job_read_point
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.selection import Selection
+from tautochrone.runtime.job.ownership import Heartbeat
+from tautochrone.runtime.job.topology import Selection
 from tautochrone.runtime.loop.checkpoint_loop import CheckpointLoop, Outcome
-from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.publication import Publication
 from tautochrone.runtime.loop.spark_death import report_spark_death, wait_while_alive
 from tautochrone.runtime.loop.takeover import clear, take_over

@@ -2,7 +2,8 @@
 
 The commit metadata in the lake names the store, fence and checkpoint of each table's last commit. An empty
 store is rebuilt from it. A store that is an older copy, or a different store, is reconciled with it. A store
-that belongs to another lake is refused.
+that belongs to another lake is refused, and so is a lake that is older than the store, as after a restore of
+the catalog alone.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from tautochrone.errors import MetaError
-from tautochrone.meta import LakeVersion, StoreRelation
+from tautochrone.errors import LakeError, MetaError
+from tautochrone.meta import LakeVersion, Store, StoreRelation
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitMetadata, LakeTable
+from tautochrone.model.lake import ChangeKind, CommitMetadata, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
-from tautochrone.runtime.ownership.lake_behind_store import require_reported_versions
 
 __all__ = ["reconcile_store", "record_table_ids", "require_reconciled"]
 
@@ -49,7 +50,7 @@ def reconcile_store(
         newest = dict(zip(tables, pool.map(_newest, tables.values()), strict=True))
         relation = job.store.recovery.compare(job.name, newest).relation
         if relation is StoreRelation.CURRENT:
-            require_reported_versions(job.store, job.name, job.definitions, existing)
+            _require_reported_versions(job.store, job.name, job.definitions, existing)
             return
         lake = dict(zip(tables, pool.map(_history, tables.values()), strict=True))
     if relation is StoreRelation.EMPTY:
@@ -129,6 +130,34 @@ def _require_same_lake(
         "all tables with `taut run --full-refresh-all`",
         parameters={"job": job.name, "table": str(replaced[0] if replaced else min(stored_ids))},
     )
+
+
+def _require_reported_versions(
+    store: Store, job: str, definitions: Definitions, existing: Mapping[TableName, LakeTable]
+) -> None:
+    """Refuse tables whose history lacks their reported version although nobody committed to them since.
+
+    Raises:
+        LakeError: `LAKE_BEHIND_STORE`.
+    """
+    reported = store.roots.reported(job)
+    reported_ms = {report.table: report.at_ms for report in store.roots.report_times() if report.job == job}
+    for name, version in reported.items():
+        if name not in existing or name not in reported_ms:
+            continue
+        table = existing[name]
+        if table.change_between(version, table.current_version()).kind is not ChangeKind.UNKNOWN:
+            continue
+        # Expiry and revisions also remove versions, but they commit after the report.
+        if table.last_commit_ms() < reported_ms[name]:
+            raise LakeError(
+                "LAKE_BEHIND_STORE",
+                f"{name} has no version {version}, which the store knows, and was not changed since",
+                hint="the catalog was restored alone: restore the store of the same time too; or remove the "
+                "store, and the next run fills a new one from the tables",
+                location=str(definitions.datasets[name].location),
+                sqlstate="55000",
+            )
 
 
 def _rebuild(job: Job, lake: Mapping[TableName, list[LakeVersion]]) -> None:

@@ -17,7 +17,7 @@ from tautochrone.model.lake import CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.runtime.job.journal import Journal
-from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
+from tautochrone.runtime.job.reconcile_store import reconcile_store, record_table_ids
 
 A, B = (TableName("lake", ("db",), table) for table in ("a", "b"))
 

@@ -1,8 +1,11 @@
-"""Ownership of a job: waits for another run of it, or ends that run.
+"""Ownership of a job: a run waits for another run of it or ends that run, and then keeps its own lease.
 
 A process is identified by the machine's boot and its namespace of process ids, because two containers may
 share a host name and use the same process ids. Where these are unknown, no process is taken for dead, and a
 dead owner keeps its job until its lease ends.
+
+The lease only decides how long other jobs wait. A heartbeat that is lost or late changes no data, so it is no
+durable step.
 """
 
 from __future__ import annotations
@@ -11,19 +14,23 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from tautochrone.errors import MetaError
+from tautochrone.errors import FencedError, MetaError, TautochroneError
 from tautochrone.meta import Store
 from tautochrone.model import events
+from tautochrone.model.closeable import Closeable
 from tautochrone.model.jobs import Claim, RunProcess
+from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.job.journal import Journal
+from tautochrone.traces import trace_of
 
-__all__ = ["Ownership", "has_ended", "process_of", "this_machine"]
+__all__ = ["Heartbeat", "Ownership", "has_ended", "process_of", "this_machine"]
 
 T = TypeVar("T")
 
@@ -174,3 +181,66 @@ class Ownership:
         if self._until is None:
             self._until = time.monotonic() + self.wait_ms / 1000
         return self.wait_ms > 0 and time.monotonic() < self._until
+
+
+class Heartbeat(Closeable):
+    """Renews the lease three times per lease period, in its own thread, from `start` until `close`."""
+
+    def __init__(self, journal: Journal, lease_ms: int, emit: events.Emit) -> None:
+        self._journal = journal
+        self._lease_ms = lease_ms
+        self._emit = emit
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tautochrone-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Return the lease, so that other jobs need not wait for its end. May be called again."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            if self._thread.is_alive():
+                self._thread.join(timeout=30)
+            if self._journal.fence == 0:
+                # This run never owned the job; the lease belongs to another run.
+                return
+            self._send(lambda: self._journal.store.jobs.end_run(self._journal.name, self._journal.fence))
+
+    def report_no_news(
+        self, observed_ms: int, observations: Mapping[TableName, int], checkpoint: CheckpointNumber | None
+    ) -> None:
+        """Renew the lease and record that `checkpoint` shows all that was observed; see `Jobs.heartbeat`."""
+        journal = self._journal
+        self._send(
+            lambda: journal.store.jobs.heartbeat(
+                journal.name,
+                journal.fence,
+                self._lease_ms,
+                observed_ms=observed_ms,
+                observations=observations,
+                checkpoint=checkpoint,
+            )
+        )
+
+    def _run(self) -> None:
+        journal = self._journal
+        while not self._stopping.wait(self._lease_ms / 3000):
+            self._send(lambda: journal.store.jobs.heartbeat(journal.name, journal.fence, self._lease_ms))
+
+    def _send(self, request: Callable[[], None]) -> None:
+        try:
+            request()
+        except FencedError:
+            # A newer owner exists. The loop notices at its next durable step, and ends.
+            self._stopping.set()
+        except TautochroneError as error:
+            self._report_missed(error.error_class, str(error))
+        except Exception as error:
+            # The thread must go on, or other jobs take this one for dead.
+            error_class = type(error).__name__
+            self._report_missed(error_class, f"{error_class}: {error} ({trace_of(error, 'heartbeat')})")
+
+    def _report_missed(self, error_class: str, text: str) -> None:
+        reason = Reason.of(ReasonCode.LEASE_NOT_RENEWED, error_class=error_class, text=text)
+        self._emit(events.HeartbeatMissed(job=self._journal.name, reason=reason))

@@ -18,7 +18,7 @@ from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.events import Emit, Event, WaitingForRun
 from tautochrone.model.jobs import RunProcess
 from tautochrone.model.names import Fence, TableName
-from tautochrone.runtime.job.running_job import Ownership, has_ended, process_of, this_machine
+from tautochrone.runtime.job.ownership import Ownership, has_ended, process_of, this_machine
 
 pytestmark = pytest.mark.skipif(this_machine() is None, reason="this system does not name its boots")
 
@@ -98,7 +98,7 @@ def test_a_run_whose_process_is_gone_is_replaced_at_once(
 ) -> None:
     dead = replace(of(child.pid), run="dead")
     with monkeypatch.context() as patched:
-        patched.setattr("tautochrone.runtime.job.running_job.process_of", lambda _run: dead)
+        patched.setattr("tautochrone.runtime.job.ownership.process_of", lambda _run: dead)
         begin(store, Ownership(run="dead"), ignore)
     with pytest.raises(MetaError, match=f"JOB_RUNNING.*process {child.pid}"):
         begin(store, Ownership(), ignore)
