@@ -31,7 +31,7 @@ from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.runtime.adoption.adoptable import Action, Finding, Survey
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.loop.external_tables import tag_cut
+from tautochrone.runtime.loop.cut import tag_cut
 from tautochrone.runtime.loop.takeover import become_owner
 
 __all__ = ["Adoption"]

@@ -101,7 +101,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
     Raises:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
     """
-    store = job.store
+    store, datasets = job.store, _dataset_entries(job.topology)
     job.effects.perform(
         Step.META_START,
         job.name,
@@ -112,7 +112,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
             lambda claim: store.jobs.start_run(
                 job.spec.name,
                 job.name,
-                _dataset_entries(job.topology),
+                datasets,
                 invariants=invariant_entries(job.graph.invariants),
                 claim=claim,
                 lease_ms=job.settings.lease_ms,
