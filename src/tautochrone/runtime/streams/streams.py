@@ -22,6 +22,7 @@ from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
 from tautochrone.ingest.source_checks import SourceChecks, SourceOrder
 from tautochrone.ingest.source_files import SkippedFilesCheck
+from tautochrone.ingest.spark_query import StreamingFlow
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model.auto_cdc import column_named
@@ -43,7 +44,7 @@ from tautochrone.runtime.streams.change_logs import (
     tables_of_change_files,
     tables_of_copied_files,
 )
-from tautochrone.runtime.streams.rate_limits import LimitedFlow
+from tautochrone.runtime.streams.flow_settings import LimitedFlow
 
 __all__ = ["Streams"]
 
@@ -95,12 +96,11 @@ class Streams:
         name = flow.flow.name
         if name not in self._queries:
             commit_metadata = self._job.tables[table].fork().commit_metadata
-            limits = self._job.settings.limits.get(name)
             bad_records = self._job.settings.bad_records.get(name)
             evaluated = _Evaluated(self._job.definitions, flow)
             folders = self.folders(table, name)
             self._queries[name] = FlowQuery(
-                flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
+                flow=self._limited(evaluated),
                 stateful=flow.stateful,
                 schema=self._job.graph.schemas[table],
                 committer=self._committer(table),
@@ -171,10 +171,9 @@ class Streams:
     def sink_query(self, sink: StreamSink, flow: ResolvedFlow) -> SinkQuery:
         """A query that writes a flow's rows into a sink."""
         name = flow.flow.name
-        limits = self._job.settings.limits.get(name)
         evaluated = _Evaluated(self._job.definitions, flow)
         return SinkQuery(
-            flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
+            flow=self._limited(evaluated),
             sink=sink.name,
             format=sink.format,
             options=sink.options,
@@ -185,6 +184,10 @@ class Streams:
             begin=partial(self._begin, sink.target, evaluated) if flow.inputs.stream else None,
             require_fence=self._job.journal.require,
         )
+
+    def _limited(self, flow: _Evaluated) -> StreamingFlow:
+        limits = self._job.settings.limits.get(flow.name)
+        return flow if limits is None else LimitedFlow(flow, limits.options)
 
     def stop(self) -> None:
         """End all flows that were made here, whatever became of them."""

@@ -1,4 +1,8 @@
-"""Rate limits of flows: refused before anything runs when they cannot hold, applied where a flow starts."""
+"""Settings of flows over sources: refused before anything runs where they cannot hold.
+
+They are the limits of batches, which are applied where a flow starts, the quarantine of bad records, and
+what a recreated topic means.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import SettingsError
 from tautochrone.ingest.spark_query import StreamingFlow
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.source import CHANGE_LOG_LIMITS, Unsupported
+from tautochrone.model.source import CHANGE_LOG_LIMITS, BadRecords, Unsupported
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
-from tautochrone.project.settings import FlowLimits
+from tautochrone.project.settings import FlowBadRecords, FlowLimits, FlowRecreatedTopic
 from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.spark.sources.rate_limits import limited
-from tautochrone.spark.sources.registry import rate_limits_by_label
+from tautochrone.spark.sources.registry import rate_limits_by_label, sources_of
+from tautochrone.spark.sources.stream_as_batch import record_replay
 
-__all__ = ["LimitedFlow", "check_limits", "from_outside", "known_flow"]
+__all__ = ["LimitedFlow", "check_bad_records", "check_limits", "check_recreated_topics"]
 
 _SETTING = {option: name for name, option in LIMITS.items()}
 _HINT = "; ".join(
@@ -29,7 +34,7 @@ _HINT = "; ".join(
 
 @dataclass(frozen=True, slots=True)
 class LimitedFlow:
-    """A flow whose sources are bounded by Spark's options; see `ingest.flow.StreamingFlow`."""
+    """A flow whose sources are bounded by Spark's options; see `ingest.spark_query.StreamingFlow`."""
 
     flow: StreamingFlow
     options: Mapping[str, int]
@@ -53,8 +58,8 @@ def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
             place of the setting.
     """
     for name, setting in limits.items():
-        resolved = known_flow(graph, name, setting.origin)
-        if not from_outside(graph, resolved):
+        resolved = _known_flow(graph, name, setting.origin)
+        if not _is_from_outside(graph, resolved):
             raise SettingsError(
                 "RATE_LIMIT_WITHOUT_SOURCE",
                 f"Flow {name} reads nothing from outside that could be limited",
@@ -79,7 +84,7 @@ def _limits_of_sources(
     """The names of a flow's sources, and which of the options at least one of them accepts."""
     log = change_log_of(graph, resolved)
     if log is not None:
-        limits = log.rate_limits()
+        limits = log.supported_limits()
         return [log.name], frozenset(() if isinstance(limits, Unsupported) else limits.options)
     assert graph.analysis_session is not None
     frame = resolved.flow.evaluate(graph.analysis_session)
@@ -87,14 +92,63 @@ def _limits_of_sources(
     return stream.sources, stream.applied
 
 
-def known_flow(graph: Graph, name: str, origin: str) -> ResolvedFlow:
+def check_bad_records(settings: Mapping[str, FlowBadRecords], graph: Graph) -> None:
+    """Refuse a quarantine for flows of which single records cannot be told good or bad.
+
+    Raises:
+        SettingsError: `UNKNOWN_FLOW`, `QUARANTINE_NOT_SUPPORTED`; with the place of the setting.
+    """
+    for name, setting in settings.items():
+        resolved = _known_flow(graph, name, setting.origin)
+        if setting.policy is BadRecords.FAIL:
+            continue
+        assert graph.analysis_session is not None
+        reason = "it writes no streaming table from outside"
+        if _is_from_outside(graph, resolved):
+            replay = record_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))
+            reason = replay.reason if isinstance(replay, Unsupported) else ""
+        if reason:
+            raise SettingsError(
+                "QUARANTINE_NOT_SUPPORTED",
+                f"Flow {name} cannot quarantine bad records: {reason}",
+                location=setting.origin,
+                hint="only a flow that takes one Kafka source row by row can: select, where, explode; do the "
+                "rest in a view over its table",
+            )
+
+
+def check_recreated_topics(settings: Mapping[str, FlowRecreatedTopic], graph: Graph) -> None:
+    """Refuse the setting for flows that read no topic into a streaming table.
+
+    Raises:
+        SettingsError: `UNKNOWN_FLOW`, `RECREATED_TOPIC_WITHOUT_KAFKA`; with the place of the setting.
+    """
+    for name, setting in settings.items():
+        resolved = _known_flow(graph, name, setting.origin)
+        assert graph.analysis_session is not None
+        if not (_is_from_outside(graph, resolved) and _has_topic_ids(graph.analysis_session, resolved)):
+            raise SettingsError(
+                "RECREATED_TOPIC_WITHOUT_KAFKA",
+                f"Flow {name} reads no Kafka topic into a streaming table",
+                location=setting.origin,
+                hint="on_recreated_topic is for flows over Kafka; remove it",
+            )
+
+
+def _has_topic_ids(session: SparkSession, resolved: ResolvedFlow) -> bool:
+    """Whether one of the flow's sources tells a recreated topic from the one of before."""
+    sources = sources_of(resolved.flow.evaluate(session))
+    return any(not isinstance(source.topic_ids(session), Unsupported) for source in sources)
+
+
+def _known_flow(graph: Graph, name: str, origin: str) -> ResolvedFlow:
     """The flow that a setting at `origin` names.
 
     Raises:
         SettingsError: `UNKNOWN_FLOW`, with the nearest name.
     """
     if name not in graph.flows:
-        names = [flow for flow in graph.flows if from_outside(graph, graph.flows[flow])]
+        names = [flow for flow in graph.flows if _is_from_outside(graph, graph.flows[flow])]
         raise SettingsError(
             "UNKNOWN_FLOW",
             f"No flow is called {name}",
@@ -104,7 +158,7 @@ def known_flow(graph: Graph, name: str, origin: str) -> ResolvedFlow:
     return graph.flows[name]
 
 
-def from_outside(graph: Graph, resolved: ResolvedFlow) -> bool:
+def _is_from_outside(graph: Graph, resolved: ResolvedFlow) -> bool:
     """Does the flow bring rows from outside the lake into a streaming table?"""
     dataset = graph.definitions.datasets.get(resolved.flow.target)
     into_table = dataset is not None and dataset.kind is DatasetKind.STREAMING_TABLE
