@@ -47,7 +47,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
     from tautochrone.app.open import Project
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.graph import shared_sources
-    from tautochrone.runtime.delivery.check import check_sinks
+    from tautochrone.runtime.delivery.check_sinks import check_sinks
 
     with Project(options_of(arguments), line_events, short_lived=True) as project:
         definitions, graph = project.analysed()

@@ -1,4 +1,10 @@
-"""What is wrong with the sinks of a project, as far as it can be known without asking their systems."""
+"""Checks of sinks before anything is written to them.
+
+The declarations of a project are checked without asking the sinks' systems. A run asks whether a sink mirrors
+its store: a checkpoint is a number of one store's incarnation, so numbers alone prove nothing. A sink goes on
+from where it is when the store remembers exactly what it shows, or when the lake has the versions that the
+sink says it shows. So the sinks of a store that was lost, restored or replaced can be used further.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from tautochrone.errors import DefinitionError, SinkError
-from tautochrone.model.sink import SinkDeclaration
+from tautochrone.model.lake import LakeTable
+from tautochrone.model.names import TableName
+from tautochrone.model.sink import Published, SinkDeclaration, SinkStatus
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
@@ -16,7 +24,7 @@ from tautochrone.project.settings import SinkSettings
 from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
 from tautochrone.sinks import check_sink, has_adapter, known_formats
 
-__all__ = ["check_sinks", "key_missing"]
+__all__ = ["check_sinks", "key_missing", "require_own"]
 
 
 def check_sinks(
@@ -84,3 +92,81 @@ def _require_data_source(session: Any, sink: StreamSink) -> None:
             "of the data source (spark.jars.packages), or spark.dataSource.register in a definition.",
             sqlstate="42704",
         ) from None
+
+
+_EMPTY_IT = (
+    "To make it a mirror of this store, empty it and run `taut sinks --forget {name}`, or use another sink."
+)
+
+
+def require_own(
+    name: str,
+    published: Published | None,
+    status: SinkStatus | None,
+    incarnation: str,
+    tables: Mapping[TableName, LakeTable],
+) -> None:
+    """Refuse a sink that shows something else than checkpoints of this store.
+
+    Args:
+        tables: the lake's tables that the sink mirrors.
+        incarnation: of the store.
+
+    Raises:
+        SinkError: `SINK_OF_ANOTHER_STORE`; `SINK_AHEAD_OF_STORE`, it shows a checkpoint of this store that
+            neither the store nor the lake knows.
+    """
+    if published is None or _is_own(name, published, status, tables):
+        return
+    transaction = published.transaction
+    delivered = None if status is None else status.delivered
+    origins = {incarnation} | ({delivered.incarnation} if delivered is not None else set())
+    hint = _EMPTY_IT.format(name=name)
+    parameters = {
+        "sink": name,
+        "incarnation": transaction.incarnation,
+        "checkpoint": str(transaction.checkpoint),
+    }
+    if transaction.sink == name and transaction.incarnation in origins:
+        raise SinkError(
+            "SINK_AHEAD_OF_STORE",
+            f"Sink {name} shows checkpoint {transaction.checkpoint}, which neither this store nor the lake "
+            "knows: both may be older copies",
+            hint=hint,
+            parameters=parameters,
+            sqlstate="55000",
+        )
+    raise SinkError(
+        "SINK_OF_ANOTHER_STORE",
+        f"Sink {name} shows checkpoint {transaction.checkpoint} of store {transaction.incarnation}, "
+        f"delivered as sink {transaction.sink}; this is store {incarnation}",
+        hint=hint,
+        parameters=parameters,
+        sqlstate="55000",
+    )
+
+
+def _is_own(
+    name: str, published: Published, status: SinkStatus | None, tables: Mapping[TableName, LakeTable]
+) -> bool:
+    transaction = published.transaction
+    if transaction.sink != name:
+        return False
+    if status is not None:
+        delivered = status.delivered
+        # A lower number of the same store is an older copy of the sink: deltas start from what it shows.
+        if (
+            delivered is not None
+            and delivered.incarnation == transaction.incarnation
+            and delivered.checkpoint >= transaction.checkpoint
+        ):
+            return True
+        if status.intent is not None and status.intent.transaction == transaction:
+            return True
+    return _is_of_lake(published, tables)
+
+
+def _is_of_lake(published: Published, tables: Mapping[TableName, LakeTable]) -> bool:
+    """Whether the lake has every version that the sink shows of the tables that it mirrors."""
+    versions = {name: version for name, version in published.versions.items() if name in tables}
+    return bool(versions) and all(tables[name].goes_back_to(version) for name, version in versions.items())

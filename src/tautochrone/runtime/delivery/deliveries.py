@@ -15,7 +15,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryPolicy, DeliveryState
 from tautochrone.project.sinks import StreamSink
-from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker
+from tautochrone.runtime.delivery.delivery import DeliveryWorker
 from tautochrone.runtime.delivery.sink_stream import SinkStream
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
@@ -118,7 +118,7 @@ class Deliveries:
             FencedError: as `require_alive`.
         """
         for worker in self._workers:
-            worker.finish()
+            worker.wait_until_settled()
         self.stop()
         self.require_alive()
 

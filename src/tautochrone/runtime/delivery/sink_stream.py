@@ -23,9 +23,9 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink
-from tautochrone.runtime.delivery.journal import DeliveryJournal
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import DeliveryJournal
 from tautochrone.runtime.job.topology import project_tables
 from tautochrone.runtime.refresh.sessions import session_at
 from tautochrone.runtime.streams.streams import Streams
@@ -89,10 +89,10 @@ class SinkStream(SinkWorker):
         """Whether all rows shall be sent again, and a flow has not begun to yet."""
         return self._is_fresh
 
-    def finish(self) -> None:
+    def wait_until_settled(self) -> None:
         # Another job may have completed a checkpoint.
         self.wake()
-        super().finish()
+        super().wait_until_settled()
 
     # -- the thread -------------------------------------------------------------------------------
 
