@@ -206,18 +206,7 @@ class CheckpointRefresher:
             job.tables,
         )
         self._pipeline_views = CheckpointViews(job.definitions, job.graph)
-        context = RefreshContext(
-            base=job.base,
-            lake=job.lake,
-            definitions=job.definitions,
-            views=self._pipeline_views,
-            schemas=job.graph.schemas,
-            load_table=job.lake_table,
-            load_input=job.input_table,
-            table_definition=self._topology.table_definition,
-            history=job.store.history.refreshes,
-            streams_from=self._topology.streams_from,
-        )
+        context = _refresh_context(job, self._pipeline_views)
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
         self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed)
@@ -488,6 +477,21 @@ def _failure_of(error: Exception, where: str) -> Reason:
     if is_defect(error):
         text = f"{text} ({trace_of(error, where)})"
     return Reason.of(ReasonCode.REFRESH_FAILED, error_class=error_class, text=text)
+
+
+def _refresh_context(job: Job, views: CheckpointViews) -> RefreshContext:
+    return RefreshContext(
+        base=job.base,
+        lake=job.lake,
+        definitions=job.definitions,
+        views=views,
+        schemas=job.graph.schemas,
+        load_table=job.lake_table,
+        load_input=job.input_table,
+        table_definition=job.topology.table_definition,
+        history=job.store.history.refreshes,
+        streams_from=job.topology.streams_from,
+    )
 
 
 def _refresh_never_merged(refresh: Refresher, task: RefreshTask) -> Refreshed | WaitingForBulkLoad:

@@ -91,27 +91,7 @@ def snapshot_change(
     Raises:
         RefreshError: `AUTO_CDC_SNAPSHOT_KEY_NOT_UNIQUE`.
     """
-    newest = task.inputs[source.name]
-    change = None if merged is None else source.change_between(merged, newest)
-    if change is not None and change.kind is ChangeKind.NONE:
-        return None
-    plan = analyzed_plan(flow.evaluate(session))
-    if merged is not None and change is not None and change.kind is not ChangeKind.UNKNOWN:
-        rows = source.changed_rows(base, merged, newest)
-        parts = [(1, rows.added), (-1, rows.removed)]
-        signed = [
-            _signed(stream_as_batch(session, plan, part), sign) for sign, part in parts if part is not None
-        ]
-        max_rows = rows.rows
-    else:
-        signed = [_signed(stream_as_batch(session, plan, source.read(base, newest)), 1)]
-        max_rows = source.row_count(newest) or 0
-        if merged is not None:
-            # The source was rebuilt: its rows are compared with those that the table holds.
-            stored = dataframe_of_plan(session, analyzed_plan(task.table.read(base, task.fork.version)))
-            columns = [quoted(name) for name in signed[0].columns if name != _SIGN]
-            signed.append(_signed(current_rows(stored, auto_cdc).select(*columns), -1))
-            max_rows += task.table.row_count(task.fork.version) or 0
+    signed, max_rows = _signed_rows(task, flow, auto_cdc, source, merged, base, session)
     if not signed:
         return None
     both = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), signed)
@@ -138,6 +118,39 @@ def current_rows(table: DataFrame, auto_cdc: AutoCdc) -> DataFrame:
     if auto_cdc.scd_type == 1:
         return table
     return table.where(sf.col(END_COLUMN).isNull()).drop(START_COLUMN, END_COLUMN)
+
+
+def _signed_rows(
+    task: RefreshTask,
+    flow: ResolvedFlow,
+    auto_cdc: AutoCdc,
+    source: LakeTable,
+    merged: Version | None,
+    base: SparkSession,
+    session: SparkSession,
+) -> tuple[list[DataFrame], int]:
+    """Rows that came (sign 1) and that went (sign -1) since a version, and how many they are at most."""
+    newest = task.inputs[source.name]
+    change = None if merged is None else source.change_between(merged, newest)
+    if change is not None and change.kind is ChangeKind.NONE:
+        return [], 0
+    plan = analyzed_plan(flow.evaluate(session))
+    if merged is not None and change is not None and change.kind is not ChangeKind.UNKNOWN:
+        rows = source.changed_rows(base, merged, newest)
+        parts = [(1, rows.added), (-1, rows.removed)]
+        signed = [
+            _signed(stream_as_batch(session, plan, part), sign) for sign, part in parts if part is not None
+        ]
+        return signed, rows.rows
+    signed = [_signed(stream_as_batch(session, plan, source.read(base, newest)), 1)]
+    max_rows = source.row_count(newest) or 0
+    if merged is not None:
+        # The source was rebuilt: its rows are compared with those that the table holds.
+        stored = dataframe_of_plan(session, analyzed_plan(task.table.read(base, task.fork.version)))
+        columns = [quoted(name) for name in signed[0].columns if name != _SIGN]
+        signed.append(_signed(current_rows(stored, auto_cdc).select(*columns), -1))
+        max_rows += task.table.row_count(task.fork.version) or 0
+    return signed, max_rows
 
 
 def _signed(rows: DataFrame, sign: int) -> DataFrame:

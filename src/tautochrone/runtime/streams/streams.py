@@ -291,13 +291,12 @@ class Streams:
         return f"{self._root(_START_FILES, table, flow)}/{self._job.journal.fence}-{self._token}"
 
     def _forget(self, table: TableName, flow: str) -> None:
-        """Delete the files of this owner and of older ones. A folder without a fence in its name is from a
-        release that had one folder for all owners."""
+        """Delete the files of this owner and of older ones."""
         root, own_fence = self._root(_START_FILES, table, flow), self._job.journal.fence
         folders = []
         for name in self._files.names(root):
             fence, _, token = name.partition("-")
-            if not fence.isdigit() or int(fence) < own_fence or token == self._token:
+            if fence.isdigit() and (int(fence) < own_fence or token == self._token):
                 folders.append(f"{root}/{name}")
         if folders:
             self._job.journal.require()

@@ -351,16 +351,10 @@ def choose(
     old = {TableName.parse(name): Version(version) for name, version in last_commit.inputs.items()}
     stored, current = last_commit.definition, task.metadata.definition or ""
     if stored != current:
-        parts = changed_parts(stored, current)
-        is_authors = not parts or not _NOT_OF_AUTHOR.keys() >= {*parts}
-        reason = (
-            Reason.of(ReasonCode.DEFINITION_CHANGED, parts=parts)
-            if is_authors
-            else Reason.of(_NOT_OF_AUTHOR[parts[0]])
-        )
+        reason = _why_other_definition(stored, current)
         # A strict policy does not allow to compare, but to build anew what lost its base.
         comparable = has_same_columns(stored, current) and policy is not RefreshPolicy.INCREMENTAL_STRICT
-        if is_authors or not comparable:
+        if reason.code is ReasonCode.DEFINITION_CHANGED or not comparable:
             return Choice(RefreshMode.FULL, reason, policy=policy)
         # Rows that no commit changed may give others: `1.1` of a FLOAT is `1.100000023841858` as a DOUBLE.
         forced = forced or reason
@@ -401,6 +395,13 @@ def choose(
         policy=policy,
         stateless=policy is RefreshPolicy.AUTO and decision.is_full_despite_small_change,
     )
+
+
+def _why_other_definition(stored: str, current: str) -> Reason:
+    parts = changed_parts(stored, current)
+    if parts and _NOT_OF_AUTHOR.keys() >= {*parts}:
+        return Reason.of(_NOT_OF_AUTHOR[parts[0]])
+    return Reason.of(ReasonCode.DEFINITION_CHANGED, parts=parts)
 
 
 def keeps_state(task: RefreshTask, load_input: Callable[[TableName], ReadableTable]) -> bool:

@@ -85,18 +85,11 @@ def refresh_view(
     try:
         if choice.mode is RefreshMode.INCREMENTAL:
             assert incremental is not None
-            try:
-                return incremental.refresh(choice)
-            except (PySparkException, Py4JJavaError) as error:
-                if task.policy is RefreshPolicy.INCREMENTAL_STRICT:
-                    raise
-                # Following a change joins rows of two checkpoints, which a function of the query may refuse.
-                problem = problem_of(error)
-                reason = Reason.of(
-                    ReasonCode.INCREMENTAL_FAILED, error_class=problem.error_class, message=problem.message
-                )
-                choice = replace(choice, mode=RefreshMode.DIFF, reason=reason)
-                metadata = task.metadata_with(choice.mode)
+            followed = _followed(incremental, choice, task.policy)
+            if isinstance(followed, Refreshed):
+                return followed
+            choice = replace(choice, mode=RefreshMode.DIFF, reason=followed)
+            metadata = task.metadata_with(choice.mode)
         rows = None
         if incremental is not None and choice.mode is not RefreshMode.APPEND:
             rows, companions = incremental.build()
@@ -117,6 +110,20 @@ def refresh_view(
             location=task.location,
             hint="its old version stays readable; the next checkpoint tries again",
         ) from error
+
+
+def _followed(incremental: IncrementalRefresh, choice: Choice, policy: RefreshPolicy) -> Refreshed | Reason:
+    """The refresh that follows the change; or why contents must be compared."""
+    try:
+        return incremental.refresh(choice)
+    except (PySparkException, Py4JJavaError) as error:
+        if policy is RefreshPolicy.INCREMENTAL_STRICT:
+            raise
+        # Following a change joins rows of two checkpoints, which a function of the query may refuse.
+        problem = problem_of(error)
+        return Reason.of(
+            ReasonCode.INCREMENTAL_FAILED, error_class=problem.error_class, message=problem.message
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,47 +95,53 @@ def verify(
     newest = {status.dataset: status.checkpoint for status in store.datasets.statuses()}
     sessions = Sessions(base, read_points, definitions)
     for view in views:
-        flows = graph.flows_of(view)
-        is_merged = auto_cdc_of(flows) is not None
+        is_merged = auto_cdc_of(graph.flows_of(view)) is not None
         if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW and not is_merged:
             continue
         checkpoint = newest.get(view) if number is None else CheckpointNumber(number)
         if checkpoint is None:
             yield _unknown(view, None, "it was never built")
             continue
-        flow = flows[0]
-        if not flow.deterministic:
-            yield _unknown(view, checkpoint, f"its query is not deterministic: {flow.deterministic_reason}")
-            continue
-        versions = store.checkpoints.versions_at(checkpoint)
-        if view not in versions:
-            raise CheckpointUnavailableError(
-                "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {checkpoint}"
-            )
-        untold = _untold_input(flow, versions)
-        if untold is not None:
-            reason = f"checkpoint {checkpoint} does not tell {untold}"
-            yield _unknown(view, checkpoint, reason)
-            continue
-        session = sessions.at(f"checkpoint-{checkpoint}", view.catalog, flow)
-        try:
-            missing, unexpected = recompute(session, definitions, graph, view, versions)
-        except DefinitionError as error:
-            if not flow.file_tables:
-                raise
-            # Spark lists the folder before the table of its rows takes its place.
-            yield _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
-            continue
-        equal: bool | None = missing == unexpected == 0
-        why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint)
-        yield Verdict(
-            dataset=view,
-            checkpoint=checkpoint,
-            equal=equal if why_unknown is None else None,
-            missing=missing,
-            unexpected=unexpected,
-            reason=why_unknown,
+        yield _verdict(sessions, store, definitions, graph, view, checkpoint)
+
+
+def _verdict(
+    sessions: Sessions,
+    store: Store,
+    definitions: Definitions,
+    graph: Graph,
+    view: TableName,
+    checkpoint: CheckpointNumber,
+) -> Verdict:
+    flow = graph.flows_of(view)[0]
+    if not flow.deterministic:
+        return _unknown(view, checkpoint, f"its query is not deterministic: {flow.deterministic_reason}")
+    versions = store.checkpoints.versions_at(checkpoint)
+    if view not in versions:
+        raise CheckpointUnavailableError(
+            "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {checkpoint}"
         )
+    untold = _untold_input(flow, versions)
+    if untold is not None:
+        return _unknown(view, checkpoint, f"checkpoint {checkpoint} does not tell {untold}")
+    session = sessions.at(f"checkpoint-{checkpoint}", view.catalog, flow)
+    try:
+        missing, unexpected = recompute(session, definitions, graph, view, versions)
+    except DefinitionError as error:
+        if not flow.file_tables:
+            raise
+        # Spark lists the folder before the table of its rows takes its place.
+        return _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
+    equal: bool | None = missing == unexpected == 0
+    why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint)
+    return Verdict(
+        dataset=view,
+        checkpoint=checkpoint,
+        equal=equal if why_unknown is None else None,
+        missing=missing,
+        unexpected=unexpected,
+        reason=why_unknown,
+    )
 
 
 def _why_unknown(
