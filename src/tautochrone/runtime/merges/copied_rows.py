@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
@@ -30,6 +29,7 @@ from tautochrone.runtime.merges.latest_events import (
     invalid_values,
     is_deterministic,
     latest_rows,
+    same_values,
     summarize,
 )
 from tautochrone.spark.execute.expectations import observed_counts
@@ -106,7 +106,9 @@ def copied_rows(
         cached.append(changed)
         copied = _joined(events.where(is_copied), keys, names, "left_anti")
         built = _with_changed_rows(copied, apply, changed, cached)
-        return built if files is None else replace(built, replaced=files.positions(keys, _equal(names)))
+        if files is None:
+            return built
+        return replace(built, replaced=files.positions(keys, same_values("rows", "keys", names)))
     except BaseException:
         _release(cached)
         raise
@@ -183,16 +185,4 @@ def _release(cached: Iterable[DataFrame]) -> None:
 
 def _joined(rows: DataFrame, keys: DataFrame, names: Sequence[str], how: str) -> DataFrame:
     """Rows that have one of the keys, or none of them. NULL equals NULL."""
-    return rows.alias("rows").join(sf.broadcast(keys.alias("keys")), _equal(names), how)
-
-
-def _equal(names: Sequence[str]) -> Column:
-    """Whether a row of `rows` has a key of `keys`."""
-    equal: Any = sf.lit(True)
-    for name in names:
-        equal = equal & _column("rows", name).eqNullSafe(_column("keys", name))
-    return equal  # type: ignore[no-any-return]
-
-
-def _column(frame: str, name: str) -> Column:
-    return sf.col(f"{frame}.{name}")
+    return rows.alias("rows").join(sf.broadcast(keys.alias("keys")), same_values("rows", "keys", names), how)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
@@ -47,6 +47,7 @@ from tautochrone.runtime.merges.latest_events import (
     last_events_of_many,
     last_rows,
     latest_rows,
+    same_values,
     summarize,
     without_ignored,
 )
@@ -158,10 +159,7 @@ class StoredRows:
         # A few keys go to the rows of the table, which may be many.
         are_sent = self.events is not None and self.events * len(names) <= limits.MAX_BROADCAST_VALUES
         touched = (sf.broadcast(touched) if are_sent else touched.distinct()).alias("touched")
-        equal: Column = sf.lit(True)
-        for name in names:
-            equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"touched.{name}"))
-        rows = stored.join(touched, equal, "left_semi")
+        rows = stored.join(touched, same_values("stored", "touched", names), "left_semi")
         return rows.select(*columns) if columns else rows
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "last_events_of_many",
     "last_rows",
     "latest_rows",
+    "same_values",
     "sees",
     "summarize",
     "without_ignored",
@@ -127,6 +128,12 @@ def latest_rows(
         stored_rows: the table's rows for the keys of events, with the table's columns; None: it has none.
     """
     return _last_events(events, apply, summary, stored_rows).drop(*apply.dropped)
+
+
+def same_values(left: str, right: str, names: Sequence[str]) -> Column:
+    """Whether rows of two aliased frames have the same values in these columns. NULL equals NULL."""
+    equal = (sf.col(f"{left}.{name}").eqNullSafe(sf.col(f"{right}.{name}")) for name in names)
+    return reduce(Column.__and__, equal, sf.lit(True))
 
 
 def without_ignored(events: DataFrame, apply: KeyedApply) -> DataFrame:

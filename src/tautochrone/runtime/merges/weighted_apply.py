@@ -19,7 +19,13 @@ from pyspark.sql.window import Window
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import quoted
-from tautochrone.runtime.merges.latest_events import InvalidValues, has_invalid, invalid_rows, sees
+from tautochrone.runtime.merges.latest_events import (
+    InvalidValues,
+    has_invalid,
+    invalid_rows,
+    same_values,
+    sees,
+)
 
 __all__ = ["RowChange", "StoredPositions", "row_change"]
 
@@ -55,13 +61,10 @@ class RowChange:
         """
         names = [quoted(name) for name in self.weights.columns if name != _WEIGHT]
         gone = self.weights.where(sf.col(_WEIGHT) < 0).alias("gone")
-        equal: Column = sf.lit(True)
-        for name in names:
-            equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"gone.{name}"))
         matching = (
             stored.select(*names, FILE_COLUMN, POSITION_COLUMN)
             .alias("stored")
-            .join(gone, equal)
+            .join(gone, same_values("stored", "gone", names))
             .select("stored.*", _WEIGHT)
         )
         of_equal_rows = Window.partitionBy(*names).orderBy(FILE_COLUMN, POSITION_COLUMN)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tautochrone.iceberg.changes.streams import waits_for_first_version
 from tautochrone.ingest.expectations import counts
 from tautochrone.model.catalog import Streamed
-from tautochrone.model.lake import NO_VERSION, ChangeKind
+from tautochrone.model.lake import NO_VERSION, ChangeKind, LakeTable, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -28,7 +28,19 @@ from tautochrone.runtime.refresh.task import (
 )
 from tautochrone.runtime.streams.streams import Streams
 
-__all__ = ["StreamRefresher"]
+__all__ = ["StreamRefresher", "changes_rows", "has_no_rows"]
+
+
+def changes_rows(change: TableChange) -> bool:
+    """Whether a stream cannot take a change, because it is more than new rows."""
+    return change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended
+
+
+def has_no_rows(table: LakeTable, version: Version) -> bool:
+    """Whether a version has no rows. A flow that has not begun to read the table is shown one without
+    versions then: Iceberg's source fails where it should begin at a version without rows."""
+    is_unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
+    return is_unchanged or table.row_count(version) == 0
 
 
 class StreamRefresher:
@@ -94,18 +106,16 @@ class StreamRefresher:
         if last is None:
             return
         change = self._context.load_table(name).change_between(last, task.inputs[name])
-        if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended:
+        if changes_rows(change):
             raise self._context.changed_input(task.name, name, change.reason)
 
     # -- how inputs are shown to a flow -----------------------------------------------------------
 
     def _show_empty_versions_as_unwritten(self, task: RefreshTask, inputs: Collection[TableName]) -> None:
-        """Show inputs without rows as tables without versions, at which a flow waits: Iceberg's source fails
-        where it should begin at a version without rows."""
+        """Show inputs without rows as tables without versions, at which a flow waits."""
         for name in sorted(inputs):
-            table, version = self._context.load_table(name), task.inputs[name]
-            unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
-            self._sessions.show_as_empty(name, is_empty=unchanged or table.row_count(version) == 0)
+            is_empty = has_no_rows(self._context.load_table(name), task.inputs[name])
+            self._sessions.show_as_empty(name, is_empty=is_empty)
 
     def _session(self, task: RefreshTask, flow: ResolvedFlow) -> SparkSession:
         """The flow's own: it may read a version otherwise than other readers do; see `Streamed`."""
