@@ -11,12 +11,12 @@ import pytest
 import tautochrone.app.open
 import tautochrone.project.sinks
 import tautochrone.runtime.delivery.audit
-import tautochrone.runtime.job.selection
-import tautochrone.runtime.refresh.verify
+import tautochrone.runtime.job.topology
+import tautochrone.runtime.views.verify
 from tautochrone.cli.main import main
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.runtime.delivery.audit import SinkVerdict
-from tautochrone.runtime.refresh.verify import Verdict
+from tautochrone.runtime.views.verify import Verdict
 
 ORDERS, SALES = (TableName("lake", ("shop",), name) for name in ("orders", "sales"))
 
@@ -49,7 +49,7 @@ def project(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(tautochrone.app.open, "Project", OpenProject)
     monkeypatch.setattr(tautochrone.project.sinks, "sink_declarations", lambda *_: declared)
     monkeypatch.setattr(
-        tautochrone.runtime.job.selection, "find_all", lambda _, names: [by_text[name] for name in names]
+        tautochrone.runtime.job.topology, "find_all", lambda _, names: [by_text[name] for name in names]
     )
     return monkeypatch
 
@@ -76,7 +76,7 @@ def test_views(
     project: pytest.MonkeyPatch, answers: dict[TableName, bool | None], names: list[str], status: int
 ) -> None:
     verdicts = [view(name, equal) for name, equal in answers.items()]
-    project.setattr(tautochrone.runtime.refresh.verify, "verify", lambda *_: verdicts)
+    project.setattr(tautochrone.runtime.views.verify, "verify", lambda *_: verdicts)
     assert main(["verify", *names]) == status
 
 
@@ -116,6 +116,6 @@ def test_what_was_named_and_not_compared_is_told(
     project: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     project.chdir(tmp_path)
-    project.setattr(tautochrone.runtime.refresh.verify, "verify", lambda *_: [view(SALES, True)])
+    project.setattr(tautochrone.runtime.views.verify, "verify", lambda *_: [view(SALES, True)])
     assert main(["verify", "sales", "orders"]) == 3
     assert "lake.shop.orders was not compared: it is not a view" in capsys.readouterr().err

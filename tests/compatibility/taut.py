@@ -14,7 +14,7 @@ from tautochrone.cli.main import _parser
 from tautochrone.cli.options import names_of
 from tautochrone.cli.run import check_refresh_options
 from tautochrone.errors import TautochroneError
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run
 
 from .construct import Construct, Outcome, Table

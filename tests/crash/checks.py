@@ -18,7 +18,7 @@ from tautochrone.meta import MetaStore, Store
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import DeliveryState
-from tautochrone.runtime.refresh.verify import verify
+from tautochrone.runtime.views.verify import verify
 from tautochrone.testing.sqlite_sink import SqliteSink
 
 from .project import Sources, amount, kind

@@ -8,8 +8,8 @@ import pytest
 
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.runtime.loop.run import RunState
-from tautochrone.runtime.refresh.refresh_view import ViewRefresher
 from tautochrone.runtime.refresh.task import Refreshed, RefreshTask
+from tautochrone.runtime.views.refresh_view import ViewRefresher
 from tautochrone.traces import traces_in
 
 from .checks import check_tables

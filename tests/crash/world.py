@@ -18,7 +18,7 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.model.events import Emit, Event
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run, RunState
 
 from .faults import Crash, Strike, StrikingEffects

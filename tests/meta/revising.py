@@ -131,7 +131,7 @@ def _survey(simulation: Simulation, store: Store, named: TableName, to: Checkpoi
 
 
 def _require_agreement(simulation: Simulation, store: Store) -> None:
-    """As `runtime.ownership.reconcile_store`, for those who change the lake by the store and are no run."""
+    """As `runtime.job.reconcile_store`, for those who change the lake by the store and are no run."""
     for job in simulation.entries:
         lake = {table.name: table.says() for table in simulation.tables_of(simulation.pipeline_of(job))}
         relation = store.recovery.compare(job, lake).relation

@@ -108,7 +108,7 @@ def take_over(simulation: Simulation, process: Process) -> None:
 def _check_store(
     simulation: Simulation, process: Process, existing: Mapping[TableName, VirtualTable]
 ) -> None:
-    """As `runtime.ownership.reconcile_store`: with the tables of all jobs of the pipeline."""
+    """As `runtime.job.reconcile_store`: with the tables of all jobs of the pipeline."""
     store, job = process.store, process.job
     known = {
         name: identity
@@ -186,7 +186,7 @@ def refresh(
     number: CheckpointNumber,
     versions: Mapping[TableName, Version],
 ) -> Version:
-    """As `runtime.refresh.refresh_view` refreshes a view."""
+    """As `runtime.views.refresh_view` refreshes a view."""
     table, lake = simulation.lake[entry.name], simulation.lake
     fork = table.fork()
     inputs = {name: versions[name] for name in sorted(entry.inputs)}
@@ -221,7 +221,7 @@ def refresh(
 
 
 def _is_committed(commit_metadata: CommitMetadata, expected: CommitMetadata) -> bool:
-    """Whether a view's rows are those of the checkpoint already, as `runtime.refresh.choose_mode` tells."""
+    """Whether a view's rows are those of the checkpoint already, as `RefreshTask.is_committed` tells."""
     return (
         commit_metadata.checkpoint == expected.checkpoint
         and commit_metadata.store == expected.store

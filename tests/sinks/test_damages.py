@@ -22,8 +22,7 @@ from tests.support.mariadb import is_installed
 from tests.support.postgresql import fresh_database
 
 from tautochrone.errors import SinkError
-from tautochrone.runtime.delivery.delivery import Delivery
-from tautochrone.runtime.delivery.delivery_worker import needs_attention
+from tautochrone.runtime.delivery.delivery import Delivery, needs_attention
 from tautochrone.sinks import register_sink
 
 __all__ = ["world"]

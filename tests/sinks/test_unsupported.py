@@ -23,7 +23,7 @@ from tests.support.postgresql import fresh_database
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.runtime.delivery.delivery_worker import needs_attention
+from tautochrone.runtime.delivery.delivery import needs_attention
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
 from tautochrone.sinks.postgresql.options import postgresql_options

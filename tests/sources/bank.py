@@ -24,7 +24,7 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.events import Emit, Event
 from tautochrone.model.names import TableName
 from tautochrone.model.source_position import LogPosition
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run, RunState
 from tautochrone.testing.toy_database import RELATIONS, Change, ToyDatabase
 

@@ -30,7 +30,7 @@ def test_sources_answer_for_themselves(spark: SparkSession, tmp_path: Path) -> N
     assert sources[0].input_ids() == {"topic t of a:1,b:1"}
     assert sources[1].input_ids() == {f"files in {tmp_path}"}
     assert sources[2].input_ids() == sources[3].input_ids() == frozenset()
-    assert [isinstance(source.rate_limits(), RateLimitOptions) for source in sources] == [
+    assert [isinstance(source.supported_limits(), RateLimitOptions) for source in sources] == [
         True,
         True,
         False,

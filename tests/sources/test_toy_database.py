@@ -22,7 +22,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.loop.run import RunState
-from tautochrone.runtime.refresh import keyed_apply
+from tautochrone.runtime.merges import keyed_apply
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import revise, survey
 from tautochrone.testing.toy_database import ToyChangeLog

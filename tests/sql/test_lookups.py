@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
-from tautochrone.runtime.refresh import changes
+from tautochrone.runtime.views import changes
 from tautochrone.spark.execute import key_lookups
 
 from .testbed import ViewTestbed

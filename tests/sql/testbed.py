@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.support.harness import Happened, Pipeline
 
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run, RunState
 
 STRICT = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tautochrone.model.jobs import RunProcess
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.running_job import Ownership, has_ended
+from tautochrone.runtime.job.ownership import Ownership, has_ended
 
 __all__ = ["as_process", "ended"]
 

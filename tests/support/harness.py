@@ -30,9 +30,9 @@ from tautochrone.reader.reader import Reader
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.runtime.job.effects import CountingEffects
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run
-from tautochrone.runtime.refresh.verify import Verdict, verify
+from tautochrone.runtime.views.verify import Verdict, verify
 from tautochrone.spark.session.factory import use_database
 
 __all__ = ["Happened", "Pipeline"]

@@ -49,10 +49,8 @@ from tautochrone.runtime.job.effects import effects_from_environment
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.topology import JobTopology
-from tautochrone.runtime.streams.bad_records import check_bad_records
 from tautochrone.runtime.streams.change_logs import check_light_logs
-from tautochrone.runtime.streams.rate_limits import check_limits
-from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
+from tautochrone.runtime.streams.flow_settings import check_bad_records, check_limits, check_recreated_topics
 from tautochrone.sinks import has_adapter
 from tautochrone.spark.session.factory import stop_session, use_database
 from tautochrone.spark.session.jars import Artifact, missing, resolve

@@ -37,8 +37,8 @@ def adopt(arguments: argparse.Namespace) -> int:
     from tautochrone.model.reason import Reason, ReasonCode
     from tautochrone.runtime.adoption.adopt import Adoption
     from tautochrone.runtime.adoption.renaming import hand_over
-    from tautochrone.runtime.job.selection import find_all
-    from tautochrone.runtime.loop.heartbeat import Heartbeat
+    from tautochrone.runtime.job.ownership import Heartbeat
+    from tautochrone.runtime.job.topology import find_all
 
     emit = json_events if arguments.json else line_events
     options, ownership = options_of(arguments), ownership_of(arguments)

@@ -25,7 +25,7 @@ def maintain(arguments: argparse.Namespace) -> int:
         raise SettingsError("CONFLICTING_OPTIONS", "--compact takes the job over, which --dry-run excludes")
     from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
-    from tautochrone.runtime.loop.heartbeat import Heartbeat
+    from tautochrone.runtime.job.ownership import Heartbeat
     from tautochrone.runtime.loop.takeover import take_over
     from tautochrone.runtime.maintenance.maintain import Maintenance
 

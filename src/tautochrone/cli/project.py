@@ -47,7 +47,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
     from tautochrone.app.open import Project
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.graph import shared_sources
-    from tautochrone.runtime.delivery.check import check_sinks
+    from tautochrone.runtime.delivery.check_sinks import check_sinks
 
     with Project(options_of(arguments), line_events, short_lived=True) as project:
         definitions, graph = project.analysed()
@@ -89,7 +89,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.model.names import describe_clock, describe_files, is_file_table
     from tautochrone.project.table_properties import policy_of
-    from tautochrone.runtime.refresh.plans import preview, refusal
+    from tautochrone.runtime.views.plans import preview, refusal
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
@@ -131,8 +131,8 @@ def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
 
 
 def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:
-    from tautochrone.runtime.job.selection import find_all
-    from tautochrone.runtime.refresh.plans import preview, refusal
+    from tautochrone.runtime.job.topology import find_all
+    from tautochrone.runtime.views.plans import preview, refusal
 
     (name,) = find_all(graph.definitions, [text])
     planned = preview(graph, name, default)

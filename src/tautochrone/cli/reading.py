@@ -61,8 +61,8 @@ def verify_views(arguments: argparse.Namespace) -> int:
     if arguments.sink:
         return _verify_sink(arguments)
     from tautochrone.app.open import Project
-    from tautochrone.runtime.job.selection import find_all
-    from tautochrone.runtime.refresh.verify import verify
+    from tautochrone.runtime.job.topology import find_all
+    from tautochrone.runtime.views.verify import verify
 
     answers: dict[TableName, bool | None] = {}
     with Project(options_of(arguments), _log_event, short_lived=True) as project:
@@ -91,7 +91,7 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
     from tautochrone.model.reason import reason_fields
     from tautochrone.project.sinks import sink_declarations
     from tautochrone.runtime.delivery.audit import verify_sink
-    from tautochrone.runtime.job.selection import find_all
+    from tautochrone.runtime.job.topology import find_all
     from tautochrone.sinks import has_adapter
 
     answers: dict[TableName, bool | None] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tautochrone.app.open import Project
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
-    from tautochrone.runtime.job.running_job import Ownership
+    from tautochrone.runtime.job.ownership import Ownership
 
 __all__ = ["check_refresh_options", "run"]
 
@@ -92,7 +92,7 @@ def _execute(
     """The exit status, and whether the process must be restarted: its Spark died, or definitions must be
     loaded anew."""
     from tautochrone.app.open import Project
-    from tautochrone.runtime.job.selection import select
+    from tautochrone.runtime.job.topology import select
     from tautochrone.runtime.loop.run import Run, RunState
 
     with Project(options, emit, located=located) as project:

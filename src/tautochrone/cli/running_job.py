@@ -14,7 +14,7 @@ from tautochrone.errors import MetaError
 if TYPE_CHECKING:
     from tautochrone.model.events import Emit
     from tautochrone.project.settings import Settings
-    from tautochrone.runtime.job.running_job import Ownership
+    from tautochrone.runtime.job.ownership import Ownership
 
 __all__ = ["add_ownership", "check_not_running", "ownership_of"]
 
@@ -40,7 +40,7 @@ def add_ownership(parser: argparse.ArgumentParser) -> None:
 
 def ownership_of(arguments: argparse.Namespace) -> Ownership:
     """The flags as a value."""
-    from tautochrone.runtime.job.running_job import Ownership
+    from tautochrone.runtime.job.ownership import Ownership
 
     return Ownership(
         takeover=arguments.takeover, wait_ms=None if arguments.wait == _FOREVER else arguments.wait

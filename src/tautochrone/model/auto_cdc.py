@@ -279,14 +279,14 @@ class KeyedApply:
         relation_column: the input's column that names the relation of a row, if the flow takes only rows of
             `relation`: then the input is read once for all tables that say so.
         transaction, snapshot: columns with the number of an event's transaction, and with what the reader
-            of a copied row saw (see `runtime.refresh.latest_events`); None: nothing was copied.
+            of a copied row saw (see `runtime.merges.latest_events`); None: nothing was copied.
         truncate: a condition over the query's columns; an event that meets it removes all rows.
         unchanged: a column with the names of the columns whose value an event leaves as it is.
         invalid: a column with a list of texts: the values of an event that the types of their columns do
             not have, and that are NULL. None: there are none.
         invalid_is_null: such values stay NULL, and are counted; otherwise they fail the refresh.
         weight: for a table whose rows may be equal: how many rows like it an event adds, below 0 removes
-            (see `runtime.refresh.weighted_apply`). `keys` are all columns then.
+            (see `runtime.merges.weighted_apply`). `keys` are all columns then.
         copied: a condition; an event that meets it names the snapshot of a copy of the whole table.
         dropped: columns of the query that the table does not have.
         keeps_columns: once the table exists it gets no new columns.

@@ -81,8 +81,8 @@ class Source(Protocol):
         """Names of what is read, such as a topic of a broker: two flows that share a name read the same
         input. Empty: each reader gets rows of its own."""
 
-    def rate_limits(self) -> RateLimitOptions | Unsupported:
-        """How its batches can be bounded."""
+    def supported_limits(self) -> RateLimitOptions | Unsupported:
+        """The options that bound its batches; why none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

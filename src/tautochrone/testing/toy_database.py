@@ -196,7 +196,7 @@ class ToyChangeLog:
     def input_ids(self) -> frozenset[str]:
         return frozenset({str(self._database.path)})
 
-    def rate_limits(self) -> RateLimitOptions:
+    def supported_limits(self) -> RateLimitOptions:
         return CHANGE_LOG_LIMITS
 
     def schema(self) -> StructType:

@@ -8,7 +8,7 @@ import pytest
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model import limits
-from tautochrone.runtime.refresh import verify
+from tautochrone.runtime.views import verify
 
 from .conftest import DialectProject
 from .test_expectations import refresh_counts

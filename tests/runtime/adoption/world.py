@@ -30,7 +30,7 @@ from tautochrone.runtime.adoption.adopt import Adoption
 from tautochrone.runtime.adoption.adoptable import Finding
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.selection import find_all
+from tautochrone.runtime.job.topology import find_all
 from tautochrone.runtime.loop.run import Run
 from tautochrone.spark.session.jars import CORE, resolve
 

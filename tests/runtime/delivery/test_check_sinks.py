@@ -15,7 +15,7 @@ from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Sink
 from tautochrone.project.queries import Project, PythonQuery
 from tautochrone.project.settings import SinkSettings
-from tautochrone.runtime.delivery.check import check_sinks
+from tautochrone.runtime.delivery.check_sinks import check_sinks
 from tautochrone.sinks import check_sink, known_formats, register_sink
 
 HERE = SourceLocation("pipeline.py", 3)

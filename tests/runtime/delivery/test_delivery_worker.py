@@ -16,8 +16,8 @@ from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.setting_layers import Reference, Value
 from tautochrone.project.settings import sink_settings
-from tautochrone.runtime.delivery import delivery_worker
-from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker, needs_attention
+from tautochrone.runtime.delivery import delivery
+from tautochrone.runtime.delivery.delivery import DeliveryWorker, needs_attention
 from tautochrone.sinks.common.access import login_refused, rights_missing, statement_refused
 
 E = TypeVar("E", bound=Event)
@@ -61,9 +61,9 @@ class Mirror:
     def __init__(self, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file, self.events = folder / "password", list[Event]()
         self.file.write_text(RIGHT)
-        monkeypatch.setattr(delivery_worker, "Delivery", server.delivery)
-        monkeypatch.setattr(delivery_worker, "_POLL_S", 0.02)
-        monkeypatch.setattr(delivery_worker, "_FIRST_PAUSE_S", 0.01)
+        monkeypatch.setattr(delivery, "Delivery", server.delivery)
+        monkeypatch.setattr(delivery, "_POLL_S", 0.02)
+        monkeypatch.setattr(delivery, "_FIRST_PAUSE_S", 0.01)
         path = ("sinks", "mirror", "options", "password")
         reference = Reference("file", "password", folder, {})
         value = Value(path=path, value=reference, text="", origin="tautochrone.toml:7")
@@ -121,7 +121,7 @@ def test_a_password_that_was_rotated_before_is_read_at_once(mirror: Mirror, serv
     server.password = "rotated-password"
     mirror.file.write_text("rotated-password")
     worker.start()
-    worker.finish()
+    worker.wait_until_settled()
     assert worker.is_settled
     assert worker.error is None
     assert [failed.retry_in_ms is None for failed in mirror.of(SinkFailed)] == [False]
@@ -138,7 +138,7 @@ def test_the_end_of_a_run_does_not_wait_for_what_nobody_changes(
         server.password = "another-password"
     worker = mirror.worker()
     worker.start()
-    worker.finish()
+    worker.wait_until_settled()
     assert worker.error is not None
     assert server.tried == [RIGHT]
     worker.stop()
@@ -164,7 +164,7 @@ def test_an_error_of_a_sink_says_itself_whether_it_is_tried_again(
     )
     worker = mirror.worker()
     worker.start()
-    worker.finish()
+    worker.wait_until_settled()
     assert len(server.tried) == (3 if retryable else 1)
     assert [failed.retry_in_ms is None for failed in mirror.of(SinkFailed)][:1] == [not retryable]
     worker.stop()

@@ -21,8 +21,7 @@ from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import ReasonCode
-from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
-from tautochrone.runtime.delivery.net_rows import CollectedRows
+from tautochrone.runtime.delivery.deltas import CollectedRows, TableDelta, delta_of
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.sinks.clickhouse.rows import batches
 from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type

@@ -18,7 +18,7 @@ from tautochrone.model import limits
 from tautochrone.model.lake import RowChange
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery import deltas
-from tautochrone.runtime.delivery.net_rows import CollectedRows, net_rows
+from tautochrone.runtime.delivery.deltas import CollectedRows, net_rows
 from tautochrone.spark.execute.multiset_diff import consolidated
 
 VALUES: list[tuple[spark_types.DataType, list[Any]]] = [

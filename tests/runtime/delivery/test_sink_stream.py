@@ -14,8 +14,8 @@ from tautochrone.model.catalog import NEWEST
 from tautochrone.model.events import SinkFailed
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import SinkDeclaration
-from tautochrone.runtime.delivery import delivery_worker, sink_stream, worker
-from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker
+from tautochrone.runtime.delivery import delivery, sink_stream, worker
+from tautochrone.runtime.delivery.delivery import DeliveryWorker
 from tautochrone.runtime.delivery.sink_stream import SinkStream
 from tautochrone.runtime.delivery.worker import UNFINISHED
 
@@ -87,7 +87,7 @@ def test_end_of_a_run_waits_for_a_slow_sink(monkeypatch: pytest.MonkeyPatch) -> 
     release = threading.Event()
     sink = Sink(Query(lambda: release.wait(10)))
     sink.stream.start()
-    finishing = threading.Thread(target=sink.stream.finish)
+    finishing = threading.Thread(target=sink.stream.wait_until_settled)
     finishing.start()
     finishing.join(0.2)
     assert finishing.is_alive()
@@ -103,7 +103,7 @@ def test_cancelled_run_reports_a_sink_without_all_rows(monkeypatch: pytest.Monke
     sink = Sink(Query(lambda: release.wait(10)))
     sink.cancelled.set()
     sink.stream.start()
-    sink.stream.finish()
+    sink.stream.wait_until_settled()
     assert sink.stream.error == UNFINISHED
     release.set()
     sink.stream.stop()
@@ -165,8 +165,7 @@ def test_full_refresh_has_happened_when_all_flows_began_anew() -> None:
 
 
 def test_table_of_no_project_is_shown_as_a_streamed_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_stream, "reader_session", lambda *_: None)
-    monkeypatch.setattr(sink_stream, "use_database", lambda *_, **__: None)
+    monkeypatch.setattr(sink_stream, "session_at", lambda *_: None)
     sink, lookups = Sink(Query()), []
     job: Any = sink.stream._job
     job.base, job.journal = None, SimpleNamespace(fence=1)
@@ -192,11 +191,11 @@ def test_end_of_a_run_waits_for_a_slow_adapter(monkeypatch: pytest.MonkeyPatch) 
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(delivery_worker, "Delivery", Delivery)
+    monkeypatch.setattr(delivery, "Delivery", Delivery)
     job: Any = SimpleNamespace(ownership=SimpleNamespace(cancelled=cancelled))
     mirror = DeliveryWorker(job, SinkDeclaration(name="mirror", format="test", tables=()))
     mirror.start()
-    finishing = threading.Thread(target=mirror.finish)
+    finishing = threading.Thread(target=mirror.wait_until_settled)
     finishing.start()
     finishing.join(0.2)
     assert finishing.is_alive()

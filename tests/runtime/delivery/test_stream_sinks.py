@@ -17,7 +17,7 @@ from tests.crash.faults import Crash, Strike, StrikingEffects
 from tests.support.harness import Pipeline
 
 from tautochrone.model.effects import Step
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run
 
 DEFINITIONS = """

@@ -17,9 +17,8 @@ from tautochrone.meta.protocols.store import parts
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.sink import SinkDeclaration
-from tautochrone.runtime.delivery.journal import DeliveryJournal
 from tautochrone.runtime.job.effects import CountingEffects
-from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.job.journal import DeliveryJournal, Journal
 
 ORDERS = TableName("lake", ("db",), "orders")
 MARKED = [

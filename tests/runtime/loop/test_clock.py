@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.support.harness import Happened, Pipeline
 
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.cut import take_cut
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.loop.takeover import take_over

@@ -19,10 +19,10 @@ from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Invariant
 from tautochrone.runtime.job.effects import CountingEffects
-from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.job.topology import select
+from tautochrone.runtime.loop import invariants as invariants
 from tautochrone.runtime.loop.checkpoint_loop import Outcome
 from tautochrone.runtime.loop.run import Run
-from tautochrone.runtime.refresh import check_invariants as invariants
 
 pytestmark = pytest.mark.spark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tautochrone.runtime.job.sinks import tables_of_sinks
+from tautochrone.runtime.job.topology import tables_of_sinks
 
 from .world import SETTINGS, World, name
 

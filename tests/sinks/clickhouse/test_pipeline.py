@@ -23,7 +23,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.runtime.delivery.audit import SinkVerdict, verify_sink
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
-from tautochrone.runtime.job.sinks import declared_sinks
+from tautochrone.runtime.job.topology import declared_sinks
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
 

@@ -28,7 +28,7 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Step
 from tautochrone.runtime.delivery.audit import verify_sink
 from tautochrone.runtime.job.effects import FAULT_VARIABLE
-from tautochrone.runtime.job.sinks import declared_sinks
+from tautochrone.runtime.job.topology import declared_sinks
 from tautochrone.sinks import open_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.crash]

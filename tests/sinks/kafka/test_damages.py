@@ -36,8 +36,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import Fence, Version
 from tautochrone.model.sink import SentChunk
-from tautochrone.runtime.delivery.delivery import Delivery
-from tautochrone.runtime.delivery.delivery_worker import needs_attention
+from tautochrone.runtime.delivery.delivery import Delivery, needs_attention
 from tautochrone.testing.sink_conformance import LAKE, new_intent
 
 __all__ = ["world"]

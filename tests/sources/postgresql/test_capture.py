@@ -16,7 +16,7 @@ from tests.sources.bank import Attempt
 from tautochrone.model import limits
 from tautochrone.model.effects import Step
 from tautochrone.model.reason import ReasonCode
-from tautochrone.runtime.refresh.keyed_merge import KeyedMerge
+from tautochrone.runtime.merges.keyed_merge import KeyedMerge
 
 from .captured_bank import CapturedBank
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime.refresh.weighted_apply import row_change
+from tautochrone.runtime.merges.weighted_apply import row_change
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.messages import decode
 from tautochrone.sources.postgresql.server import add_to_publication

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import KeyedApply
-from tautochrone.runtime.refresh.weighted_apply import row_change
+from tautochrone.runtime.merges.weighted_apply import row_change
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 
 from .test_captured_values import Captured

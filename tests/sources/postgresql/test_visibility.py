@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model.auto_cdc import KeyedApply
-from tautochrone.runtime.refresh.copied_rows import CopiedRows, copied_rows
-from tautochrone.runtime.refresh.latest_events import latest_rows, summarize
+from tautochrone.runtime.merges.copied_rows import CopiedRows, copied_rows
+from tautochrone.runtime.merges.latest_events import latest_rows, summarize
 
 from .schedules import Schedule, run_schedule
 

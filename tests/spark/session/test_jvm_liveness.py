@@ -16,7 +16,7 @@ from pyspark import SparkContext
 
 from tautochrone.cli.restart import Restarts
 from tautochrone.errors import SparkDiedError
-from tautochrone.runtime.loop.spark_death import wait_while_alive
+from tautochrone.runtime.loop.run import wait_while_alive
 from tautochrone.spark.session import jvm_liveness
 from tautochrone.spark.session.jvm_liveness import jvm_failure, require_live_jvm, set_stderr_tail
 

@@ -30,7 +30,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.runtime.adoption.adoptable import Action, Finding, Survey
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.loop.external_tables import tag_cut
+from tautochrone.runtime.loop.cut import tag_cut
 from tautochrone.runtime.loop.takeover import become_owner
 
 __all__ = ["Adoption"]
@@ -92,15 +92,7 @@ class Adoption:
             LakeError: `ADOPTION_REFUSED`, a dataset was refused; nothing is written.
             ConflictError: a table moved since the survey.
         """
-        refused = [finding for finding in findings if finding.error is not None]
-        if refused:
-            raise LakeError(
-                "ADOPTION_REFUSED",
-                f"{len(refused)} of {len(findings)} datasets cannot be taken over, so none was: "
-                f"{refused[0].reason}",
-                hint="`taut adopt --dry-run` lists all",
-                sqlstate="55000",
-            )
+        _require_none_refused(findings)
         job = self._job
         metadata = [
             finding.fork.commit_metadata
@@ -224,6 +216,18 @@ class Adoption:
                     partial(_archived, reached.folder, reached.batch, stateful=flow.stateful),
                 )
         return positions
+
+
+def _require_none_refused(findings: Sequence[Finding]) -> None:
+    refused = [finding for finding in findings if finding.error is not None]
+    if refused:
+        raise LakeError(
+            "ADOPTION_REFUSED",
+            f"{len(refused)} of {len(findings)} datasets cannot be taken over, so none was: "
+            f"{refused[0].reason}",
+            hint="`taut adopt --dry-run` lists all",
+            sqlstate="55000",
+        )
 
 
 def _archived(folder: CheckpointFolder, batch: int, *, stateful: bool) -> SparkPosition:

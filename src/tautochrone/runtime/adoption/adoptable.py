@@ -23,10 +23,9 @@ from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.job.clock_table import ClockTable
-from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.refresh.verify import Sessions, nondeterminism, recompute
+from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.streams.streams import Streams
+from tautochrone.runtime.views.verify import Sessions, nondeterminism, recompute
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["Action", "Finding", "FlowProgress", "Survey"]

@@ -15,12 +15,11 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryPolicy, DeliveryState
 from tautochrone.project.sinks import StreamSink
-from tautochrone.runtime.delivery.delivery_worker import DeliveryWorker
+from tautochrone.runtime.delivery.delivery import DeliveryWorker
 from tautochrone.runtime.delivery.sink_stream import SinkStream
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.selection import Selection
-from tautochrone.runtime.job.sinks import declared_sinks, streamed_sinks
+from tautochrone.runtime.job.topology import Selection, declared_sinks, streamed_sinks
 from tautochrone.runtime.streams.streams import Streams
 
 __all__ = ["Deliveries"]
@@ -119,7 +118,7 @@ class Deliveries:
             FencedError: as `require_alive`.
         """
         for worker in self._workers:
-            worker.finish()
+            worker.wait_until_settled()
         self.stop()
         self.require_alive()
 

@@ -1,4 +1,4 @@
-"""Delivering to one sink.
+"""Delivering checkpoints to one sink, in a thread of its own.
 
     0. claim it: a fence above all earlier ones    1. check that it mirrors this store
     2. recover: resolve what is under way          3. resolve the newest published checkpoint, and pin it
@@ -22,7 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tautochrone.errors import CheckpointUnavailableError, SinkContentError, SinkError, SinkFencedError
+from tautochrone.errors import (
+    CheckpointUnavailableError,
+    SettingsError,
+    SinkContentError,
+    SinkError,
+    SinkFencedError,
+    TautochroneError,
+)
 from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model import events
 from tautochrone.model.checkpoint import Consistency, Resolution
@@ -30,6 +37,7 @@ from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
+    DeliveryPolicy,
     Intent,
     Published,
     ReportsComparison,
@@ -41,14 +49,14 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.runtime.delivery.check import key_missing
+from tautochrone.runtime.delivery.check_sinks import key_missing, require_own
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
-from tautochrone.runtime.delivery.identity import require_own
-from tautochrone.runtime.delivery.journal import DeliveryJournal
+from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import DeliveryJournal
 from tautochrone.sinks import open_sink
 
-__all__ = ["Delivery"]
+__all__ = ["Delivery", "DeliveryWorker", "needs_attention"]
 
 _PIN_MS = 3_600_000
 _FIRST_ROWS = 10_000_000
@@ -59,6 +67,17 @@ _OBJECTS_MISSING = "SINK_OBJECT_MISSING"
 """Only opening the sink again creates its own tables, its schema or its database."""
 _UNEXPECTED_ROWS = frozenset({"SINK_ROW_MISSING", "SINK_KEY_NOT_UNIQUE"})
 """The sink has other rows than a delta expects, or the project is wrong: comparing all rows tells."""
+
+_FIRST_PAUSE_S = 0.2
+_POLL_S = 5.0
+"""How often a sink looks for checkpoints that other jobs completed."""
+_LAST_TRIES = 3
+"""Failed tries in a row after which the end of a run waits no longer for a sink."""
+
+_SINK_CLASS = "SINK_"
+"""The prefix of the classes of errors that our sinks raise."""
+_LOGIN_REFUSED = "SINK_LOGIN_REFUSED"
+"""It does change when the file of a password does, as when passwords are rotated."""
 
 
 @dataclass(slots=True)
@@ -305,38 +324,33 @@ class Delivery:
         self._journal.record(Deliveries.record_delivered, published)
         before, self._published = self._published, published
         self._is_expected = True
-        replaced = {
-            delta.table: delta.reason
-            for delta in deltas
-            if delta.rows is not None and delta.reason is not None
-        }
+        self._report_delivered(sink, before, published, deltas, chunks, started)
+        if isinstance(sink, SinkMaintenance):
+            self._maintain(sink)
+
+    def _report_delivered(
+        self,
+        sink: Sink,
+        before: Published | None,
+        published: Published,
+        deltas: Sequence[TableDelta],
+        chunks: Sequence[SentChunk],
+        started: float,
+    ) -> None:
+        replaced = _reasons({d.table: d.reason for d in deltas if d.rows is not None})
         self.job.emit(
             events.SinkDelivered(
                 sink=self.declaration.name,
-                checkpoint=resolution.checkpoint,
+                checkpoint=published.checkpoint,
                 since=None if before is None else before.checkpoint,
                 rows=sum(chunk.digest.rows for chunk in chunks),
-                replaced={str(table): str(reason) for table, reason in replaced.items()},
-                replaced_reasons=[
-                    events.DatasetReason(dataset=str(table), reason=reason)
-                    for table, reason in replaced.items()
-                ],
-                left_to_spark=[
-                    events.DatasetReason(dataset=str(delta.table), reason=delta.left_to_spark)
-                    for delta in deltas
-                    if delta.left_to_spark is not None
-                ],
-                compared=[
-                    events.DatasetReason(dataset=str(table), reason=reason)
-                    for table, reason in (
-                        sink.comparisons().items() if isinstance(sink, ReportsComparison) else ()
-                    )
-                ],
+                replaced={entry.dataset: str(entry.reason) for entry in replaced},
+                replaced_reasons=replaced,
+                left_to_spark=_reasons({d.table: d.left_to_spark for d in deltas}),
+                compared=_reasons(sink.compared_by() if isinstance(sink, ReportsComparison) else {}),
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
         )
-        if isinstance(sink, SinkMaintenance):
-            self._maintain(sink)
 
     def _maintain(self, sink: SinkMaintenance) -> None:
         """Fold history. The checkpoint is delivered, so what the sink refuses now only gets reported."""
@@ -443,3 +457,106 @@ class Delivery:
 
     def _exists(self, name: TableName) -> bool:
         return name in self.job.tables or self.job.lake.exists(name)
+
+
+def _reasons(by_table: Mapping[TableName, Reason | None]) -> list[events.DatasetReason]:
+    return [
+        events.DatasetReason(dataset=str(table), reason=reason)
+        for table, reason in by_table.items()
+        if reason is not None
+    ]
+
+
+def needs_attention(error: Exception) -> bool:
+    """Whether no further try can end a failed delivery: the sink's error says so itself.
+
+    Errors that are not of a sink, such as those of the lake, and those of adapters that other people wrote
+    are tried again.
+    """
+    return (
+        isinstance(error, TautochroneError)
+        and error.error_class.startswith(_SINK_CLASS)
+        and not error.retryable
+    )
+
+
+class DeliveryWorker(SinkWorker):
+    """Delivers the newest published checkpoint to one sink. See `SinkWorker`."""
+
+    def __init__(self, job: Job, declaration: SinkDeclaration) -> None:
+        super().__init__(job, declaration.name, poll_s=_POLL_S, first_pause_s=_FIRST_PAUSE_S)
+        self.policy = declaration.policy
+        self._declaration = declaration
+        self._attempts = declaration.attempts
+        self._delivery = Delivery(job, declaration)
+        self._is_login_refused = False
+        self._needs_attention = False
+
+    @property
+    def is_skipping(self) -> bool:
+        return self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures >= self._attempts
+
+    def _gives_up(self) -> bool:
+        return self._needs_attention or self._failures >= _LAST_TRIES
+
+    def _work(self) -> None:
+        if self._needs_attention and not (self._is_login_refused and self._has_new_secrets()):
+            return
+        self._needs_attention = self._is_login_refused = False
+        while self._delivery.deliver():
+            pass
+        self._failures, self.error = 0, None
+        self._settle()
+
+    def _failed(self, error: Exception) -> None:
+        self._delivery.failed()
+        journal = self._delivery.journal
+        error_class = error.error_class if isinstance(error, TautochroneError) else ""
+        if isinstance(error, SinkError):
+            error.location = error.location or self._declaration.location or None
+        self._is_login_refused = error_class == _LOGIN_REFUSED
+        has_new_secrets = self._is_login_refused and self._has_new_secrets()
+        self._needs_attention = needs_attention(error) and not has_new_secrets
+        is_skipped = self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures == self._attempts
+        text = self._failure_text(error)
+        if journal.fence:
+            journal.failed(text, failures=self._failures, skips=is_skipped, attention=self._needs_attention)
+        self._report_failure(error, text, is_last=self._needs_attention)
+        if is_skipped:
+            self._job.emit(
+                events.SinkSkipped(
+                    sink=self.name,
+                    failures=self._failures,
+                    reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
+                )
+            )
+        if not self._needs_attention:
+            if isinstance(error, SinkError) and error_class == "SINK_NOT_REACHABLE":
+                reason = Reason.of(ReasonCode.SINK_SERVER_AWAY, text=error.message)
+                self._job.emit(events.SinkWaiting(sink=self.name, reason=reason))
+            self._pause()
+
+    def _has_new_secrets(self) -> bool:
+        """Read the options again; whether they differ from those that were refused, and are used now."""
+        settings = self._job.settings.sinks.get(self.name)
+        if settings is None or settings.reread is None:
+            return False
+        try:
+            options = {**self._declaration.options, **settings.reread()}
+        except SettingsError:
+            # The file may be missing while it is replaced. The refusal, which is reported, still stands.
+            return False
+        if options == self._declaration.options:
+            return False
+        self._declaration = replace(self._declaration, options=options)
+        self._close()
+        self._delivery = Delivery(self._job, self._declaration)
+        reason = Reason.of(ReasonCode.SINK_SECRETS_CHANGED)
+        self._job.emit(events.SinkLoginAgain(sink=self.name, reason=reason))
+        return True
+
+    def _close(self) -> None:
+        try:
+            self._delivery.close()
+        except (SinkError, OSError) as error:
+            self._job.emit(events.SinkCloseFailed(sink=self.name, error=str(error), error_class="SINK_CLOSE"))

@@ -14,22 +14,22 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, RefreshError, SinkFencedError
 from tautochrone.iceberg.changes.streams import waits_for_first_version
-from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model.catalog import NEWEST, Streamed, job_read_point
 from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.lake import NO_VERSION, ChangeKind, TableChange
+from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink
-from tautochrone.runtime.delivery.journal import DeliveryJournal
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.sinks import project_tables
+from tautochrone.runtime.job.journal import DeliveryJournal
+from tautochrone.runtime.job.topology import project_tables
+from tautochrone.runtime.refresh.sessions import session_at
+from tautochrone.runtime.streams.stream_refresher import changes_rows, has_no_rows
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = ["SinkStream"]
@@ -90,10 +90,10 @@ class SinkStream(SinkWorker):
         """Whether all rows shall be sent again, and a flow has not begun to yet."""
         return self._is_fresh
 
-    def finish(self) -> None:
+    def wait_until_settled(self) -> None:
         # Another job may have completed a checkpoint.
         self.wake()
-        super().finish()
+        super().wait_until_settled()
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class SinkStream(SinkWorker):
             if last is None:
                 continue
             change = self._job.lake_table(name).change_between(last, versions[name])
-            if _changes_rows(change):
+            if changes_rows(change):
                 raise RefreshError(
                     "STREAM_INPUT_CHANGED",
                     f"The sink {self.name} reads {name} as a stream, and {change.reason}",
@@ -239,43 +239,35 @@ class SinkStream(SinkWorker):
         """Whether the rows of an input changed after these versions, so that a later checkpoint follows."""
         tables = map(self._job.lake_table, flow.resolved.inputs.stream & flow.tables)
         return any(
-            _changes_rows(table.change_between(versions[table.name], table.current_version()))
+            changes_rows(table.change_between(versions[table.name], table.current_version()))
             for table in tables
         )
 
     def _empty_tables(self, flow: _Flow) -> frozenset[TableName]:
-        """Tables without rows are shown as tables without versions to a flow that has not begun to read them:
-        Iceberg's source fails where it should begin at a version without rows."""
+        """Tables that are shown as tables without versions; see `has_no_rows`."""
         offsets = flow.query.offsets()
         if offsets is not None and not waits_for_first_version(offsets):
             return frozenset()
-        empty = set[TableName]()
-        for name in flow.resolved.inputs.stream & flow.tables:
-            table, version = self._job.lake_table(name), flow.versions[name]
-            is_unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
-            if is_unchanged or table.row_count(version) == 0:
-                empty.add(name)
-        return frozenset(empty)
+        streamed = flow.resolved.inputs.stream & flow.tables
+        return frozenset(
+            name for name in streamed if has_no_rows(self._job.lake_table(name), flow.versions[name])
+        )
 
     def _session(self, flow: _Flow) -> SparkSession:
         if flow.session is None:
-            job, scope = self._job, flow.resolved.flow.scope
-            read_point = job_read_point(f"sink-{self._job.journal.fence}-{id(flow)}", job.name)
+            job, query = self._job, flow.resolved.flow
+            read_point = job_read_point(f"sink-{job.journal.fence}-{id(flow)}", job.name)
 
             def lookup(table: TableName) -> Version | str | Streamed | None:
                 version = NO_VERSION if table in flow.empty else flow.versions.get(table)
                 if version is None and table in self._tables:
                     return None
-                name = flow.resolved.flow.name
-                return self._streams.streamed(self._sink.target, name, NEWEST if version is None else version)
+                shown = NEWEST if version is None else version
+                return self._streams.streamed(self._sink.target, query.name, shown)
 
             job.read_points.show(read_point, lookup)
-            catalog = job.settings.catalog.name
-            session = reader_session(job.base, catalog, job.read_points.uri, read_point)
-            use_database(session, catalog, scope.namespace[0], create=False)
-            for key, value in flow.resolved.flow.conf.items():
-                session.conf.set(key, value)
-            flow.session = session
+            catalog, database = job.settings.catalog.name, query.scope.namespace[0]
+            flow.session = session_at(job.base, job.read_points, read_point, catalog, database, query.conf)
         return flow.session
 
     # -- what people see --------------------------------------------------------------------------
@@ -320,11 +312,6 @@ class SinkStream(SinkWorker):
         self._settle()
         if not is_last:
             self._pause()
-
-
-def _changes_rows(change: TableChange) -> bool:
-    """Whether a stream cannot take a change, because it is more than new rows."""
-    return change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended
 
 
 def _is_sound(query: SinkQuery) -> bool:

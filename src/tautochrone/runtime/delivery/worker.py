@@ -23,7 +23,8 @@ UNFINISHED = "the run ended before the sink had all rows; the next run goes on"
 
 
 class SinkWorker(ABC):
-    """Call `start`, `wake` after each published checkpoint, `finish` at an orderly end, `stop` at any end.
+    """Call `start`, `wake` after each published checkpoint, `wait_until_settled` at an orderly end, and
+    `stop` at any end.
 
     Args:
         poll_s: how often it works without being woken; None: never.
@@ -69,7 +70,7 @@ class SinkWorker(ABC):
         """Whether failures of the sink no longer count against the run."""
         return False
 
-    def finish(self) -> None:
+    def wait_until_settled(self) -> None:
         """Wait until the sink is settled or gives up; if the run was cancelled, 10 minutes at most."""
         cancelled = self._job.ownership.cancelled
         until: float | None = None

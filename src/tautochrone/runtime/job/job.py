@@ -1,4 +1,4 @@
-"""One job: a pipeline's project bound to its lake, its store and its fence."""
+"""One job: a pipeline's project bound to its lake, its store and its fence; its clocks are tables as well."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog, ReadPointServer
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import CommitMetadata, LakeTable, ReadableTable
-from tautochrone.model.names import Fence, TableName, is_clock
-from tautochrone.model.reason import Reason
+from tautochrone.model.lake import (
+    ChangeKind,
+    CommitMetadata,
+    LakeTable,
+    ReadableTable,
+    RowChange,
+    TableChange,
+)
+from tautochrone.model.names import NOW, Fence, TableName, Version, describe_clock, is_clock, time_zone_of
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.journal import Journal
-from tautochrone.runtime.job.running_job import Ownership
+from tautochrone.runtime.job.ownership import Ownership
 from tautochrone.runtime.job.topology import JobTopology
+from tautochrone.spark.analysis.current_time import clock_row, date_in_zone
 
-__all__ = ["Job"]
+__all__ = ["ClockTable", "Job"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,3 +130,33 @@ class Job:
         """Lake tables that the job's flows and invariants read and no job of this store writes."""
         upstream = self.topology.upstream_tables
         return upstream - self.tables_of_other_jobs().keys() if upstream else upstream
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTable:
+    """A clock of `model.inputs` as a `ReadableTable` of one row."""
+
+    name: TableName
+    session: SparkSession
+
+    def version_at(self, now_us: int) -> Version:
+        """The clock's version at an instant, in microseconds since 1970."""
+        if self.name == NOW:
+            return Version(str(now_us))
+        return Version(str(date_in_zone(self.session, time_zone_of(self.name), now_us)))
+
+    def change_between(self, old: Version, new: Version) -> TableChange:
+        kind = ChangeKind.NONE if old == new else ChangeKind.CHANGED
+        return TableChange(
+            kind=kind, reason=Reason.of(ReasonCode.TIME_MOVED, clock=describe_clock(self.name))
+        )
+
+    def changed_rows(self, session: SparkSession, old: Version, new: Version) -> RowChange:
+        added, removed = clock_row(session, self.name, new), clock_row(session, self.name, old)
+        return RowChange(added=added, removed=removed, rows=2)
+
+    def row_count(self, version: Version) -> int:  # noqa: ARG002
+        return 1
+
+    def read(self, session: SparkSession, version: Version) -> DataFrame:
+        return clock_row(session, self.name, version)

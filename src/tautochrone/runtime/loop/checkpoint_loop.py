@@ -11,7 +11,7 @@ at a time, so the loop returns when other jobs must go first, and is called agai
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 
 from tautochrone.errors import MetaError, TautochroneError
@@ -23,15 +23,13 @@ from tautochrone.model.names import TableName, Version, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.ownership import Heartbeat
 from tautochrone.runtime.loop.alignment import Aligner
-from tautochrone.runtime.loop.change_detector import ChangeDetector
-from tautochrone.runtime.loop.cut import Cut, changed_roots, take_cut
-from tautochrone.runtime.loop.external_tables import tag_cut
-from tautochrone.runtime.loop.heartbeat import Heartbeat
+from tautochrone.runtime.loop.cut import Cut, changed_roots, tag_cut, take_cut
+from tautochrone.runtime.loop.file_tables import FileTables
+from tautochrone.runtime.loop.invariants import Checked
 from tautochrone.runtime.loop.publication import Publication
-from tautochrone.runtime.refresh.check_invariants import Checked
-from tautochrone.runtime.refresh.file_tables import FileTables
-from tautochrone.runtime.refresh.refresh_checkpoint import (
+from tautochrone.runtime.loop.refresh_checkpoint import (
     CheckpointRefresher,
     RefreshProgress,
     poll_upstream_jobs,
@@ -82,7 +80,7 @@ class CheckpointLoop:
         self._aligner = Aligner(job)
         self._file_tables = FileTables(job, full)
         self._refresher = CheckpointRefresher(job, streams, full, self._file_tables.unfollowed)
-        self._changes = ChangeDetector(job.store, job.name, job.topology, job.input_table, self._refresher)
+        self._changes = _ChangeDetector(job, self._refresher)
         self._failed: dict[TableName, Reason] = {}
         self._waiting_for_bulk = frozenset[TableName]()
         self._broken: dict[str, str] = {}
@@ -155,13 +153,10 @@ class CheckpointLoop:
             # The same rows would break the same invariant again.
             return Outcome.NOTHING_NEW
         if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
-            job.emit(
-                events.NoNews(
-                    checkpoint=None if latest is None else int(latest.number),
-                    duration_ms=round((time.monotonic() - started) * 1000),
-                )
-            )
-            self._heartbeat.report_no_news(cut, None if latest is None else latest.number)
+            number = None if latest is None else latest.number
+            duration_ms = round((time.monotonic() - started) * 1000)
+            job.emit(events.NoNews(checkpoint=number, duration_ms=duration_ms))
+            self._heartbeat.report_no_news(cut.observed_ms, cut.observations, number)
             return Outcome.NOTHING_NEW
         checkpoint = self._open(cut)
         return Outcome.WAIT if checkpoint is None else self._refresh_and_publish(checkpoint, cut.missing)
@@ -361,3 +356,58 @@ class CheckpointLoop:
         if event != self._last_report:
             self._last_report = event
             self._job.emit(event)
+
+
+class _ChangeDetector:
+    """Compares a cut, the datasets and the invariants with the job's last checkpoint. One per run."""
+
+    def __init__(self, job: Job, refresher: CheckpointRefresher) -> None:
+        self._job = job
+        self._refresher = refresher
+        self._invariants_compared = False
+
+    def need_checkpoint(
+        self,
+        cut: Cut,
+        last: dict[TableName, Version],
+        latest: Checkpoint | None,
+        failed: Collection[TableName],
+    ) -> bool:
+        """Whether a root moved, a dataset is not up to date, or an invariant was never checked.
+
+        Args:
+            cut: see `changed_roots`.
+            last: the versions at the last checkpoint.
+            latest: the last checkpoint of which the job did its part.
+            failed: datasets that failed at the last checkpoint, or had to wait for a source.
+        """
+        if changed_roots(self._job.input_table, cut, last) or latest is None:
+            return True
+        if self._job.store.revisions.revoked_after(self._job.name, latest.number):
+            # Readers that saw a revoked checkpoint wait for a higher number.
+            return True
+        if self._has_new_invariant():
+            return True
+        return any(self._is_outdated(table, last, failed) for table in self._job.topology.derived_tables)
+
+    def _has_new_invariant(self) -> bool:
+        """Whether an invariant is new or was redefined. Compared once per run."""
+        if self._invariants_compared:
+            return False
+        self._invariants_compared = True
+        invariants = self._job.graph.invariants
+        if not invariants:
+            return False
+        checked = self._job.store.invariants.last_check(self._job.name)
+        fingerprints = {} if checked is None else checked.definitions
+        return any(
+            fingerprints.get(invariant.name) != invariant.query.fingerprint for invariant in invariants
+        )
+
+    def _is_outdated(
+        self, table: TableName, last: dict[TableName, Version], failed: Collection[TableName]
+    ) -> bool:
+        if table not in last:
+            # Never built, or failed at the last checkpoint. The same input would fail again.
+            return table not in failed or self._refresher.reads_other_files(table)
+        return self._refresher.needs_refresh(table)

@@ -1,21 +1,27 @@
-"""The cut: which version of every root table a checkpoint names."""
+"""The cut: which version of every root table a checkpoint names.
+
+Tags on external tables keep the versions of the cuts from being expired.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from tautochrone.errors import TableMissingError
+from tautochrone.errors import TableMissingError, TautochroneError
 from tautochrone.meta.protocols.checkpoints import Roots
-from tautochrone.model.lake import ChangeKind, LakeTable, ReadableTable
+from tautochrone.model import events
+from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.lake import NO_VERSION, ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import NOW, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.job.clock_table import ClockTable
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.topology import JobTopology
 
-__all__ = ["Cut", "changed_roots", "take_cut"]
+__all__ = ["Cut", "changed_roots", "tag_cut", "take_cut"]
+
+_TAG_PREFIX = "tautochrone-cut-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +127,23 @@ def changed_roots(
 
 def _moved(table: ReadableTable, old: Version, new: Version) -> bool:
     return table.change_between(old, new).kind is not ChangeKind.NONE
+
+
+def tag_cut(lake: LakeCatalog, versions: Mapping[TableName, Version], kept: int, emit: events.Emit) -> None:
+    """Tag each external table's version of the cut, and drop the oldest tags when it has more than `kept`.
+
+    A table that cannot be tagged is reported and does not fail the run: its readers fail later, if the
+    version expires before they are done.
+    """
+    for name, version in sorted(versions.items()):
+        if version == NO_VERSION:
+            continue
+        try:
+            table = lake.load(name)
+            table.tag(version, f"{_TAG_PREFIX}{version}")
+            tags = [tag for tag in table.tags() if tag.startswith(_TAG_PREFIX)]
+            for tag in tags[:-kept]:
+                table.untag(tag)
+        except TautochroneError as error:
+            reason = Reason.of(ReasonCode.TAG_FAILED, error_class=error.error_class, text=str(error))
+            emit(events.OutsiderNotTagged(dataset=str(name), reason=reason))

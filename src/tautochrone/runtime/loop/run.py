@@ -3,7 +3,8 @@
     take over → ingest ‖ checkpoint → maintain → checkpoint → …
 
 Ingestion runs in Spark's streaming threads and never waits for a checkpoint. What happens in a checkpoint is
-in `checkpoint_loop`.
+in `checkpoint_loop`. When Spark's Java process dies, the run ends with one event instead of many secondary
+errors.
 """
 
 from __future__ import annotations
@@ -16,26 +17,29 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import SparkDiedError, TautochroneError
+from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model import events
 from tautochrone.model.catalog import NEWEST, job_read_point
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.selection import Selection
+from tautochrone.runtime.job.ownership import Heartbeat
+from tautochrone.runtime.job.topology import Selection
 from tautochrone.runtime.loop.checkpoint_loop import CheckpointLoop, Outcome
-from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.publication import Publication
-from tautochrone.runtime.loop.spark_death import report_spark_death, wait_while_alive
 from tautochrone.runtime.loop.takeover import clear, take_over
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
+from tautochrone.spark.session.jvm_liveness import jvm_failure
+from tautochrone.traces import trace_of
 
-__all__ = ["Run", "RunState"]
+__all__ = ["Run", "RunState", "wait_while_alive"]
 
 _POLL_S = 0.05
+_CHECK_S = 1.0
+"""How often a waiting run asks whether Spark is alive."""
 
 
 class RunState(StrEnum):
@@ -123,7 +127,7 @@ class Run:
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
-            self.died = report_spark_death(self._job.name, self._job.emit, error)
+            self.died = _report_spark_death(self._job.name, self._job.emit, error)
             return RunState.FAILED
         finally:
             self._deliveries.stop()
@@ -158,7 +162,7 @@ class Run:
             self._deliveries.finish()
             return self._finish()
         except Exception as error:
-            self.died = report_spark_death(self._job.name, self._job.emit, error)
+            self.died = _report_spark_death(self._job.name, self._job.emit, error)
             return RunState.FAILED
         finally:
             self._deliveries.stop()
@@ -202,3 +206,34 @@ class Run:
         state = RunState.FAILED if problems else state
         self._job.emit(events.Run(state=str(state), problems=sorted(problems)))
         return state
+
+
+def wait_while_alive(stopping: threading.Event, seconds: float) -> None:
+    """Wait for `seconds`, or until `stopping` is set.
+
+    Raises:
+        SparkDiedError: Spark's process ended meanwhile.
+    """
+    until = time.monotonic() + seconds
+    while (remaining := until - time.monotonic()) > 0 and not stopping.wait(min(remaining, _CHECK_S)):
+        failure = jvm_failure()
+        if failure is not None:
+            raise failure
+
+
+def _report_spark_death(job: str, emit: events.Emit, error: Exception) -> SparkDiedError:
+    """Report the death of Spark as the cause of `error`.
+
+    Raises:
+        Exception: `error` itself, if Spark is alive.
+    """
+    died = error if isinstance(error, SparkDiedError) else None
+    if died is None and not isinstance(error, FencedError):
+        died = jvm_failure(ask=True)
+    if died is None:
+        raise error
+    details = {"the last lines of Spark's Java process": died.parameters.get("last_lines", "")}
+    trace = trace_of(error, f"run of job {job}: {died.error_class}", details)
+    emit(events.SparkDied(error_class=died.error_class, error=f"{died} ({trace})", hint=died.hint))
+    emit(events.Run(state="FAILED", problems=[died.error_class]))
+    return died

@@ -13,29 +13,33 @@ older owner prepared are committed first, without reading their source again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import Roots
+from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.auto_cdc import keyed_apply_of
-from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.definitions import ColumnLineage, ColumnRef, DatasetDetails, DatasetKind, LakeColumn
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.redaction import redacted, without_literals
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
-from tautochrone.runtime.ownership.describe import describe
-from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
-from tautochrone.runtime.refresh.check_invariants import invariant_entries
+from tautochrone.runtime.job.reconcile_store import reconcile_store, record_table_ids
+from tautochrone.runtime.job.topology import JobTopology
+from tautochrone.runtime.loop.invariants import invariant_entries
 from tautochrone.runtime.revision.revise import complete_pending
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.sources.capture.set_aside import aside_reason
+from tautochrone.spark.analysis.column_lineage import column_lineage
 
 __all__ = ["become_owner", "clear", "take_over"]
 
@@ -87,7 +91,7 @@ def take_over(
     record_table_ids(job.journal, job.tables, job.settings.parallelism)
     _persist_views(job)
     _report_roots(job.journal, {name: job.tables[name] for name in job.topology.root_tables})
-    describe(job.topology, job.journal)
+    _describe(job.topology, job.journal)
     job.emit(events.Takeover(job=job.name, fence=int(job.journal.fence)))
 
 
@@ -97,18 +101,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
     Raises:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
     """
-    roots = set(job.topology.root_tables)
-    datasets = [
-        DatasetEntry(
-            table,
-            str(job.definitions.datasets[table].kind),
-            job.topology.fingerprint(table),
-            job.topology.inputs(table),
-            is_root=table in roots,
-        )
-        for table in job.graph.order
-    ]
-    store = job.store
+    store, datasets = job.store, _dataset_entries(job.topology)
     job.effects.perform(
         Step.META_START,
         job.name,
@@ -139,6 +132,20 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
         ),
     )
     job.journal.incarnation = store.incarnation
+
+
+def _dataset_entries(topology: JobTopology) -> list[DatasetEntry]:
+    roots = set(topology.root_tables)
+    return [
+        DatasetEntry(
+            table,
+            str(topology.definitions.datasets[table].kind),
+            topology.fingerprint(table),
+            topology.inputs(table),
+            is_root=table in roots,
+        )
+        for table in topology.graph.order
+    ]
 
 
 def clear(job: Job, name: TableName) -> None:
@@ -293,3 +300,57 @@ def _report_roots(journal: Journal, roots: Mapping[TableName, LakeTable]) -> Non
         last = reported.get(name)
         if last is None or table.change_between(last, current).kind is not ChangeKind.NONE:
             journal.record(Roots.report, {name: current})
+
+
+def _describe(topology: JobTopology, journal: Journal) -> None:
+    """Store definitions, columns and column lineage of the job's tables that changed. Only people read them.
+
+    Lineage needs each flow's plan, so it is computed once per definition; the store keeps the definition's
+    fingerprint with it.
+    """
+    stored = journal.store.datasets.details_of_job(journal.name)
+    current = [_details(topology, table, stored.get(table)) for table in topology.graph.order]
+    changed = [details for details in current if stored.get(details.dataset) != details]
+    if changed:
+        journal.record(Datasets.describe, changed)
+
+
+def _details(topology: JobTopology, table: TableName, stored: DatasetDetails | None) -> DatasetDetails:
+    dataset, flows, definition = (
+        topology.definitions.datasets[table],
+        topology.flows(table),
+        topology.fingerprint(table),
+    )
+    same = stored is not None and stored.definition == definition
+    return DatasetDetails(
+        dataset=table,
+        definition=definition,
+        location=str(dataset.location),
+        text="\n\n".join(without_literals(flow.flow.query.written) for flow in flows),
+        columns=tuple(
+            LakeColumn(field.name, field.dataType.simpleString(), field.metadata.get("comment"))
+            for field in topology.graph.schemas[table].fields
+        ),
+        lineage=stored.lineage if same and stored else _lineage(topology.graph, table, flows),
+    )
+
+
+def _lineage(graph: Graph, table: TableName, flows: Iterable[ResolvedFlow]) -> ColumnLineage:
+    """The lineage of all flows of a table together, with the table's spelling of its columns."""
+    columns = {field.name.lower(): field.name for field in graph.schemas[table].fields}
+    values: dict[str, frozenset[ColumnRef]] = {name: frozenset() for name in columns.values()}
+    rows = frozenset[ColumnRef]()
+    assert graph.analysis_session is not None
+    for flow in flows:
+        try:
+            lineage = column_lineage(flow.flow.evaluate(graph.analysis_session), table.catalog)
+        except DefinitionError as error:
+            # Not repeatable, for the flow was evaluated before; missing lineage must not fail a run.
+            lineage = ColumnLineage(problem=error.message)
+        if lineage.problem is not None:
+            return ColumnLineage(problem=redacted(lineage.problem))
+        for name, origin in lineage.values.items():
+            if name.lower() in columns:
+                values[columns[name.lower()]] |= origin
+        rows |= lineage.rows
+    return ColumnLineage(values=values, rows=rows)

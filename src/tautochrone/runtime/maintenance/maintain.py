@@ -13,7 +13,7 @@ a crash leaves the rest to the next time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -26,8 +26,7 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_file_
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanRemoval
-from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived
-from tautochrone.runtime.maintenance.shorten_log import shorten_log
+from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived, shorten_log
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
@@ -104,22 +103,10 @@ class Maintenance:
         self._waiting = [name for name in self._waiting if name in tables]
         self._waiting += [name for name in tables if name not in self._waiting]
         done: list[Expired] = []
-        for name in list(self._waiting):
-            if budget_ms is not None and (time.monotonic() - started) * 1000 >= budget_ms:
-                self.job.emit(
-                    events.MaintenanceDeferred(
-                        datasets=[str(name) for name in self._waiting],
-                        reason=Reason.of(ReasonCode.BUDGET_USED_UP, budget_ms=budget_ms),
-                    )
-                )
-                break
-            # Removed first, so that a table that always fails does not starve the others.
-            self._waiting.remove(name)
+        for name in self._due_tables(started, budget_ms):
             try:
-                is_owner = name in self.job.tables or (is_file_table(name) and bool(self.job.tables))
-                if is_owner and not dry_run:
-                    self._shorten(tables[name])
-                    self._compact(tables[name])
+                if not dry_run:
+                    self._rewrite(tables[name])
                 done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
                 self.orphans.remove_orphans(tables[name], fence, dry_run=dry_run)
             except FencedError:
@@ -134,6 +121,21 @@ class Maintenance:
                 lambda: self.job.store.checkpoints.forget_expired(self.job.name),
             )
         return done
+
+    def _due_tables(self, started: float, budget_ms: int | None) -> Iterator[TableName]:
+        """The tables that wait for maintenance, until the budget is used up."""
+        for name in list(self._waiting):
+            if budget_ms is not None and (time.monotonic() - started) * 1000 >= budget_ms:
+                self.job.emit(
+                    events.MaintenanceDeferred(
+                        datasets=[str(name) for name in self._waiting],
+                        reason=Reason.of(ReasonCode.BUDGET_USED_UP, budget_ms=budget_ms),
+                    )
+                )
+                return
+            # Removed first, so that a table that always fails does not starve the others.
+            self._waiting.remove(name)
+            yield name
 
     def _report_failure(self, error: TautochroneError, dataset: str | None = None) -> None:
         require_live_jvm()
@@ -227,8 +229,14 @@ class Maintenance:
             Step.META_EXPIRE, self.job.name, lambda: self.job.store.checkpoints.expire(number)
         )
 
+    def _rewrite(self, table: LakeTable) -> None:
+        """Shorten and compact a table, for its owner only: nobody else may move main."""
+        if table.name in self.job.tables or (is_file_table(table.name) and self.job.tables):
+            self._shorten(table)
+            self._compact(table)
+
     def _shorten(self, table: LakeTable) -> None:
-        """Drop rows that a log table keeps longer than its retention. For the owner only, as `_compact`."""
+        """Drop rows that a log table keeps longer than its retention."""
         started = time.monotonic()
         try:
             done = shorten_log(self.job, table, self.now_ms(), self.exclusive(table.name))
@@ -254,7 +262,7 @@ class Maintenance:
             )
 
     def _compact(self, table: LakeTable) -> None:
-        """Compact small files. For the owner only: nobody else may move main.
+        """Compact small files.
 
         A compaction that conflicts with another commit is skipped and tried again later.
         """

@@ -1,1 +1,1 @@
-"""Bringing views and derived streaming tables from one checkpoint to the next."""
+"""What the refreshes of views and of streaming tables share: the task, the sessions, the state tables."""

@@ -17,7 +17,7 @@ from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.refresh.checkpoint_views import CheckpointViews
+from tautochrone.runtime.refresh.sessions import CheckpointViews
 
 __all__ = [
     "Choice",
@@ -25,6 +25,7 @@ __all__ = [
     "RefreshTask",
     "Refreshed",
     "no_data",
+    "recovered",
     "refreshed_without_rows",
     "unchanged",
     "version_with_same_rows",
@@ -127,6 +128,26 @@ class RefreshTask:
         metadata = self.fork.commit_metadata
         return {} if metadata is None else metadata.violations
 
+    @property
+    def has_rows_of_inputs(self) -> bool:
+        """Whether the table's rows were made from the inputs by the definition, at whatever checkpoint."""
+        last_commit = self.fork.commit_metadata
+        return last_commit is not None and (
+            last_commit.definition == self.metadata.definition
+            and last_commit.inputs == {str(name): str(version) for name, version in self.inputs.items()}
+        )
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the table's rows are those of the task already. The checkpoint's number alone does not
+        tell: it may be that of another store, or of another cut."""
+        last_commit = self.fork.commit_metadata
+        return last_commit is not None and (
+            last_commit.checkpoint == self.checkpoint
+            and last_commit.store == self.metadata.store
+            and self.has_rows_of_inputs
+        )
+
     def metadata_with(self, mode: RefreshMode) -> CommitMetadata:
         """What a commit by a refresh of this mode says."""
         return replace(self.metadata, mode=str(mode))
@@ -164,6 +185,16 @@ class Refreshed:
 def refreshed_without_rows(version: Version, mode: RefreshMode, code: ReasonCode) -> Refreshed:
     """The result of a refresh that wrote no rows."""
     return _without_rows(version, mode, Reason.of(code))
+
+
+def recovered(task: RefreshTask) -> Refreshed | None:
+    """The result of a refresh that an earlier run committed before it died; None: it did not."""
+    last_commit = task.fork.commit_metadata
+    if last_commit is None or not task.is_committed:
+        return None
+    mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
+    result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
+    return replace(result, is_recovered=True)
 
 
 def no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:

@@ -45,10 +45,8 @@ from tautochrone.model.source_position import LogPosition
 from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
-from tautochrone.runtime.job.selection import find_all
-from tautochrone.runtime.job.sinks import tables_of_sinks
-from tautochrone.runtime.job.topology import JobTopology
-from tautochrone.runtime.ownership.reconcile_store import require_reconciled
+from tautochrone.runtime.job.reconcile_store import require_reconciled
+from tautochrone.runtime.job.topology import JobTopology, find_all, tables_of_sinks
 from tautochrone.runtime.revision.plan import (
     DatasetNode,
     RevertCheck,

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files, FlowCheckpointFolders
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
@@ -20,6 +19,7 @@ from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.ingest.snapshot_flow import SnapshotFlow
 from tautochrone.ingest.source_checks import KafkaTopics, RowsLeftOut, SourceChecks, SourceOrder
 from tautochrone.ingest.source_files import SkippedFilesCheck
+from tautochrone.ingest.spark_query import StreamingFlow
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model.auto_cdc import column_named
@@ -32,6 +32,7 @@ from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.sessions import session_at
 from tautochrone.runtime.streams.change_logs import (
     change_log_of,
     kept_columns,
@@ -39,8 +40,7 @@ from tautochrone.runtime.streams.change_logs import (
     tables_of_change_files,
     tables_of_copied_files,
 )
-from tautochrone.runtime.streams.rate_limits import LimitedFlow
-from tautochrone.spark.session.factory import use_database
+from tautochrone.runtime.streams.flow_settings import LimitedFlow
 
 __all__ = ["Streams"]
 
@@ -92,12 +92,11 @@ class Streams:
         name = flow.flow.name
         if name not in self._queries:
             commit_metadata = self._job.tables[table].fork().commit_metadata
-            limits = self._job.settings.limits.get(name)
             bad_records = self._job.settings.bad_records.get(name)
             evaluated = _Evaluated(self._job.definitions, flow)
             folders = self.folders(table, name)
             self._queries[name] = FlowQuery(
-                flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
+                flow=self._limited(evaluated),
                 stateful=flow.stateful,
                 schema=self._job.graph.schemas[table],
                 committer=self._committer(table),
@@ -168,10 +167,9 @@ class Streams:
     def sink_query(self, sink: StreamSink, flow: ResolvedFlow) -> SinkQuery:
         """A query that writes a flow's rows into a sink."""
         name = flow.flow.name
-        limits = self._job.settings.limits.get(name)
         evaluated = _Evaluated(self._job.definitions, flow)
         return SinkQuery(
-            flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
+            flow=self._limited(evaluated),
             sink=sink.name,
             format=sink.format,
             options=sink.options,
@@ -182,6 +180,10 @@ class Streams:
             begin=partial(self._begin, sink.target, evaluated) if flow.inputs.stream else None,
             require_fence=self._job.journal.require,
         )
+
+    def _limited(self, flow: _Evaluated) -> StreamingFlow:
+        limits = self._job.settings.limits.get(flow.name)
+        return flow if limits is None else LimitedFlow(flow, limits.options)
 
     def stop(self) -> None:
         """End all flows that were made here, whatever became of them."""
@@ -240,14 +242,11 @@ class Streams:
     def session(self, flow: ResolvedFlow) -> SparkSession:
         """Where an ingestion flow is evaluated: datasets that it joins with are read at the newest
         published checkpoint."""
-        job = self._job
-        catalog = job.settings.catalog.name
-        read_point = job_read_point("published", job.name)
-        session = reader_session(job.base, catalog, job.read_points.uri, read_point)
-        use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
-        for key, value in flow.flow.conf.items():
-            session.conf.set(key, value)
-        return session
+        job, query = self._job, flow.flow
+        read_point, catalog = job_read_point("published", job.name), job.settings.catalog.name
+        return session_at(
+            job.base, job.read_points, read_point, catalog, query.scope.namespace[0], query.conf
+        )
 
     def spark_folder(self, table: TableName, flow: ResolvedFlow) -> tuple[CheckpointFolder, bool]:
         """The folder in which Spark's own pipelines ran the flow, and whether it is the one that we use.
@@ -288,13 +287,12 @@ class Streams:
         return f"{self._root(_START_FILES, table, flow)}/{self._job.journal.fence}-{self._token}"
 
     def _forget(self, table: TableName, flow: str) -> None:
-        """Delete the files of this owner and of older ones. A folder without a fence in its name is from a
-        release that had one folder for all owners."""
+        """Delete the files of this owner and of older ones."""
         root, own_fence = self._root(_START_FILES, table, flow), self._job.journal.fence
         folders = []
         for name in self._files.names(root):
             fence, _, token = name.partition("-")
-            if not fence.isdigit() or int(fence) < own_fence or token == self._token:
+            if fence.isdigit() and (int(fence) < own_fence or token == self._token):
                 folders.append(f"{root}/{name}")
         if folders:
             self._job.journal.require()

@@ -123,7 +123,7 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
 
     # -- tables -----------------------------------------------------------------------------------
 
-    def rate_limits(self) -> RateLimitOptions:
+    def supported_limits(self) -> RateLimitOptions:
         return CHANGE_LOG_LIMITS
 
     def schema(self) -> StructType:

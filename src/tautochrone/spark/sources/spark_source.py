@@ -99,7 +99,7 @@ class SparkSource(ABC):
     label: ClassVar[str]
     """The kind of source, in the plural, for messages."""
     limits: ClassVar[RateLimitOptions | Unsupported]
-    """See `rate_limits`."""
+    """See `supported_limits`."""
 
     def __init__(self, leaf: JavaObject, number: int) -> None:
         self.leaf = leaf
@@ -119,8 +119,8 @@ class SparkSource(ABC):
         """See `model.source.Source`. Empty for a source that gives each reader other rows."""
         return frozenset()
 
-    def rate_limits(self) -> RateLimitOptions | Unsupported:
-        """The reader's options that limit a batch."""
+    def supported_limits(self) -> RateLimitOptions | Unsupported:
+        """See `model.source.Source`."""
         return self.limits
 
     def takes_all_listed(self, description: str) -> bool | None:

@@ -1,0 +1,1 @@
+"""Streaming tables into which change events are merged by key."""

@@ -1,0 +1,1 @@
+"""Materialized views: the mode of a refresh, following changes, computing anew, verifying."""
