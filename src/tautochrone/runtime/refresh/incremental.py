@@ -18,8 +18,8 @@ from pyspark.sql import functions as sf
 from tautochrone.algebra.delta import Change, Differentiator
 from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.aggregate import aggregate_state
-from tautochrone.algebra.rules.top_k import top_k_state
+from tautochrone.algebra.rules.aggregates import aggregate_state
+from tautochrone.algebra.rules.windows import top_k_state
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.expectations import counts, require_met
 from tautochrone.model import limits

@@ -26,9 +26,9 @@ from tautochrone.algebra.nodes import (
     StateScan,
     Union,
     WithWeight,
+    row_wise_parts,
     walk,
 )
-from tautochrone.algebra.row_wise import row_wise_parts
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.key_lookups import LookupRequest
