@@ -38,8 +38,8 @@ from tautochrone.runtime.refresh.refresh_view import ViewRefresher, failure_of
 from tautochrone.runtime.refresh.stream_refresher import StreamRefresher
 from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.spark.session.call_sites import call_sites
 from tautochrone.spark.session.cpu_usage import metered_jobs
+from tautochrone.spark.session.gateway import call_sites
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = [

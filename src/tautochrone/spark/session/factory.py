@@ -1,4 +1,4 @@
-"""Starting Spark, and what every kind of session needs.
+"""Starting and stopping Spark, and what every kind of session needs.
 
 Which catalogs a session has is not known here: see `iceberg.sessions.spark_sessions`.
 """
@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
 from tautochrone.redaction import redacted
-from tautochrone.spark.session.class_archive import archive_options
 from tautochrone.spark.session.gateway import start_context
 from tautochrone.spark.session.jars import resolve
-from tautochrone.spark.session.java import find_java
-from tautochrone.spark.session.jvm_liveness import stop_session
+from tautochrone.spark.session.java import archive_options, find_java
+from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
@@ -154,6 +154,18 @@ def _redact_in_spark(conf: dict[str, str], secret: list[str]) -> None:
             )
     names = "|".join(rf"\Q{key}\E" for key in secret)
     conf[_REDACTION] = f"{conf.get(_REDACTION, _REDACTED_BY_SPARK)}|{names}"
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop a session's Spark. Also works when its Java process has already ended."""
+    if jvm_failure() is None:
+        try:
+            session.stop()
+            return
+        except (Py4JError, OSError):
+            if jvm_failure(ask=True) is None:
+                raise
+    reset_pyspark()
 
 
 def use_database(session: SparkSession, catalog: str, database: str, *, create: bool) -> None:
