@@ -31,12 +31,11 @@ from tautochrone.runtime.refresh.choose_mode import node_needs_mode, require_inc
 from tautochrone.runtime.refresh.states import Planned, States
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import fits_on_driver
-from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.translate.literals import has_literals, literals
 from tautochrone.spark.translate.lowering_context import RowFilter

@@ -27,8 +27,8 @@ from tautochrone.runtime.refresh.event_merges import auto_cdc_of, input_of, rows
 from tautochrone.runtime.refresh.snapshot_events import current_rows
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.current_time import reads_current_time, with_fixed_time
+from tautochrone.spark.execute.engine import with_total_order
 from tautochrone.spark.execute.multiset_diff import diff_sizes
-from tautochrone.spark.execute.total_order import with_total_order
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.from_catalyst import plan_of

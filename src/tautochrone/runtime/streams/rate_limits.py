@@ -15,8 +15,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import FlowLimits
 from tautochrone.runtime.streams.change_logs import change_log_of
-from tautochrone.spark.sources.rate_limits import limited
-from tautochrone.spark.sources.registry import rate_limits_by_label
+from tautochrone.spark.sources.registry import limited, rate_limits_by_label
 
 __all__ = ["LimitedFlow", "check_limits", "from_outside", "known_flow"]
 
