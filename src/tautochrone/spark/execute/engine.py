@@ -36,9 +36,8 @@ from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import checkpointed, fits_on_driver, local_relation, unpersist
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count
-from tautochrone.spark.translate.columns import Columns
 from tautochrone.spark.translate.from_catalyst import plan_of
-from tautochrone.spark.translate.lowering_context import LeafPlans, RowFilter
+from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, RowFilter
 from tautochrone.spark.translate.to_catalyst import Lowering
 
 __all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few", "with_total_order"]
