@@ -36,6 +36,7 @@ from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, ar
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import fits_on_driver
+from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.translate.literals import has_literals, literals
 from tautochrone.spark.translate.lowering_context import RowFilter
@@ -45,7 +46,6 @@ __all__ = ["IncrementalRefresh", "find_rows"]
 
 _ROW, _COPIES, _EXACT = "__taut_row", "__taut_copies", "__taut_exact"
 _STORED, _REMOVED = "__taut_stored", "__taut_removed"
-_TOLERANCE = 1e-9
 
 
 def find_rows(
@@ -120,7 +120,7 @@ def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, 
 
 def _close(left: str, right: str) -> str:
     """Equal, or as near as sums of floats in another order may be."""
-    near = f"abs({left} - {right}) <= {_TOLERANCE}D * greatest(abs({left}), abs({right}))"
+    near = f"abs({left} - {right}) <= {FLOAT_TOLERANCE}D * greatest(abs({left}), abs({right}))"
     return f"({left} <=> {right} OR coalesce({near}, false))"
 
 
