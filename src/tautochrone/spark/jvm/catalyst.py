@@ -133,7 +133,7 @@ def kind(node: JavaObject) -> str:
 
 
 def decimal_digits(type_name: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type, given as its catalog string; None for other types."""
+    """Precision and scale of a decimal type, as Spark and Iceberg spell it; None for other types."""
     if not type_name.startswith("decimal("):
         return None
     precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
