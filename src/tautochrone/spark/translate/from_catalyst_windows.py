@@ -54,22 +54,8 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
             number=translator.next_state_number(),
             complete=translator.typed_column("boolean"),
         )
-    by_rows: list[JavaObject] = []
-    by_range: list[JavaObject] = []
     entries, results = _window_functions(catalyst, list(items(plan.windowExpressions())))
-    for entry in entries:
-        window = entry.child()
-        if _depends_on_row_order(window):
-            by_rows.append(entry)
-            continue
-        reason = range_window_nondeterminism(window) if tie_breakers else None
-        if reason is not None and is_first_of_partition(window):
-            # The first row is the same wherever the frame ends.
-            by_rows.append(entry)
-            continue
-        if reason is not None:
-            translator.add_nondeterminism(reason)
-        by_range.append(entry)
+    by_rows, by_range = _by_need_of_total_order(translator, entries, has_ties=bool(tie_breakers))
     if not order and (reason := next(filter(None, map(unordered_rows_window_nondeterminism, by_rows)), None)):
         # Spark makes such window functions of a LIMIT in a LATERAL subquery.
         translator.add_nondeterminism(reason)
@@ -93,6 +79,28 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
         )
     columns = tuple(dict.fromkeys(translator.register_all(plan.output())))
     return child if child.columns == columns else Select(columns=columns, child=child)
+
+
+def _by_need_of_total_order(
+    translator: TranslationContext, entries: list[JavaObject], *, has_ties: bool
+) -> tuple[list[JavaObject], list[JavaObject]]:
+    """The window functions whose result the order of tied rows changes, and the others."""
+    by_rows: list[JavaObject] = []
+    by_range: list[JavaObject] = []
+    for entry in entries:
+        window = entry.child()
+        if _depends_on_row_order(window):
+            by_rows.append(entry)
+            continue
+        reason = range_window_nondeterminism(window) if has_ties else None
+        if reason is not None and is_first_of_partition(window):
+            # The first row is the same wherever the frame ends.
+            by_rows.append(entry)
+            continue
+        if reason is not None:
+            translator.add_nondeterminism(reason)
+        by_range.append(entry)
+    return by_rows, by_range
 
 
 def _window_functions(
