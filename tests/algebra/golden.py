@@ -11,17 +11,21 @@ from tests.support.plan_evaluator import PlanEvaluator
 from tests.support.plan_evaluator_nodes import net_weights
 
 from tautochrone.algebra.delta import NO_CHANGE, Change, Differentiator
-from tautochrone.algebra.explain import plan_text
 from tautochrone.algebra.nodes import (
     WEIGHT,
     Aggregate,
     AggregateCall,
     AggregateFunction,
     ColumnId,
+    Expand,
     Expression,
+    FlatMap,
     Materialized,
     Node,
+    Project,
+    Rename,
     Scan,
+    Select,
     TopK,
 )
 from tautochrone.algebra.rules import RULES
@@ -148,3 +152,33 @@ def _value(text: str) -> Any:
     if text.startswith("["):
         return tuple(int(item) for item in text[1:-1].split(",") if item)
     return int(text) if text.lstrip("+-").isdigit() else text
+
+
+# -- plans as text ---------------------------------------------------------------------------------------
+
+
+def plan_text(plan: Node, names: Mapping[int, str]) -> str:
+    """Any plan, delta plans included, as an indented tree: class, description, children.
+
+    Args:
+        plan: of any nodes.
+        names: shorthand by `id` of a node; what is below such a node is left out.
+    """
+    return "\n".join(_plan_lines(plan, names, ""))
+
+
+def _plan_lines(plan: Node, names: Mapping[int, str], indent: str) -> list[str]:
+    if id(plan) in names:
+        return [indent + names[id(plan)]]
+    description = plan.describe() or _columns_text(plan)
+    lines = [indent + type(plan).__name__ + (f" {description}" if description else "")]
+    for child in plan.children:
+        lines += _plan_lines(child, names, indent + "  ")
+    return lines
+
+
+def _columns_text(plan: Node) -> str:
+    """The output columns of a node that selects or computes columns."""
+    if not isinstance(plan, Expand | FlatMap | Project | Rename | Select):
+        return ""
+    return ", ".join(column for column in plan.columns if column != WEIGHT)

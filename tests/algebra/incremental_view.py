@@ -22,8 +22,8 @@ from tautochrone.algebra.nodes import (
     walk,
 )
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.aggregate import aggregate_state
-from tautochrone.algebra.rules.top_k import top_k_state
+from tautochrone.algebra.rules.aggregates import aggregate_state
+from tautochrone.algebra.rules.windows import top_k_state
 
 from .choices import ByteChoices
 from .random_queries import TABLES

@@ -20,7 +20,7 @@ from tautochrone.algebra.nodes import (
     walk,
 )
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.union import sum_changes
+from tautochrone.algebra.rules.row_wise import sum_changes
 from tautochrone.errors import RefreshError
 
 from .incremental_view import View, with_changes

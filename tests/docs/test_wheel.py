@@ -46,8 +46,7 @@ def taut(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = next((folder / "lib").glob("python*")) / "site-packages"
     # Editable installs are not followed from here, so `tautochrone` is the wheel's.
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
-    # An archive of Java's classes takes a minute to make; `tests/spark/session/test_class_archive.py` makes
-    # one.
+    # An archive of Java's classes takes a minute to make; `tests/spark/session/test_java.py` makes one.
     (folder / "share").mkdir(exist_ok=True)
     (folder / "share" / "tautochrone").symlink_to(Path(sys.prefix) / "share" / "tautochrone")
     return folder / "bin" / "taut"

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 from tests.support.kafka import KafkaBroker
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
-from tautochrone.spark.sources.kafka_source import KafkaSource
+from tautochrone.spark.sources.kafka import KafkaOptions, KafkaSource, check_cluster
 from tautochrone.spark.sources.registry import sources_of
 
 from .conftest import Topic

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.sources.files import FileSource
-from tautochrone.spark.sources.kafka_source import KafkaSource
+from tautochrone.spark.sources.kafka import KafkaSource
 from tautochrone.spark.sources.registry import OtherSource, PythonSource, prepared_stream, sources_of
 from tautochrone.spark.sources.stream_as_batch import record_replay
 from tautochrone.testing.toy_database import FORMAT, ToyStream

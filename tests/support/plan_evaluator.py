@@ -59,8 +59,8 @@ from tautochrone.algebra.nodes import (
     StateScan,
     Totals,
     WithWeight,
+    row_wise_parts,
 )
-from tautochrone.algebra.row_wise import row_wise_parts
 
 __all__ = ["MalformedPlanError", "PlanEvaluator", "Table", "evaluate_query"]
 

@@ -4,7 +4,6 @@
     delta       from a query and the changes of its inputs to the change of its result
     rules       one rule per kind of node: how it is evaluated, and its change
     pushdown    selecting rows by key as far down a plan as possible
-    row_wise    splitting plans that work row by row
     explain     how a plan will be refreshed, as text
 
 Nothing here knows Spark: `delta.Engine` is what an engine provides. Only a user of the algebra imports

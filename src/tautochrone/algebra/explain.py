@@ -1,4 +1,4 @@
-"""Plans as people read them: how each node will be refreshed, how large its state is, what is computed."""
+"""Plans as people read them: how each node will be refreshed, and how large its state is."""
 
 from __future__ import annotations
 
@@ -6,25 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.nodes import (
-    WEIGHT,
-    Aggregate,
-    Constant,
-    Expand,
-    FlatMap,
-    Node,
-    Project,
-    Rename,
-    Scan,
-    Select,
-    TopK,
-    Unsupported,
-    plural,
-)
-from tautochrone.model.checkpoint import NodeRefresh, RefreshMode
-from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.algebra.nodes import Aggregate, Constant, Node, Scan, TopK, Unsupported, plural
+from tautochrone.model.checkpoint import RefreshMode
 
-__all__ = ["ExplainedNode", "explain", "explained_nodes", "plan_text"]
+__all__ = ["ExplainedNode", "explained_nodes"]
 
 _INDENT = "  "
 
@@ -59,22 +44,9 @@ class ExplainedNode:
             line += f"; state: {plural(self.state_columns, 'column')}"
         return line
 
-    @property
-    def refresh(self) -> NodeRefresh | None:
-        """The same as a refresh records it; None for leaves."""
-        if self.mode is None:
-            return None
-        reason = Reason.of(ReasonCode.NODE_RULE, rule=self.reason)
-        return NodeRefresh(node=self.node, mode=self.mode, reason=reason)
-
-
-def explain(plan: Node, rules: Mapping[type[Node], Rule]) -> list[str]:
-    """The indented tree, one node a line, children below their parents."""
-    return [node.text for node in explained_nodes(plan, rules)]
-
 
 def explained_nodes(plan: Node, rules: Mapping[type[Node], Rule], depth: int = 0) -> list[ExplainedNode]:
-    """The nodes in the order in which `explain` prints them."""
+    """The nodes in reading order, children below their parents."""
     mode, reason = _mode(plan, rules)
     nodes = [
         ExplainedNode(
@@ -103,30 +75,3 @@ def _state_columns(node: Node) -> int:
     if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.is_mergeable):
         return len(node.state_columns)
     return 0
-
-
-def plan_text(plan: Node, names: Mapping[int, str] | None = None) -> str:
-    """Any plan, delta plans included, as an indented tree: class, description, children.
-
-    Args:
-        plan: of any nodes.
-        names: shorthand by `id` of a node; what is below such a node is left out.
-    """
-    return "\n".join(_plan_lines(plan, names or {}, 0))
-
-
-def _plan_lines(plan: Node, names: Mapping[int, str], depth: int) -> list[str]:
-    if id(plan) in names:
-        return [_INDENT * depth + names[id(plan)]]
-    description = plan.describe() or _columns_text(plan)
-    lines = [_INDENT * depth + type(plan).__name__ + (f" {description}" if description else "")]
-    for child in plan.children:
-        lines += _plan_lines(child, names, depth + 1)
-    return lines
-
-
-def _columns_text(plan: Node) -> str:
-    """The output columns of a node that selects or computes columns."""
-    if not isinstance(plan, Expand | FlatMap | Project | Rename | Select):
-        return ""
-    return ", ".join(column for column in plan.columns if column != WEIGHT)

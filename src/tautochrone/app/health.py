@@ -19,9 +19,8 @@ from tautochrone.app.finding import Finding, State, check, skipped
 from tautochrone.app.locate import Options, locate
 from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError
 from tautochrone.project.setting_layers import shown
-from tautochrone.spark.session.class_archive import archive_file
 from tautochrone.spark.session.jars import CORE, KAFKA, cache_folder, resolve
-from tautochrone.spark.session.java import find_java, java_version
+from tautochrone.spark.session.java import archive_file, find_java, java_version
 
 if TYPE_CHECKING:
     from tautochrone.project.settings import Settings

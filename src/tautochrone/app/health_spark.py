@@ -32,8 +32,7 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.runtime.streams.change_logs import change_log_of, refused_tables
 from tautochrone.sinks import examine_sink, has_adapter
 from tautochrone.spark.session.settings import SparkSettings
-from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
-from tautochrone.spark.sources.kafka_source import KafkaSource
+from tautochrone.spark.sources.kafka import KafkaOptions, KafkaSource, check_cluster
 from tautochrone.spark.sources.registry import sources_of
 
 __all__ = ["examine_with_spark"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tautochrone.errors import LakeError, SettingsError
-from tautochrone.iceberg.maintenance.warehouse_copy import TableCopy, tables_of
+from tautochrone.iceberg.maintenance.relocation import TableCopy, tables_of
 from tautochrone.iceberg.sessions.hadoop_files import plain_path
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model import events

@@ -48,7 +48,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import BadRecords
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.jvm.catalyst import start_callback_server
-from tautochrone.spark.session.call_sites import call_sites
+from tautochrone.spark.session.gateway import call_sites
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 

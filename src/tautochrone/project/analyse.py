@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError, all_at_once
-from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
+from tautochrone.iceberg.sessions.spark_sessions import EmptyCatalog
 from tautochrone.model.auto_cdc import keyed_apply_of, with_kept_columns
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted

@@ -1,8 +1,8 @@
 """The identity of a definition: what it evaluates to, and the code that Python runs in it.
 
-Two definitions are the same when their evaluated plans have the same text (`spark.analysis.plan_text`), when
-the functions in these plans do the same (`object_text`), and when the settings agree that may change rows.
-How a definition is written does not matter, nor where its query comes from.
+Two definitions are the same when their evaluated plans have the same text (`plan_text`), when the functions
+in these plans do the same (`object_text`), and when the settings agree that may change rows. How a definition
+is written does not matter, nor where its query comes from.
 """
 
 from __future__ import annotations
@@ -26,8 +26,13 @@ from tautochrone.project.object_text import ObjectText, ProjectFolder
 from tautochrone.project.queries import PythonQuery
 from tautochrone.project.session_settings import SECRET
 from tautochrone.project.usercode import evaluation_lock
-from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.plan_text import DERIVED, PlanText, PythonCommand, plan_text
+from tautochrone.spark.analysis.analyzed_plan import (
+    DERIVED,
+    PlanText,
+    PythonCommand,
+    analyzed_plan,
+    plan_text,
+)
 
 __all__ = [
     "INPUTS",

@@ -34,7 +34,7 @@ from tautochrone.project.databricks.modules import databricks_modules
 from tautochrone.project.deferred_frames import evaluation_session, real_frame
 from tautochrone.project.forbidden_calls import Rule, rules
 from tautochrone.project.libraries import Libraries
-from tautochrone.spark.session.call_sites import call_sites
+from tautochrone.spark.session.gateway import call_sites
 
 __all__ = ["Bindings", "evaluation_lock", "forget_imports", "user_code"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tautochrone.iceberg.maintenance.expiry import expirable
+from tautochrone.iceberg.maintenance.table_maintenance import expirable
 from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.lake import Retention
 from tautochrone.model.names import CheckpointNumber, Version

@@ -23,11 +23,10 @@ from pyspark.sql.types import StructType
 from tautochrone.model.auto_cdc import AutoCdc, Restart
 from tautochrone.runtime.merges.event_merges import EventKeys, EventOrder
 from tautochrone.sources import canal, debezium, maxwell
+from tautochrone.spark.analysis.session_context import tuned
 from tautochrone.spark.execute.change_order import ChangeOrder, with_generation
 from tautochrone.spark.execute.materialize import materialize
-from tautochrone.spark.execute.merge_events import COUNT, EventMerge
-from tautochrone.spark.execute.merge_history import event_merge
-from tautochrone.spark.execute.tuning import tuned
+from tautochrone.spark.execute.merge_events import COUNT, EventMerge, event_merge
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.support.harness import Pipeline
 
 from tautochrone.errors import SettingsError
-from tautochrone.spark.sources.rate_limits import limited
+from tautochrone.spark.sources.registry import limited
 
 pytestmark = pytest.mark.spark
 

@@ -24,9 +24,8 @@ from tests.spark.execute.test_merge_events import (
     histories,
 )
 
-from tautochrone.spark.execute.merge_events import Horizon, horizon_of
-from tautochrone.spark.execute.merge_history import event_merge
-from tautochrone.spark.execute.tuning import tuned
+from tautochrone.spark.analysis.session_context import tuned
+from tautochrone.spark.execute.merge_events import Horizon, event_merge, horizon_of
 
 pytestmark = pytest.mark.spark
 

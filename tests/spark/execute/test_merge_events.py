@@ -19,10 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, StringType, StructField, StructType
 
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
+from tautochrone.spark.analysis.session_context import tuned
 from tautochrone.spark.execute.materialize import materialize
-from tautochrone.spark.execute.merge_events import COUNT, EventMerge
-from tautochrone.spark.execute.merge_history import event_merge
-from tautochrone.spark.execute.tuning import tuned
+from tautochrone.spark.execute.merge_events import COUNT, EventMerge, event_merge
 
 pytestmark = pytest.mark.spark
 

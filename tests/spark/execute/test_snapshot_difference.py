@@ -11,20 +11,11 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    BooleanType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import BooleanType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
-from tautochrone.spark.execute.merge_events import ROWS_OF_KEY, snapshot_difference
-from tautochrone.spark.execute.merge_history import event_merge
-from tautochrone.spark.execute.tuning import tuned
+from tautochrone.spark.analysis.session_context import tuned
+from tautochrone.spark.execute.merge_events import ROWS_OF_KEY, event_merge, snapshot_difference
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.algebra.nodes import Materialized
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import Catalyst, items
-from tautochrone.spark.translate.columns import Columns
-from tautochrone.spark.translate.literals import KeyConditions, literals
+from tautochrone.spark.translate.literals import literals
+from tautochrone.spark.translate.lowering_context import Columns, KeyConditions
 
 pytestmark = pytest.mark.spark
 

@@ -64,6 +64,7 @@ from tautochrone.algebra.nodes.query import (
     Unsupported,
     Window,
     inner_join_of,
+    row_wise_parts,
     stateful_nodes,
 )
 
@@ -114,6 +115,7 @@ __all__ = [
     "WithWeight",
     "inner_join_of",
     "plural",
+    "row_wise_parts",
     "stateful_nodes",
     "walk",
 ]

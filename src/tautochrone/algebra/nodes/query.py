@@ -12,6 +12,7 @@ from tautochrone.algebra.nodes.base import (
     ColumnId,
     Expression,
     LeafRows,
+    Materialized,
     Node,
     Unary,
     plural,
@@ -40,6 +41,7 @@ __all__ = [
     "Unsupported",
     "Window",
     "inner_join_of",
+    "row_wise_parts",
     "stateful_nodes",
 ]
 
@@ -453,6 +455,23 @@ def inner_join_of(node: Node) -> Join | None:
     """The inner join that a node is, or whose columns it selects: part of another inner join right above."""
     below = node.child if isinstance(node, Select) else node
     return below if isinstance(below, Join) and below.kind is JoinKind.INNER else None
+
+
+def row_wise_parts(plan: Node) -> Sequence[Node] | None:
+    """Plans without a `Union` whose rows together are the rows of `plan`; None when an operator above the
+    materialized results does not work row by row.
+
+    `σ(π(A ∪ B))` has the parts `σ(π(A))` and `σ(π(B))`, when A and B are materialized.
+    """
+    if isinstance(plan, Materialized):
+        return (plan,)
+    if isinstance(plan, Union):
+        by_input = [row_wise_parts(child) for child in plan.inputs]
+        return None if None in by_input else tuple(part for parts in by_input for part in parts or ())
+    if isinstance(plan, Unary) and plan.is_row_wise:
+        parts = row_wise_parts(plan.child)
+        return None if parts is None else tuple(plan.over(part) for part in parts)
+    return None
 
 
 def stateful_nodes(plan: Node) -> list[Aggregate | TopK]:

@@ -2,7 +2,7 @@
 
 In the formulas A and B are the rows of a node's children, ΔA is the Z-set of what changed, and
 A_after = A_before + ΔA. σ filters, π projects, ⋈ joins; ⋉ keeps left rows with a partner, ▷ those without.
-In the examples a row ends with its weight; `tests/algebra/test_golden.py` has each with its delta plan.
+In the examples a row ends with its weight; `tests/algebra/rules` has each with its delta plan.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from tautochrone.algebra.nodes import (
     Union,
     Window,
 )
-from tautochrone.algebra.rules.aggregate import AggregateRule
-from tautochrone.algebra.rules.expand import ExpandRule
-from tautochrone.algebra.rules.filter import FilterRule
-from tautochrone.algebra.rules.flat_map import FlatMapRule
-from tautochrone.algebra.rules.join import JoinRule
-from tautochrone.algebra.rules.project import ProjectRule, RenameRule, SelectRule
-from tautochrone.algebra.rules.scalar_filter import ScalarFilterRule
-from tautochrone.algebra.rules.top_k import TopKRule
-from tautochrone.algebra.rules.union import UnionRule
-from tautochrone.algebra.rules.window import WindowRule
+from tautochrone.algebra.rules.aggregates import AggregateRule
+from tautochrone.algebra.rules.joins import JoinRule, ScalarFilterRule
+from tautochrone.algebra.rules.row_wise import (
+    ExpandRule,
+    FilterRule,
+    FlatMapRule,
+    ProjectRule,
+    RenameRule,
+    SelectRule,
+    UnionRule,
+)
+from tautochrone.algebra.rules.windows import TopKRule, WindowRule
 
 __all__ = ["RULES"]
 

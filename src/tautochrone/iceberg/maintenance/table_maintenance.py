@@ -1,15 +1,29 @@
-"""Maintenance of an Iceberg table: expiry, compaction and orphan removal. None of it changes rows,
-except that a log loses old files."""
+"""Maintenance of an Iceberg table: expiry, compaction and orphan removal. None of it changes rows, except
+that a log loses old files.
+
+Iceberg's own `expireSnapshots` selects by age and retries its commit without checks. Here a pure function of
+the metadata selects the snapshots, and the commit is a compare-and-set like every other. Iceberg's code only
+finds the files that became unreachable. The data files of a log table that have old rows only are found by
+Iceberg's statistics of their columns.
+
+Small data files are rewritten into bigger ones with Iceberg's own planner, reader and writer. Iceberg's
+commit is not used here either. Rows keep their `_row_id`, because Iceberg's rewrite tables are used for
+reading and writing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
 from tautochrone.iceberg.changes.changed_files import in_history, planned
@@ -23,9 +37,7 @@ from tautochrone.iceberg.commits.compare_and_set import (
     staged_at_ms,
 )
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
-from tautochrone.iceberg.java.api import items, translate
-from tautochrone.iceberg.maintenance.compaction import Rewritten, rewrite_groups, rewrite_options
-from tautochrone.iceberg.maintenance.expiry import expirable, old_log_files, unreachable_files
+from tautochrone.iceberg.java.api import Iceberg, items, translate
 from tautochrone.iceberg.maintenance.orphans import (
     SEAL_KEY,
     check_seal,
@@ -39,7 +51,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, Compacted, Dropped, Expired, Fork, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["IcebergMaintenance"]
+__all__ = ["IcebergMaintenance", "expirable"]
 
 
 class IcebergMaintenance(IcebergReading):
@@ -81,7 +93,7 @@ class IcebergMaintenance(IcebergReading):
             self._iceberg, self._name, self._effects, Step.LAKE_EXPIRE, build=build, done=done
         )
         try:
-            files = unreachable_files(self._iceberg, loaded.table.io(), *metadata_pair)
+            files = _unreachable_files(self._iceberg, loaded.table.io(), *metadata_pair)
         except Py4JError as error:
             raise translate(error, self._name) from error
         self._remove(loaded, files, Step.LAKE_CLEAN)
@@ -123,7 +135,7 @@ class IcebergMaintenance(IcebergReading):
             return ()
         table = load(self._iceberg, self._name).table
         try:
-            return old_log_files(self._iceberg, table, version, column, before_ms)
+            return _old_log_files(self._iceberg, table, version, column, before_ms)
         except Py4JError as error:
             raise translate(error, self._name) from error
 
@@ -191,19 +203,19 @@ class IcebergMaintenance(IcebergReading):
 
         compare_and_set(self._iceberg, self._name, self._effects, Step.LAKE_SEAL, build=build, done=done)
 
-    def _rewritten(self, fork: Fork, min_files: int, max_files: int) -> list[Rewritten]:
+    def _rewritten(self, fork: Fork, min_files: int, max_files: int) -> list[_Rewritten]:
         table = fork.handle.table
         snapshot = table.currentSnapshot()
         files = None if snapshot is None else snapshot.summary().get("total-data-files")
         if snapshot is None or (files is not None and int(files) < min_files):
             return []
 
-        groups: list[Rewritten] = []
+        groups: list[_Rewritten] = []
 
         def rewrite() -> None:
             # The tier of big files includes the small ones, so only one tier is rewritten at a time.
-            for options in reversed(rewrite_options(min_files, max_files)):
-                groups.extend(rewrite_groups(self._iceberg, table, int(fork.version), options))
+            for options in reversed(_rewrite_options(min_files, max_files)):
+                groups.extend(_rewrite_groups(self._iceberg, table, int(fork.version), options))
                 if groups:
                     return
 
@@ -214,11 +226,11 @@ class IcebergMaintenance(IcebergReading):
             raise translate(error, self._name) from error
         return groups
 
-    def _written(self, groups: Sequence[Rewritten]) -> list[str]:
+    def _written(self, groups: Sequence[_Rewritten]) -> list[str]:
         return [path for group in groups for path in self._iceberg.functions.paths(group.after)]
 
     def _swap(
-        self, fork: Fork, commit_metadata: CommitMetadata, groups: Sequence[Rewritten], at_ms: int
+        self, fork: Fork, commit_metadata: CommitMetadata, groups: Sequence[_Rewritten], at_ms: int
     ) -> Version:
         sequence = int(fork.handle.metadata.snapshot(int(fork.version)).sequenceNumber())
 
@@ -301,3 +313,171 @@ class IcebergMaintenance(IcebergReading):
 
         if paths:
             self._effects.perform(step, str(self._name), delete)
+
+
+# -- expiry ----------------------------------------------------------------------------------------
+
+
+_CLEANUP = "org.apache.iceberg.ReachableFileCleanup"
+
+
+def expirable(metadata: Mapping[str, Any], retention: Retention) -> list[int]:
+    """Ids of the snapshots that can expire, oldest first.
+
+    Args:
+        metadata: a table's metadata, parsed from its JSON.
+    """
+    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
+    needed_ids = {ref["snapshot-id"] for ref in (metadata.get("refs") or {}).values()}
+    needed_ids.update(number for number, s in snapshots.items() if s["timestamp-ms"] >= retention.after_ms)
+    needed_ids.update(int(version) for version in retention.readable)
+    history = _unexpired_ancestors(snapshots, metadata.get("current-snapshot-id"))
+    followed = {int(version) for version in retention.followed}
+    # Snapshots between main and the oldest followed one stay: only the unbroken chain of parents proves
+    # what changed.
+    followed_indexes = [index for index, number in enumerate(history) if number in followed]
+    needed_ids.update(history[: followed_indexes[-1] + 1] if followed_indexes else history[:1])
+    unneeded = (snapshot for number, snapshot in snapshots.items() if number not in needed_ids)
+    return [s["snapshot-id"] for s in sorted(unneeded, key=lambda s: s.get("sequence-number", 0))]
+
+
+def _unexpired_ancestors(snapshots: Mapping[int, Mapping[str, Any]], main: int | None) -> list[int]:
+    """Main and its ancestors up to the first expired one, newest first."""
+    ids: list[int] = []
+    current = main
+    while current is not None and current in snapshots:
+        ids.append(current)
+        current = snapshots[current].get("parent-snapshot-id")
+    return ids
+
+
+def _unreachable_files(iceberg: Iceberg, io: Any, before: Any, after: Any) -> Sequence[str]:
+    """Paths of data files, delete files, manifests and manifest lists that are reachable from `before` and
+    not from `after`.
+
+    Args:
+        io: the table's Java `FileIO`.
+        before, after: Java `TableMetadata`; nothing is deleted.
+    """
+    consumer, paths = iceberg.functions.collector()
+    loader = iceberg.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    # This class is not public. The public `expireSnapshots` that uses it would also commit.
+    constructor = loader.loadClass(_CLEANUP).getDeclaredConstructors()[0]
+    constructor.setAccessible(True)
+    pools = iceberg.api.util.ThreadPools
+    arguments = iceberg.array(iceberg.jvm.java.lang.Object, [io, None, pools.getWorkerPool(), consumer])
+    cleanup = constructor.newInstance(arguments)
+    everything = (
+        iceberg.jvm.java.lang.Class.forName("org.apache.iceberg.ExpireSnapshots$CleanupLevel", True, loader)
+        .getField("ALL")
+        .get(None)
+    )
+    _clean_files(iceberg, cleanup, before, after, everything)
+    return iceberg.functions.texts(paths)
+
+
+def _clean_files(iceberg: Iceberg, cleanup: Any, before: Any, after: Any, level: Any) -> None:
+    """Call `cleanFiles` by reflection: Py4J calls only public methods of public classes."""
+    metadata = iceberg.api.TableMetadata._java_lang_class  # noqa: SLF001
+    kinds = iceberg.array(iceberg.jvm.java.lang.Class, [metadata, metadata, level.getClass()])
+    method = cleanup.getClass().getDeclaredMethod("cleanFiles", kinds)
+    method.setAccessible(True)
+    method.invoke(cleanup, iceberg.array(iceberg.jvm.java.lang.Object, [before, after, level]))
+
+
+def _old_log_files(
+    iceberg: Iceberg, table: Any, version: Version, column: str, before_ms: int | None
+) -> Sequence[str]:
+    """See `LakeTable.files_before`."""
+    functions, expressions = iceberg.functions, iceberg.api.expressions.Expressions
+
+    def paths(condition: Any = None) -> list[str]:
+        """Of the files that may have rows that meet the condition."""
+        scan = table.newScan().useSnapshot(int(version))
+        scan = scan if condition is None else scan.filter(condition)
+        with contextlib.closing(scan.planFiles()) as planned:
+            tasks = functions.tasks(planned)
+        return [] if functions.deleted_rows(tasks) else functions.task_paths(tasks)
+
+    everything = paths()
+    if before_ms is None or not everything:
+        return everything
+    before_us = before_ms * 1000
+    young = set(paths(expressions.greaterThanOrEqual(column, before_us)))
+    dated = set(paths(expressions.lessThan(column, before_us)))
+    return [path for path in everything if path not in young] if dated - young else []
+
+
+# -- compaction ------------------------------------------------------------------------------------
+
+
+_MIB = 1 << 20
+_TIERS = ((8 * _MIB, 1), (128 * _MIB, 2))
+"""Target size of a file, and the factor of `min_files` that it needs. With two tiers a row is rewritten a few
+times until its file is big, and not again with each few small files."""
+
+_HALF_DELETED = "0.5"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """Java values of one group: files before and after, and deletion vectors of the files before."""
+
+    before: Any
+    vectors: Any
+    after: Any
+    bytes: int
+
+
+def _rewrite_options(min_files: int, max_files: int) -> list[Mapping[str, str]]:
+    """The planner's options, tier by tier."""
+    return [
+        {
+            "target-file-size-bytes": str(target),
+            "min-input-files": str(min_files * times),
+            "max-files-to-rewrite": str(max(max_files, min_files * times)),
+            "delete-ratio-threshold": _HALF_DELETED,
+        }
+        for target, times in _TIERS
+    ]
+
+
+def _rewrite_groups(
+    iceberg: Iceberg, table: Any, version: int, options: Mapping[str, str]
+) -> Iterator[_Rewritten]:
+    """Rewrite the files of each group that the planner selects; nothing is committed.
+
+    A group holds files of one partition. Lazy: a group is rewritten when the iterator reaches it.
+    """
+    session = iceberg.session
+    iceberg.activate(session)
+    everything = iceberg.api.expressions.Expressions.alwaysTrue()
+    planner = iceberg.api.actions.BinPackRewriteFilePlanner(table, everything, version, False)
+    planner.init(iceberg.map(options))
+    groups = planner.plan().groups().iterator()
+    while groups.hasNext():
+        yield _rewrite(iceberg, session, table, groups.next())
+
+
+def _rewrite(iceberg: Iceberg, session: SparkSession, table: Any, group: Any) -> _Rewritten:
+    key = str(uuid.uuid4())
+    tasks = iceberg.jvm.java.util.ArrayList(group.fileScanTasks())
+    manager = iceberg.api.spark.ScanTaskSetManager.get()
+    coordinator = iceberg.api.spark.FileRewriteCoordinator.get()
+    cache = iceberg.table_cache()
+    manager.stageTasks(table, key, tasks)
+    cache.add(key, table)
+    try:
+        reader = session.read.format("iceberg").option("file-open-cost", "0")
+        rows = reader.option("split-size", str(group.inputSplitSize())).load(key)
+        # Each split has the target size of a file and is one task, so no shuffle is needed.
+        writer = rows.write.format("iceberg").option("distribution-mode", "none")
+        writer = writer.option("target-file-size-bytes", str(group.maxOutputFileSize()))
+        writer.mode("append").save(key)
+        after = coordinator.fetchNewFiles(table, key)
+    finally:
+        cache.remove(key)
+        manager.removeTasks(table, key)
+        coordinator.clearRewrite(table, key)
+    size = int(group.inputFilesSizeInBytes())
+    return _Rewritten(group.rewrittenFiles(), group.danglingDVs(), after, size)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 
 from tautochrone.iceberg.changes.changed_files import planned
+from tautochrone.iceberg.commits.staged_files import arrow_type
 from tautochrone.iceberg.java.api import Iceberg, first_line, local_folder
-from tautochrone.iceberg.java.arrow_types import arrow_type
 from tautochrone.iceberg.reads.data_files import LeftToSpark, deleted_positions, names_by_id, opened
 from tautochrone.model import limits
 from tautochrone.model.names import Version

@@ -1,5 +1,5 @@
 """`python -m tautochrone.iceberg.sessions.warm_up FILE`: runs statements and queries as pipelines do, then
-Java writes the loaded classes into FILE. Called by `class_archive.make_archive` only."""
+Java writes the loaded classes into FILE. Called by `spark.session.java.make_archive` only."""
 
 from __future__ import annotations
 

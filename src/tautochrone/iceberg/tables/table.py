@@ -26,14 +26,16 @@ from tautochrone.iceberg.commits.compare_and_set import (
     load,
 )
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
-from tautochrone.iceberg.commits.staging import local_rows, write_files, write_locally
-from tautochrone.iceberg.commits.task_files import (
+from tautochrone.iceberg.commits.staged_files import (
     arrow_obstacle,
     files_by_name,
     files_taken,
     fitting_rows,
+    local_rows,
     stage_task_files,
     task_writer,
+    write_files,
+    write_locally,
     write_rows,
 )
 from tautochrone.iceberg.java.api import translate
@@ -90,7 +92,7 @@ class IcebergTable(IcebergMaintenance):
         if isinstance(fitting, Reason):
             return fitting
         return self._effects.perform(
-            Step.LAKE_STAGE, str(self._name), lambda: write_rows(self._name, self._iceberg, table, fitting)
+            Step.LAKE_STAGE, str(self._name), lambda: write_rows(self._iceberg, self._name, table, fitting)
         )
 
     def arrow_obstacle(self, fork: Fork) -> Reason | None:
@@ -101,7 +103,7 @@ class IcebergTable(IcebergMaintenance):
 
     def stage_task_files(self, fork: Fork, writer: TaskWriter, files: Rows) -> Staged:
         def write() -> Staged:
-            return stage_task_files(self._name, self._iceberg, fork.handle.table, writer, files)
+            return stage_task_files(self._iceberg, self._name, fork.handle.table, writer, files)
 
         return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
 
@@ -109,7 +111,7 @@ class IcebergTable(IcebergMaintenance):
         return files_taken(fork.handle.table, since_ms)
 
     def files_by_name(self, fork: Fork, names: Sequence[str], at_ms: int | None) -> Staged | Reason:
-        return files_by_name(self._name, self._iceberg, fork.handle.table, names, at_ms)
+        return files_by_name(self._iceberg, self._name, fork.handle.table, names, at_ms)
 
     def columns_of(self, fork: Fork, staged: Staged, names: Sequence[str]) -> Sequence[Any] | Reason:
         return columns_of_files(self._iceberg, fork.handle.table, staged, names)

@@ -37,8 +37,8 @@ from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.plans import Plans
 from tautochrone.runtime.views.refresh_view import ViewRefresher
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.call_sites import call_sites
 from tautochrone.spark.session.cpu_usage import metered_jobs
+from tautochrone.spark.session.gateway import call_sites
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
 

@@ -64,11 +64,10 @@ from tautochrone.runtime.refresh.task import (
     recovered,
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
 from tautochrone.spark.execute.change_order import ChangeOrder, is_change_order
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import COUNT, EventMerge, Horizon, Merged, horizon_of
-from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = ["AutoCdcRefresher", "require_never_merged"]

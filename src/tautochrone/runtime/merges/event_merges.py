@@ -54,8 +54,7 @@ from tautochrone.spark.execute.change_order import (
 from tautochrone.spark.execute.expectations import violations, without_flags
 from tautochrone.spark.execute.key_lookups import key_values
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
-from tautochrone.spark.execute.merge_events import SEQUENCE, EventMerge
-from tautochrone.spark.execute.merge_history import event_merge
+from tautochrone.spark.execute.merge_events import SEQUENCE, EventMerge, event_merge
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = [

@@ -55,10 +55,9 @@ from tautochrone.runtime.merges.log_rows import RelationRows
 from tautochrone.runtime.merges.weighted_apply import row_change
 from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned
 from tautochrone.spark.execute.key_lookups import key_values
 from tautochrone.spark.execute.materialize import checkpointed, materialize, unpersist
-from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = ["KeyedMerge", "RowPositions", "StoredRows", "commit_change"]

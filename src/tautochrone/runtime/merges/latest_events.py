@@ -32,6 +32,7 @@ from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import local_rows_at
+from tautochrone.spark.jvm.catalyst import decimal_digits
 
 __all__ = [
     "EventSummary",
@@ -460,10 +461,8 @@ def _keys(columns: Iterable[Any], types: Sequence[Any], kinds: Mapping[str, str]
 
 
 def _arrow_type(kind: str) -> Any | None:
-    if kind.startswith("decimal("):
-        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return _TYPES.get(kind)
+    digits = decimal_digits(kind)
+    return _TYPES.get(kind) if digits is None else pa.decimal128(*digits)
 
 
 def _comparable(name: str, kind: str) -> str:

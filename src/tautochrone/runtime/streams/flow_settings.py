@@ -19,8 +19,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import FlowBadRecords, FlowLimits, FlowRecreatedTopic
 from tautochrone.runtime.streams.change_logs import change_log_of
-from tautochrone.spark.sources.rate_limits import limited
-from tautochrone.spark.sources.registry import rate_limits_by_label, sources_of
+from tautochrone.spark.sources.registry import limited, rate_limits_by_label, sources_of
 from tautochrone.spark.sources.stream_as_batch import record_replay
 
 __all__ = ["LimitedFlow", "check_bad_records", "check_limits", "check_recreated_topics"]

@@ -18,8 +18,8 @@ from pyspark.sql import functions as sf
 from tautochrone.algebra.delta import Change, Differentiator
 from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.aggregate import aggregate_state
-from tautochrone.algebra.rules.top_k import top_k_state
+from tautochrone.algebra.rules.aggregates import aggregate_state
+from tautochrone.algebra.rules.windows import top_k_state
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import counts, require_met
 from tautochrone.model import limits
@@ -32,12 +32,12 @@ from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.choose_mode import node_needs_mode, require_incremental
 from tautochrone.runtime.views.plans import Planned
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import fits_on_driver
-from tautochrone.spark.execute.tuning import tuned
+from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.translate.literals import has_literals, literals
 from tautochrone.spark.translate.lowering_context import RowFilter
@@ -47,7 +47,6 @@ __all__ = ["IncrementalRefresh", "find_rows"]
 
 _ROW, _COPIES, _EXACT = "__taut_row", "__taut_copies", "__taut_exact"
 _STORED, _REMOVED = "__taut_stored", "__taut_removed"
-_TOLERANCE = 1e-9
 
 
 def find_rows(
@@ -122,7 +121,7 @@ def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, 
 
 def _close(left: str, right: str) -> str:
     """Equal, or as near as sums of floats in another order may be."""
-    near = f"abs({left} - {right}) <= {_TOLERANCE}D * greatest(abs({left}), abs({right}))"
+    near = f"abs({left} - {right}) <= {FLOAT_TOLERANCE}D * greatest(abs({left}), abs({right}))"
     return f"({left} <=> {right} OR coalesce({near}, false))"
 
 

@@ -25,8 +25,8 @@ from tautochrone.runtime.merges.snapshot_events import current_rows
 from tautochrone.runtime.refresh.sessions import session_at
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.current_time import reads_current_time, with_fixed_time
+from tautochrone.spark.execute.engine import with_total_order
 from tautochrone.spark.execute.multiset_diff import diff_sizes
-from tautochrone.spark.execute.total_order import with_total_order
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.from_catalyst import plan_of
 

@@ -9,7 +9,9 @@ pattern bits, `subqueriesAll`) are used first, and trees are traversed only when
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +21,7 @@ from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.current_time import clocks_of, reads_current_time
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
 from tautochrone.spark.jvm.catalyst import (
+    Catalyst,
     children_of,
     items,
     kind,
@@ -26,24 +29,27 @@ from tautochrone.spark.jvm.catalyst import (
     walk,
     walk_with_subqueries,
 )
-from tautochrone.spark.jvm.driver_calls import driver_calls
+from tautochrone.spark.jvm.driver_calls import compiled_class, driver_calls
 
 __all__ = [
+    "DERIVED",
     "VERSION_OPTION",
     "LeafReplacement",
+    "PlanText",
+    "PythonCommand",
     "analyzed_plan",
     "determinism",
     "inputs_of",
     "lake_table",
     "linearity",
     "most_rows",
+    "plan_text",
     "relations_of",
     "replace_leaves",
     "stateful_node",
     "substitute_leaves",
     "temp_views_of",
 ]
-
 
 LeafReplacement = Callable[[TableName, int], Mapping[str, str] | None]
 """Called with a lake table and the number of its leaf; returns read options, or None for an empty leaf."""
@@ -74,8 +80,6 @@ _NONDETERMINISTIC = {
     "Rand": "rand()", "Randn": "randn()", "Uuid": "uuid()", "Shuffle": "shuffle()",
     "MonotonicallyIncreasingID": "monotonically_increasing_id()", "SparkPartitionID": "spark_partition_id()",
 }  # fmt: skip
-
-_NOT_STREAMING = False
 
 
 def analyzed_plan(frame: DataFrame) -> JavaObject:
@@ -233,8 +237,7 @@ def substitute_leaves(
         replacement: see `LeafReplacement`.
         catalog: the lake catalog's name.
     """
-    jvm = session._jvm  # noqa: SLF001
-    assert jvm is not None
+    catalyst = Catalyst(session)
     leaf_number = 0
 
     def leaf(node: JavaObject) -> JavaObject:
@@ -244,25 +247,27 @@ def substitute_leaves(
         options = replacement(name, leaf_number)
         leaf_number += 1
         if options is None:
-            return jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-                node.output(), scala_seq(session, []), _NOT_STREAMING, jvm.scala.Option.empty()
-            )
-        merged = jvm.java.util.HashMap(node.options().asCaseSensitiveMap())
-        table, time_travel = node.table(), node.timeTravelSpec()
-        for key, value in options.items():
-            if key == VERSION_OPTION:
-                # Iceberg does not accept it as a read option: the table itself must be loaded at that
-                # version.
-                table = node.catalog().get().loadTable(node.identifier().get(), value)
-                time_travel = jvm.scala.Option.apply(
-                    jvm.org.apache.spark.sql.catalyst.analysis.AsOfVersion(value)
-                )
-            else:
-                merged.put(key, value)
-        options_map = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(merged)
-        return node.copy(table, node.output(), node.catalog(), node.identifier(), options_map, time_travel)
+            return catalyst.local_relation(node.output(), catalyst.seq())
+        return _with_options(catalyst, node, options)
 
     return dataframe_of_plan(session, replace_leaves(session, analyzed_plan(frame), leaf))
+
+
+def _with_options(catalyst: Catalyst, relation: JavaObject, options: Mapping[str, str]) -> JavaObject:
+    """A copy of a relation with these read options besides its own."""
+    merged = catalyst.jvm.java.util.HashMap(relation.options().asCaseSensitiveMap())
+    table, time_travel = relation.table(), relation.timeTravelSpec()
+    for key, value in options.items():
+        if key == VERSION_OPTION:
+            # Iceberg does not accept it as a read option: the table itself must be loaded at that version.
+            table = relation.catalog().get().loadTable(relation.identifier().get(), value)
+            time_travel = catalyst.option(catalyst.spark_sql_class("catalyst.analysis.AsOfVersion")(value))
+        else:
+            merged.put(key, value)
+    options_map = catalyst.spark_sql_class("util.CaseInsensitiveStringMap")(merged)
+    return relation.copy(
+        table, relation.output(), relation.catalog(), relation.identifier(), options_map, time_travel
+    )
 
 
 def replace_leaves(
@@ -340,3 +345,64 @@ def _collect(plan: JavaObject, names: dict[tuple[str, ...], None], ctes: set[str
                 for pair in items(node.cteRelations()):
                     ctes.add(str(pair._1()).lower())  # noqa: SLF001
                     _collect(pair._2(), names, ctes)  # noqa: SLF001
+
+
+# -- plans as text ---------------------------------------------------------------------------------
+
+
+DERIVED = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCommand:
+    """A function that Python runs in a plan: what PySpark pickled, and the files of its broadcasts by id."""
+
+    pickled: bytes
+    broadcasts: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """The text of a plan.
+
+    Attributes:
+        tokens: the text. Plans with the same tokens and the same functions give the same rows. Those that
+            begin with `DERIVED` follow from the types of the columns that the plan reads.
+        inputs: the columns of tables and files that the plan reads, with their types.
+        functions: what the tokens `python 0`, `python 1`, … stand for.
+        sources: names of tables that belong to no catalog.
+        opaque: classes of values of which only the class is in the text.
+    """
+
+    tokens: tuple[str, ...]
+    inputs: tuple[str, ...]
+    functions: tuple[PythonCommand, ...]
+    sources: tuple[str, ...]
+    opaque: tuple[str, ...]
+
+
+def plan_text(session: SparkSession, plan: JavaObject, secret: str) -> PlanText:
+    """The text of an analyzed plan by which a definition is recognised as changed: the same in every process.
+
+    A call into the JVM for each node would take a second for a plan of some hundred nodes. So the plan is
+    walked inside the JVM, by `PlanText.java`, which the compiler compiles that Spark has for its own
+    generated code. Rows that the driver gave to Spark are read by a job.
+
+    Args:
+        session: any.
+        secret: a regular expression for names of options that are left out.
+    """
+    compiled = compiled_class(Path(__file__).with_name("PlanText.java"))
+    text = driver_calls().newInstance(compiled, session._jsparkSession, plan, secret)  # noqa: SLF001
+    return PlanText(
+        tokens=tuple(str(text.text()).split("\n")[:-1]),
+        inputs=tuple(str(text.inputs()).splitlines()),
+        functions=tuple(_command(text, number) for number in range(text.functions())),
+        sources=tuple(str(text.sources()).splitlines()),
+        opaque=tuple(str(text.opaque()).splitlines()),
+    )
+
+
+def _command(text: JavaObject, number: int) -> PythonCommand:
+    broadcasts = (line.split(" ", 1) for line in str(text.broadcasts(number)).splitlines())
+    return PythonCommand(bytes(text.command(number)), tuple((int(key), path) for key, path in broadcasts))

@@ -11,7 +11,6 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import NOW, TableName, Version, today
-from tautochrone.spark.analysis.scalar_subqueries import SCALAR
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import (
     Catalyst,
@@ -123,15 +122,10 @@ def read_clocks(
         _, expr_id = catalyst.new_expr_id()
         null = catalyst.null(_type_of(catalyst, clock))
         plan = leaf(clock, catalyst.alias(null, "at", expr_id).toAttribute())
-        return _typed(catalyst, expression, _scalar(catalyst, plan))
+        _, subquery_id = catalyst.new_expr_id()
+        return _typed(catalyst, expression, catalyst.scalar_subquery(plan, subquery_id))
 
     return node.transformExpressions(TransformRule(subquery))
-
-
-def _scalar(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
-    _, expr_id = catalyst.new_expr_id()
-    empty, none = catalyst.seq(), catalyst.none
-    return catalyst.expression(SCALAR)(plan, empty, expr_id, empty, none, none, none)
 
 
 def _typed(catalyst: Catalyst, function: JavaObject, time: JavaObject) -> JavaObject:

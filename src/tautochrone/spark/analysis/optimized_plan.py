@@ -1,6 +1,9 @@
 """The plan of a query by Spark's own analyzer and optimizer, over opaque leaves in place of its tables.
 
-The analyzed plan is first rewritten in ways that keep its rows and that Spark's optimizer does not have.
+The analyzed plan is first rewritten in ways that keep its rows and that Spark's optimizer does not have. In
+the optimized one, scalar subqueries are moved from expressions to where the algebra has a rule for them: a
+filter keeps them, because when a scalar changes, its rule visits only rows whose condition changes. For any
+other operator the scalar becomes a column, by a join with the subquery's only row.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, lake_table
 from tautochrone.spark.analysis.current_time import read_clocks, reads_current_time
-from tautochrone.spark.analysis.scalar_subqueries import SCALAR, join_scalar_subqueries
 from tautochrone.spark.analysis.session_context import session_settings
 from tautochrone.spark.jvm.catalyst import (
+    SCALAR_SUBQUERY,
     Catalyst,
     TransformRule,
     children_of,
@@ -25,37 +28,29 @@ from tautochrone.spark.jvm.catalyst import (
     start_callback_server,
 )
 
-__all__ = [
-    "DISTINCT_MODE",
-    "KNOWN_NULLABLE",
-    "OptimizedPlan",
-    "optimized_plan",
-    "with_exists_as_groups",
-    "without_result_order",
-]
-
+__all__ = ["DISTINCT_MODE", "KNOWN_NULLABLE", "OptimizedPlan", "has_subquery", "optimized_plan"]
 
 _ONE_CHILD = frozenset({"Project", "Filter", "SubqueryAlias", "View"})
 _SAME_EXISTENCE = frozenset({"Project", "Sort", "SubqueryAlias", "View", "Distinct", "LocalLimit"})
 _EXISTS_PATTERN = "EXISTS_SUBQUERY"
 
 
-def without_result_order(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+def _without_result_order(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """The query without the ORDER BY of its result, which a table does not keep.
 
     An order below a LIMIT decides which rows there are, so it stays.
     """
     name = kind(plan)
     if name == "Sort":
-        return without_result_order(catalyst, plan.child())
+        return _without_result_order(catalyst, plan.child())
     if name == "WithCTE":
-        return plan.copy(without_result_order(catalyst, plan.plan()), plan.cteDefs())
+        return plan.copy(_without_result_order(catalyst, plan.plan()), plan.cteDefs())
     if name in _ONE_CHILD:
-        return plan.withNewChildren(catalyst.seq([without_result_order(catalyst, plan.child())]))
+        return plan.withNewChildren(catalyst.seq([_without_result_order(catalyst, plan.child())]))
     return plan
 
 
-def with_exists_as_groups(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+def _with_exists_as_groups(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     """The operator with a scalar subquery in place of each EXISTS without correlation.
 
     The scalar is the only group of the subquery's rows by a constant, and NULL when there is no row. Spark
@@ -80,9 +75,7 @@ def with_exists_as_groups(catalyst: Catalyst, node: JavaObject) -> JavaObject:
             _rows_to_exist(expression.plan()),
             catalyst.none,
         )
-        empty, none = catalyst.seq(), catalyst.none
-        scalar = catalyst.expression(SCALAR)(group, empty, expression.exprId(), empty, none, none, none)
-        return catalyst.expression("IsNotNull")(scalar)
+        return catalyst.expression("IsNotNull")(catalyst.scalar_subquery(group, expression.exprId()))
 
     return node.transformExpressions(TransformRule(replace))
 
@@ -151,12 +144,12 @@ def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
     catalyst = Catalyst(session)
     start_callback_server(session)
     leaves = _Leaves(catalyst, catalog)
-    plan = without_result_order(catalyst, analyzed_plan(frame))
+    plan = _without_result_order(catalyst, analyzed_plan(frame))
     plan = plan.transformUpWithSubqueries(TransformRule(leaves.replaced))
     with _without_rules(session):
         dataset = catalyst.spark_sql_class("classic.Dataset")
         optimized = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
-    return OptimizedPlan(join_scalar_subqueries(catalyst, optimized), leaves.tables, leaves.obstacles)
+    return OptimizedPlan(_join_scalar_subqueries(catalyst, optimized), leaves.tables, leaves.obstacles)
 
 
 def _without_rules(session: SparkSession) -> AbstractContextManager[None]:
@@ -200,7 +193,7 @@ class _Leaves:
             seq = self._catalyst.seq
             node = read_clocks(self._catalyst, node, lambda clock, time: self._leaf(clock, seq([time])))
         if contains_pattern(node, "EXISTS_SUBQUERY"):
-            node = with_exists_as_groups(self._catalyst, node)
+            node = _with_exists_as_groups(self._catalyst, node)
         return self._with_distinct_modes(node) if kind(node) == "Aggregate" else node
 
     def _leaf(self, name: TableName, output: JavaObject) -> JavaObject:
@@ -251,3 +244,99 @@ class _Leaves:
 
     def _nullable(self, argument: JavaObject) -> JavaObject:
         return argument if argument.foldable() else self._catalyst.expression(KNOWN_NULLABLE)(argument)
+
+
+# -- scalar subqueries -----------------------------------------------------------------------------
+
+
+def _join_scalar_subqueries(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+    """The plan with scalar subqueries only in filters and in the result expressions of aggregates."""
+    if not contains_pattern(plan, "SCALAR_SUBQUERY"):
+        return plan
+    return plan.transformUpWithSubqueries(TransformRule(lambda node: _joined(catalyst, node)))
+
+
+def has_subquery(plan: JavaObject) -> bool:
+    """Whether a plan or an expression contains a subquery of any kind."""
+    return contains_pattern(plan, "PLAN_EXPRESSION")
+
+
+def _joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    if kind(node) == "Filter" or node.children().isEmpty():
+        return node
+    if not any(contains_pattern(expression, "SCALAR_SUBQUERY") for expression in items(node.expressions())):
+        return node
+    scalars = _ScalarJoins(catalyst)
+    if kind(node) == "Aggregate":
+        grouping, results = scalars.grouped(node)
+        rewritten = node.copy(grouping, results, scalars.joined(node.child()), node.hint())
+    else:
+        rewritten = node.transformExpressions(TransformRule(lambda part: scalars.column(part) or part))
+        first, *rest = children_of(node)
+        rewritten = rewritten.withNewChildren(catalyst.seq([scalars.joined(first), *rest]))
+    if rewritten.output().size() == node.output().size():
+        return rewritten
+    return catalyst.logical("Project")(node.output(), rewritten)
+
+
+class _ScalarJoins:
+    """The scalar subqueries of one operator, as columns of joins below it."""
+
+    def __init__(self, catalyst: Catalyst) -> None:
+        self._catalyst = catalyst
+        self._columns: list[tuple[JavaObject, JavaObject, JavaObject]] = []
+
+    def column(self, expression: JavaObject) -> JavaObject | None:
+        """The column of a scalar subquery; None for any other expression."""
+        if kind(expression) != SCALAR_SUBQUERY:
+            return None
+        # A grouping key and the same text in SELECT are two equal subqueries and must become one column.
+        for subquery, attribute, _ in self._columns:
+            if subquery.semanticEquals(expression):
+                return attribute
+        self._columns.append((expression, *_renamed(self._catalyst, expression.plan())))
+        return self._columns[-1][1]
+
+    def grouped(self, node: JavaObject) -> tuple[JavaObject, JavaObject]:
+        """Grouping and result expressions of an aggregate, with subqueries replaced by columns.
+
+        Only keys and the arguments of functions are evaluated below the grouping. A scalar elsewhere in a
+        result expression stays there and is joined to the groups later.
+        """
+        catalyst = self._catalyst
+        before = list(items(node.groupingExpressions()))
+        after = [catalyst.transform_down(key, self.column) for key in before]
+
+        def replace(expression: JavaObject) -> JavaObject | None:
+            for old, new in zip(before, after, strict=True):
+                if old.semanticEquals(expression):
+                    return new
+            if kind(expression) == "AggregateExpression":
+                return catalyst.transform_down(expression, self.column)
+            return None
+
+        results = []
+        for entry in items(node.aggregateExpressions()):
+            if kind(entry) == "Alias":
+                inner = catalyst.transform_down(entry.child(), replace)
+                results.append(entry.withNewChildren(catalyst.seq([inner])))
+            else:
+                results.append(entry)
+        return catalyst.seq(after), catalyst.seq(results)
+
+    def joined(self, child: JavaObject) -> JavaObject:
+        catalyst = self._catalyst
+        single = catalyst.spark_sql_class("catalyst.plans.LeftSingle$")
+        for _, _, source in self._columns:
+            child = catalyst.logical("Join")(child, source, single, catalyst.none, catalyst.no_hint)
+        return child
+
+
+def _renamed(catalyst: Catalyst, plan: JavaObject) -> tuple[JavaObject, JavaObject]:
+    """The column and the plan of a subquery. It gets a new column id: it may read the operator's own
+    table."""
+    _, expr_id = catalyst.new_expr_id()
+    named = catalyst.alias(plan.output().apply(0), "scalar", expr_id)
+    project = catalyst.logical("Project")(catalyst.seq([named]), plan)
+    # A scalar subquery without a row is NULL.
+    return named.toAttribute().withNullability(True), project

@@ -2,6 +2,10 @@
 
 The current database and the settings belong to a session, the active session to a thread, and PySpark's
 "instantiated" session to the process. All of them are restored afterwards.
+
+Spark is set up for much data: it compiles every stage to bytecode, shuffles into many partitions, and plans
+again between stages. For a few hundred rows this preparation takes nearly all of the time, so a session is
+`tuned` to the size of the data that it is about to process.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tautochrone.model import limits
 from tautochrone.spark.jvm.catalyst import cached_packages
 from tautochrone.spark.jvm.driver_calls import active_in_jvm, driver_calls, settings_of
 from tautochrone.spark.session.factory import DEFAULTS
@@ -27,6 +32,7 @@ __all__ = [
     "set_active_session",
     "started_with",
     "substituted",
+    "tuned",
     "use_session",
 ]
 
@@ -85,6 +91,30 @@ def session_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator
                 session.conf.unset(key)
             else:
                 session.conf.set(key, old)
+
+
+_ONE_PARTITION = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+}
+_INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@contextmanager
+def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None = None) -> Iterator[None]:
+    """Set the session up for a change of `delta_rows` rows in inputs of `input_rows` rows (None: unknown);
+    restore its settings afterwards."""
+    settings: dict[str, str] = {}
+    if delta_rows <= limits.MAX_SINGLE_PARTITION_DELTA_ROWS:
+        settings |= _ONE_PARTITION
+        if input_rows is not None and input_rows <= limits.MAX_INTERPRETED_ROWS:
+            settings |= _INTERPRETED
+    with session_settings(session, settings):
+        yield
 
 
 @contextmanager

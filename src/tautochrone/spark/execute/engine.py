@@ -1,16 +1,17 @@
-"""The algebra's engine on Spark: computes plans and keeps small results on the driver."""
+"""The algebra's engine on Spark: computes plans and keeps small results on the driver. By it a query gets the
+one result, of several that Spark may give, that a followed view has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.algebra.delta import NO_CHANGE, Change, zset_columns
+from tautochrone.algebra.delta import NO_CHANGE, Change, Differentiator, zset_columns
 from tautochrone.algebra.nodes import (
     ColumnId,
     Consolidate,
@@ -26,19 +27,20 @@ from tautochrone.algebra.nodes import (
     StateScan,
     Union,
     WithWeight,
+    row_wise_parts,
     walk,
 )
-from tautochrone.algebra.row_wise import row_wise_parts
+from tautochrone.algebra.rules import RULES
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import checkpointed, fits_on_driver, local_relation, unpersist
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count
-from tautochrone.spark.translate.columns import Columns
-from tautochrone.spark.translate.lowering_context import LeafPlans, RowFilter
+from tautochrone.spark.translate.from_catalyst import plan_of
+from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, RowFilter
 from tautochrone.spark.translate.to_catalyst import Lowering
 
-__all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
+__all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few", "with_total_order"]
 
 
 def are_few(rows: int | None) -> bool:
@@ -366,3 +368,49 @@ class SparkEngine:
             unpersist(cached)
             return result
         return self.lowering.with_column_ids(cached, columns), rows
+
+
+# -- queries as a whole ----------------------------------------------------------------------------
+
+
+def with_total_order(frame: DataFrame, catalog: str) -> DataFrame | None:
+    """The rows of a query whose ROW_NUMBER, LAG or LIMIT take tied rows in the order of all columns.
+
+    None if the query has no such place, or cannot be followed.
+
+    Args:
+        frame: the query; its tables are read as its session shows them.
+        catalog: the lake's.
+    """
+    view = plan_of(frame, catalog)
+    if view.obstacles or not view.breaks_ties:
+        return None
+    session = frame.sparkSession
+
+    def read(table: TableName, _side: CutSide) -> DataFrame:
+        return session.table(table.sql)
+
+    def no_lookup(
+        _table: TableName,
+        _side: CutSide,
+        _request: LookupRequest,
+        _wider: Callable[[], LookupRequest | None],
+    ) -> None:
+        return None
+
+    def no_state(*_: object) -> NoReturn:
+        raise AssertionError("a query that is computed as a whole has no states")
+
+    inputs = Inputs(
+        read=read,
+        delta=lambda _table, _columns: None,
+        rows=lambda _table: None,
+        stored_rows=lambda _number: None,
+        stored=no_state,
+        lookup=no_lookup,
+    )
+    nodes = dict.fromkeys(walk(view.plan))
+    scans = tuple(node for node in nodes if isinstance(node, Scan))
+    engine = SparkEngine(Catalyst(session), view.attributes, inputs, scans)
+    plan = Differentiator(engine, RULES, states=frozenset()).rows_after(view.plan)
+    return engine.lowering.frame(plan).toDF(*frame.columns)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.jvm.catalyst import Catalyst, cached_packages
+from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = [
     "checkpointed",
@@ -27,8 +27,6 @@ __all__ = [
     "materialize_up_to",
     "unpersist",
 ]
-
-_NOT_STREAMING = False
 
 
 def fits_on_driver(rows: int) -> bool:
@@ -47,19 +45,16 @@ def local_relation(
         frames: DataFrames with the same types, column by column.
         with_ids: returns the attributes of the first frame's output, with other ids if needed.
     """
-    jvm = cached_packages(frames[0].sparkSession._jvm)  # noqa: SLF001
+    catalyst = Catalyst(frames[0].sparkSession)
     executions = [frame._jdf.queryExecution() for frame in frames]  # noqa: SLF001
     data, count = None, 0
     for execution in executions:
         rows = execution.executedPlan().executeCollect()
         count += len(rows)
-        part = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
+        part = catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
         data = part if data is None else data.concat(part)
     output = with_ids(_with_common_nullability([execution.analyzed().output() for execution in executions]))
-    relation = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-        output, data, _NOT_STREAMING, jvm.scala.Option.empty()
-    )
-    return relation, count
+    return catalyst.local_relation(output, data), count
 
 
 def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, tuple[DataFrame, int]]:
@@ -70,19 +65,14 @@ def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, tuple[DataFr
         frame: sorted by the column: equal values follow each other.
     """
     session = frame.sparkSession
-    jvm = cached_packages(session._jvm)  # noqa: SLF001
+    catalyst = Catalyst(session)
     relation, _ = local_relation(frame)
     values = [value for (value,) in dataframe_of_plan(session, relation).select(quoted(column)).collect()]
     groups: dict[Any, tuple[DataFrame, int]] = {}
     start = 0
     for value, equal in groupby(values):
         count = sum(1 for _ in equal)
-        rows = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-            relation.output(),
-            relation.data().slice(start, start + count),
-            _NOT_STREAMING,
-            jvm.scala.Option.empty(),
-        )
+        rows = catalyst.local_relation(relation.output(), relation.data().slice(start, start + count))
         groups[value] = dataframe_of_plan(session, rows), count
         start += count
     return groups
@@ -91,7 +81,8 @@ def local_rows_by_value(frame: DataFrame, column: str) -> dict[Any, tuple[DataFr
 def local_rows_at(frame: DataFrame, indexes: Sequence[int]) -> DataFrame:
     """Some rows of a DataFrame over a local relation, by their numbers."""
     session = frame.sparkSession
-    jvm = cached_packages(session._jvm)  # noqa: SLF001
+    catalyst = Catalyst(session)
+    jvm = catalyst.jvm
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001
     relation = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     sent = array.array("i", indexes)
@@ -101,10 +92,7 @@ def local_rows_at(frame: DataFrame, indexes: Sequence[int]) -> DataFrame:
     boxed = jvm.java.util.stream.IntStream.of(numbers).boxed().toList()
     # A Scala sequence is a function from numbers to its elements.
     data = scala_seq(session, boxed).map(relation.data())
-    rows = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-        relation.output(), data, _NOT_STREAMING, jvm.scala.Option.empty()
-    )
-    return dataframe_of_plan(session, rows)
+    return dataframe_of_plan(session, catalyst.local_relation(relation.output(), data))
 
 
 def _with_common_nullability(outputs: Sequence[JavaObject]) -> JavaObject:

@@ -44,9 +44,17 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from pyspark.sql.window import Window
+from pyspark.sql.window import Window, WindowSpec
 
-from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TRUNCATE_COLUMN, MergeColumns
+from tautochrone.model.auto_cdc import (
+    DELETE_COLUMN,
+    END_COLUMN,
+    SEQUENCE_COLUMN,
+    START_COLUMN,
+    TRUNCATE_COLUMN,
+    AutoCdc,
+    MergeColumns,
+)
 from tautochrone.model.names import quoted
 
 __all__ = [
@@ -60,23 +68,20 @@ __all__ = [
     "EventMerge",
     "Horizon",
     "Merged",
-    "NewestRow",
-    "NewestValues",
     "all_equal",
-    "as_json",
+    "event_merge",
     "has_horizon",
     "horizon_of",
-    "is_unordered",
     "prefixed",
     "row_hash",
     "snapshot_difference",
-    "value_hash",
 ]
-
 
 COUNT, SEQUENCE, DELETED, HASH, TRUNCATES = "count", "sequence", "deleted", "hash", "truncates"
 INVALID, _ALIVE = "invalid", "alive"
 _HORIZON, _STATE, _EVENT, _RANK = "horizon", "of_state", "of_event", "rank"
+_START, _END, _ROW = "start_at", "end_at", "row"
+_VERSION, _LIFE, _IS_FIRST = "version", "life", "is_first"
 _UNORDERED = ("map", "variant")
 _NESTED = ("array", "struct", *_UNORDERED)
 _JSON_OPTIONS = {
@@ -368,7 +373,7 @@ class NewestValues(EventMerge):
     def _grouped(self, rows: DataFrame, *more_keys: str) -> DataFrame:
         """Values with the same sequence value are told by their hashes."""
         newest = (
-            sf.max_by(name, sf.struct(f"{name}.{SEQUENCE}", value_hash(sf.col(f"{name}.value"), kind)))
+            sf.max_by(name, sf.struct(f"{name}.{SEQUENCE}", _value_hash(sf.col(f"{name}.value"), kind)))
             for name, kind in zip(self.values, self._value_types, strict=True)
         )
         return rows.groupBy(*self.keys, *more_keys).agg(
@@ -380,33 +385,171 @@ class NewestValues(EventMerge):
     def _content(self) -> Column:
         """What two states of a key have in common exactly if they are the same."""
         hashes = (
-            sf.struct(f"{name}.{SEQUENCE}", value_hash(sf.col(f"{name}.value"), kind))
+            sf.struct(f"{name}.{SEQUENCE}", _value_hash(sf.col(f"{name}.value"), kind))
             for name, kind in zip(self.values, self._value_types, strict=True)
         )
         return sf.struct(SEQUENCE, DELETED, *hashes)
 
 
-def is_unordered(kind: DataType) -> bool:
+@dataclass(frozen=True, slots=True)
+class History(EventMerge):
+    """SCD type 2. A NULL in an event may leave the value of the event before it."""
+
+    @property
+    def row_keys(self) -> dict[str, str]:
+        keys = dict(zip(self.columns.keys, self.keys, strict=True))
+        return {**keys, START_COLUMN: _START}
+
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return (*self.keys, SEQUENCE)
+
+    @property
+    def state_types(self) -> tuple[tuple[str, DataType], ...]:
+        return (
+            (COUNT, LongType()),
+            (DELETED, BooleanType()),
+            (HASH, LongType()),
+            *zip(self.values, self._value_types, strict=True),
+        )
+
+    def _folded(self, events: DataFrame) -> DataFrame:
+        return self._last_of(events, *self.state_keys)
+
+    def merge(self, folded: DataFrame, state: DataFrame) -> Merged:
+        columns = [*self.state_keys, DELETED, HASH, *self.values]
+        known, events = state.select(*columns), folded.select(*columns)
+        rank = sf.struct(DELETED, HASH)
+        before = known.select(*prefixed("s", self.state_keys), rank.alias(_STATE))
+        joined = events.select(*prefixed("e", self.state_keys), *columns).join(
+            before, all_equal(self.state_keys), "left"
+        )
+        is_new = sf.col(_STATE).isNull() | (rank > sf.col(_STATE))
+        count = sf.lit(1).cast(LongType()).alias(COUNT)
+        update = joined.where(is_new).select(*self.state_keys, count, DELETED, HASH, *self.values)
+        merged = self._last_of(_valid(known.unionAll(events)), *self.state_keys)
+        return self._difference(update, self._versions(known), self._versions(merged))
+
+    def _versions(self, events: DataFrame) -> DataFrame:
+        """The rows of the table that events give."""
+        by_sequence = Window.partitionBy(*self.keys).orderBy(SEQUENCE)
+        if self._null_ignoring:
+            events = self._filled(events, by_sequence)
+        deleted = sf.col(DELETED)
+        current = sf.struct(deleted.alias(DELETED), self._tracked().alias(_ROW))
+        previous = sf.lag(current).over(by_sequence)
+        is_first = (
+            deleted
+            | previous.isNull()
+            | previous.getField(DELETED)
+            | ~previous.getField(_ROW).eqNullSafe(self._tracked())
+        )
+        up_to_here = by_sequence.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        numbered = events.withColumn(_IS_FIRST, is_first.cast("int"))
+        numbered = numbered.withColumn(_VERSION, sf.sum(_IS_FIRST).over(up_to_here))
+        versions = numbered.groupBy(*self.keys, _VERSION).agg(
+            sf.min(SEQUENCE).alias(_START),
+            sf.max(DELETED).alias(DELETED),
+            sf.max_by(self._row(), SEQUENCE).alias(_ROW),
+        )
+        following = sf.lead(_START).over(Window.partitionBy(*self.keys).orderBy(_START))
+        return (
+            versions.withColumn(_END, following)
+            .where(~sf.col(DELETED))
+            .select(*self.keys, _START, _END, _ROW)
+        )
+
+    def _filled(self, events: DataFrame, by_sequence: WindowSpec) -> DataFrame:
+        """Events with the values of those before them, back to the last deletion, where NULL is ignored."""
+        up_to_here = Window.unboundedPreceding, Window.currentRow
+        deletions = sf.sum(sf.col(DELETED).cast("int")).over(by_sequence.rowsBetween(*up_to_here))
+        life = Window.partitionBy(*self.keys, _LIFE).orderBy(SEQUENCE).rowsBetween(*up_to_here)
+        filled = {
+            name: sf.last(sf.when(~sf.col(DELETED), sf.col(name)), ignorenulls=True).over(life)
+            for name in sorted(self._null_ignoring)
+        }
+        return events.withColumn(_LIFE, deletions).withColumns(filled)
+
+    def _difference(self, update: DataFrame, before: DataFrame, after: DataFrame) -> Merged:
+        row_keys = tuple(self.row_keys.values())
+        old = before.select(*prefixed("s", row_keys), sf.struct(_END, _ROW).alias(_STATE))
+        new = after.select(*prefixed("e", row_keys), *after.columns, sf.struct(_END, _ROW).alias(_EVENT))
+        both = new.join(old, all_equal(row_keys), "full_outer")
+        changed = both.where(~self._comparable(_EVENT).eqNullSafe(self._comparable(_STATE)))
+        gone = changed.where(sf.col(_STATE).isNotNull())
+        came = changed.where(sf.col(_EVENT).isNotNull())
+        values = (sf.col(f"{_ROW}.{name}").alias(name) for name in self.values)
+        added = self._table_rows(
+            came.select(*self.keys, *values, _START, _END),
+            sf.col(_START).alias(START_COLUMN),
+            sf.col(_END).alias(END_COLUMN),
+        )
+        removed = gone.select(*(sf.col(f"s_{name}").alias(name) for name in row_keys))
+        return Merged(update, added, removed)
+
+    def _comparable(self, row: str) -> Column:
+        """A row of the table for a comparison; NULL if it is not there."""
+        is_text = any(map(_is_unordered, self._value_types))
+        return sf.when(sf.col(row).isNotNull(), _as_json(sf.col(row))) if is_text else sf.col(row)
+
+    def _row(self) -> Column:
+        # A struct without fields cannot be stored.
+        return sf.struct(*self.values, sf.lit(0).alias("_"))
+
+    def _tracked(self) -> Column:
+        chosen = set(self.columns.tracked)
+        pairs = zip(self.columns.values, self.values, self._value_types, strict=True)
+        columns = [
+            _as_json(sf.struct(name)) if _is_unordered(kind) else sf.col(name)
+            for value, name, kind in pairs
+            if value in chosen
+        ]
+        return sf.struct(*(column.alias(f"t{number}") for number, column in enumerate(columns)), sf.lit(0))
+
+
+def _valid(events: DataFrame) -> DataFrame:
+    return events.withColumns({TRUNCATES: sf.lit(False), INVALID: sf.lit(False)})
+
+
+def event_merge(
+    auto_cdc: AutoCdc, columns: MergeColumns, query: StructType, *, truncates: bool
+) -> EventMerge:
+    """How events are merged.
+
+    Args:
+        query: the schema of the flow's query.
+        truncates: whether an event may empty the table.
+    """
+    if auto_cdc.scd_type == 2:
+        return History(columns, query, False)
+    kind = NewestValues if auto_cdc.is_ignoring_nulls else NewestRow
+    return kind(columns, query, truncates)
+
+
+# -- columns of merges -----------------------------------------------------------------------------
+
+
+def _is_unordered(kind: DataType) -> bool:
     """Whether values of the type cannot be compared, only their texts."""
     return any(word in kind.simpleString() for word in _UNORDERED)
 
 
 def row_hash(values: Iterable[Column], kinds: Iterable[DataType]) -> Column:
     """A hash of several values of these types. Of no values it is a constant."""
-    return sf.xxhash64(*map(value_hash, values, kinds), sf.lit(0))
+    return sf.xxhash64(*map(_value_hash, values, kinds), sf.lit(0))
 
 
-def value_hash(value: Column, kind: DataType) -> Column:
+def _value_hash(value: Column, kind: DataType) -> Column:
     """A hash of a value. It is never NULL.
 
     Spark's hash of several values, or of a nested one, leaves NULL out: (NULL, 'x') has that of ('x', NULL).
     So each value has a hash of its own, and nested ones are hashed as JSON.
     """
     is_nested = kind.simpleString().startswith(_NESTED)
-    return sf.xxhash64(as_json(sf.struct(value)) if is_nested else value)
+    return sf.xxhash64(_as_json(sf.struct(value)) if is_nested else value)
 
 
-def as_json(value: Column) -> Column:
+def _as_json(value: Column) -> Column:
     """A struct as JSON, from which all that differs can be told."""
     return sf.to_json(value, _JSON_OPTIONS)
 
@@ -424,6 +567,9 @@ def prefixed(prefix: str, names: Iterable[str]) -> list[Column]:
 
 def _is_alive() -> Column:
     return sf.col(SEQUENCE).isNotNull() & (sf.col(DELETED).isNull() | (sf.col(SEQUENCE) > sf.col(DELETED)))
+
+
+# -- late events -----------------------------------------------------------------------------------
 
 
 _DAY_US = 86_400_000_000
@@ -480,10 +626,13 @@ def _as_us(column: str, kind: DataType) -> str:
     return f"unix_date({column}) * {_DAY_US}" if isinstance(kind, DateType) else f"unix_micros({column})"
 
 
+# -- snapshots -------------------------------------------------------------------------------------
+
+
 ROWS_OF_KEY = "__taut_rows"
 """How many rows of the new snapshot have the key."""
 
-_IS_NEW, _HASH, _ROW = "__taut_is_new", "__taut_hash", "__taut_row"
+_IS_NEW, _HASH, _NEW_ROW = "__taut_is_new", "__taut_hash", "__taut_row"
 _OLD_HASH, _NEW_HASH, _WAS_THERE = "__taut_old_hash", "__taut_new_hash", "__taut_was_there"
 _SPECIAL = (SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
 
@@ -516,7 +665,7 @@ def snapshot_difference(
             deleted.alias(DELETE_COLUMN),
             row_hash(values, kinds).alias(_HASH),
             # A struct without fields cannot be stored.
-            sf.when(sf.lit(is_new), sf.struct(*values, sf.lit(0).alias("_"))).alias(_ROW),
+            sf.when(sf.lit(is_new), sf.struct(*values, sf.lit(0).alias("_"))).alias(_NEW_ROW),
         )
 
     new = with_hash(snapshot, sf.lit(None), sf.lit(False), is_new=True)
@@ -529,7 +678,7 @@ def snapshot_difference(
         .agg(
             sf.count_if(_IS_NEW).alias(ROWS_OF_KEY),
             sf.max(sf.when(sf.col(_IS_NEW), sf.col(_HASH))).alias(_NEW_HASH),
-            sf.any_value(_ROW, True).alias(_ROW),
+            sf.any_value(_NEW_ROW, True).alias(_NEW_ROW),
             last.getField(_HASH).alias(_OLD_HASH),
             sf.coalesce(~last.getField(DELETE_COLUMN), sf.lit(False)).alias(_WAS_THERE),
         )
@@ -539,7 +688,7 @@ def snapshot_difference(
     changed = is_there & ~sf.col(_NEW_HASH).eqNullSafe(sf.col(_OLD_HASH))
     return by_key.where(differs | changed | (sf.col(ROWS_OF_KEY) > 1)).select(
         *key_columns,
-        *(sf.col(f"{_ROW}.{quoted(field.name)}").alias(field.name) for field in fields),
+        *(sf.col(f"{_NEW_ROW}.{quoted(field.name)}").alias(field.name) for field in fields),
         version.cast(sequence).alias(SEQUENCE_COLUMN),
         (~is_there).alias(DELETE_COLUMN),
         sf.lit(False).alias(TRUNCATE_COLUMN),

@@ -23,6 +23,7 @@ from tautochrone.algebra.nodes import ColumnId
 from tautochrone.spark.jvm.driver_calls import KIND, driver_calls, objects_of
 
 __all__ = [
+    "SCALAR_SUBQUERY",
     "CachedPackage",
     "Catalyst",
     "TransformRule",
@@ -38,6 +39,12 @@ __all__ = [
     "walk",
     "walk_with_subqueries",
 ]
+
+
+SCALAR_SUBQUERY = "ScalarSubquery"
+"""Catalyst's expression for a subquery that gives one value."""
+
+_NOT_STREAMING = False
 
 
 class CachedPackage:
@@ -126,7 +133,7 @@ def kind(node: JavaObject) -> str:
 
 
 def decimal_digits(type_name: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type, given as its catalog string; None for other types."""
+    """Precision and scale of a decimal type, as Spark and Iceberg spell it; None for other types."""
     if not type_name.startswith("decimal("):
         return None
     precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
@@ -288,6 +295,17 @@ class Catalyst:
     def pyspark_column(self, expression: JavaObject) -> Column:
         """An expression as PySpark's `Column`."""
         return Column(self.spark_sql_class("classic.ExpressionUtils").column(expression))
+
+    # -- subqueries and rows ----------------------------------------------------------------------
+
+    def scalar_subquery(self, plan: JavaObject, expr_id: JavaObject) -> JavaObject:
+        """The value of a plan's only row and column; NULL when it has no row."""
+        empty, none = self._empty, self.none
+        return self.expression(SCALAR_SUBQUERY)(plan, empty, expr_id, empty, none, none, none)
+
+    def local_relation(self, output: JavaObject, rows: JavaObject) -> JavaObject:
+        """A plan of rows that the driver holds: a Scala sequence, with these attributes."""
+        return self.logical("LocalRelation")(output, rows, _NOT_STREAMING, self.none)
 
     # -- trees ------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Starting Spark, and what every kind of session needs.
+"""Starting and stopping Spark, and what every kind of session needs.
 
 Which catalogs a session has is not known here: see `iceberg.sessions.spark_sessions`.
 """
@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
 from tautochrone.redaction import redacted
-from tautochrone.spark.session.class_archive import archive_options
 from tautochrone.spark.session.gateway import start_context
 from tautochrone.spark.session.jars import resolve
-from tautochrone.spark.session.java import find_java
-from tautochrone.spark.session.jvm_liveness import stop_session
+from tautochrone.spark.session.java import archive_options, find_java
+from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
@@ -82,35 +82,12 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
     """
     _forget_spark_connect()
-    java = find_java()
-    jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
-    local = spark.conf.get("spark.master", spark.master).startswith("local")
-    conf = DEFAULTS | (_LOCAL_ADDRESSES if local else {})
-    # Java's crash messages go to stderr: stdout may carry a command's answer.
-    options = [
-        f"-Dlog4j2.configurationFile={_LOG4J_FILE.as_uri()}",
-        "-XX:+DisplayVMOutputToStderr",
-        *archive_options(java),
-    ]
-    if spark.short_lived:
-        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    if local:
+    conf = _conf(spark, catalog, catalog_conf)
+    if _is_local(spark):
         # Otherwise Spark resolves the host name, warns, and may listen on other interfaces.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # Python workers use the interpreter of the definitions, not whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf.update(catalog_conf)
-    conf["spark.sql.defaultCatalog"] = catalog
-    conf.update(spark.conf)
-    # The user's options come last: of two contradicting options Java takes the later one.
-    conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
-    user_jars = conf.get("spark.jars")
-    conf["spark.jars"] = f"{jars},{user_jars}" if user_jars else jars
-    conf.setdefault("spark.app.name", spark.app_name)
-    conf.setdefault("spark.master", spark.master)
-    for key in ("spark.remote", "spark.api.mode"):
-        if conf.pop(key, "classic") != "classic":
-            _log.warning("%s is ignored: Spark runs in this process, at spark.master", key)
     secret = sorted(key for key, value in conf.items() if redacted(value) != value)
     if secret:
         _redact_in_spark(conf, secret)
@@ -125,6 +102,38 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     # Py4J logs a stack trace to the root logger for each call to an ended JVM.
     logging.getLogger().addFilter(_not_from_py4j)
     return session
+
+
+def _is_local(spark: SparkSettings) -> bool:
+    return spark.conf.get("spark.master", spark.master).startswith("local")
+
+
+def _conf(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -> dict[str, str]:
+    """All settings with which Spark starts."""
+    java = find_java()
+    jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
+    conf = DEFAULTS | (_LOCAL_ADDRESSES if _is_local(spark) else {})
+    # Java's crash messages go to stderr: stdout may carry a command's answer.
+    options = [
+        f"-Dlog4j2.configurationFile={_LOG4J_FILE.as_uri()}",
+        "-XX:+DisplayVMOutputToStderr",
+        *archive_options(java),
+    ]
+    if spark.short_lived:
+        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    conf.update(catalog_conf)
+    conf["spark.sql.defaultCatalog"] = catalog
+    conf.update(spark.conf)
+    # The user's options come last: of two contradicting options Java takes the later one.
+    conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
+    user_jars = conf.get("spark.jars")
+    conf["spark.jars"] = f"{jars},{user_jars}" if user_jars else jars
+    conf.setdefault("spark.app.name", spark.app_name)
+    conf.setdefault("spark.master", spark.master)
+    for key in ("spark.remote", "spark.api.mode"):
+        if conf.pop(key, "classic") != "classic":
+            _log.warning("%s is ignored: Spark runs in this process, at spark.master", key)
+    return conf
 
 
 def _forget_spark_connect() -> None:
@@ -154,6 +163,18 @@ def _redact_in_spark(conf: dict[str, str], secret: list[str]) -> None:
             )
     names = "|".join(rf"\Q{key}\E" for key in secret)
     conf[_REDACTION] = f"{conf.get(_REDACTION, _REDACTED_BY_SPARK)}|{names}"
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop a session's Spark. Also works when its Java process has already ended."""
+    if jvm_failure() is None:
+        try:
+            session.stop()
+            return
+        except (Py4JError, OSError):
+            if jvm_failure(ask=True) is None:
+                raise
+    reset_pyspark()
 
 
 def use_database(session: SparkSession, catalog: str, database: str, *, create: bool) -> None:

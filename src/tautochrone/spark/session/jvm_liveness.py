@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import SparkDiedError
 
-__all__ = ["jvm_failure", "require_live_jvm", "reset_pyspark", "set_stderr_tail", "stop_session"]
+__all__ = ["jvm_failure", "require_live_jvm", "reset_pyspark", "set_stderr_tail"]
 
 _EXIT_TIMEOUT_S = 10.0
 """A killed process closes its sockets a moment before it has exited."""
@@ -130,15 +130,3 @@ def reset_pyspark() -> None:
         setattr(SparkContext, name, None)
     for name in ("_instantiatedSession", "_activeSession"):
         setattr(SparkSession, name, None)
-
-
-def stop_session(session: SparkSession) -> None:
-    """Stop a session's Spark. Also works when its Java process has already ended."""
-    if jvm_failure() is None:
-        try:
-            session.stop()
-            return
-        except (Py4JError, OSError):
-            if jvm_failure(ask=True) is None:
-                raise
-    reset_pyspark()

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.spark.session.class_archive import make_archive
 from tautochrone.spark.session.jars import CORE, KAFKA, Artifact, copy_from, copy_to, resolve
-from tautochrone.spark.session.java import find_java
+from tautochrone.spark.session.java import find_java, make_archive
 
 __all__ = ["download_jars", "prepare"]
 

@@ -14,14 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model.source import Unsupported
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.jvm.catalyst import cached_packages, items, kind, walk_with_subqueries
+from tautochrone.spark.jvm.catalyst import Catalyst, cached_packages, items, kind, walk_with_subqueries
 from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
 from tautochrone.spark.sources.spark_source import STREAM_LEAVES, RecordReader
 
 __all__ = ["RecordReplay", "record_replay", "stream_as_batch"]
-
-
-_NOT_STREAMING = False
 
 
 def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) -> DataFrame:
@@ -47,9 +44,7 @@ def _renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> Jav
         has_columns, local_columns = source.schema(), rows.schema()
         if has_columns.equals(has_columns.asNullable()) and has_columns.equals(local_columns.asNullable()):
             # The rows fit as they are, so nothing has to be evaluated.
-            return catalyst.plans.logical.LocalRelation(
-                source.output(), rows.data(), _NOT_STREAMING, jvm.scala.Option.empty()
-            )
+            return Catalyst(session).local_relation(source.output(), rows.data())
     columns = {str(column.name()): column for column in items(rows.output())}
     no_names = scala_seq(session, [])
     renamed = [

@@ -6,8 +6,8 @@ correlated subqueries have become joins. Expressions stay Catalyst expressions, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
@@ -15,18 +15,26 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tautochrone.algebra.nodes import (
+    Aggregate,
     ColumnId,
     Constant,
     Expand,
+    Expression,
     Filter,
     FlatMap,
+    Join,
+    JoinKey,
+    JoinKind,
     Node,
+    Project,
     Rename,
     ScalarFilter,
     Scan,
     Select,
+    TopK,
     Union,
     Unsupported,
+    Window,
     walk,
 )
 from tautochrone.model.names import TableName
@@ -34,9 +42,7 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism
 from tautochrone.spark.analysis.optimized_plan import OptimizedPlan, optimized_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, children_of, items, kind
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.translate.column_pruning import prune_columns
 from tautochrone.spark.translate.from_catalyst_aggregates import AggregateTranslation
-from tautochrone.spark.translate.from_catalyst_joins import translate_join
 from tautochrone.spark.translate.from_catalyst_windows import (
     first_rows_of_window,
     translate_limit,
@@ -109,7 +115,7 @@ def _plan_of(frame: DataFrame, catalog: str) -> View:
     deterministic, reason = determinism(analyzed_plan(frame))
     if not deterministic:
         translator.obstacles = [f"{reason} returns other values each time"]
-    plan = prune_columns(plan)
+    plan = _prune_columns(plan)
     obstacles = [*translator.obstacles, *_incomparable_columns(plan, translator.attributes)]
     return View(
         plan=plan,
@@ -146,7 +152,7 @@ class Translator(TranslationContext):
             "Project": self._project,
             "Filter": self._filter,
             "Union": self._union,
-            "Join": lambda plan: translate_join(self, plan),
+            "Join": lambda plan: _translate_join(self, plan),
             "Expand": self._expand,
             "Generate": self._generate,
             "BatchEvalPython": self._python,
@@ -253,3 +259,170 @@ class Translator(TranslationContext):
             passed=child.columns,
             generated=generated,
         )
+
+
+# -- joins -----------------------------------------------------------------------------------------
+
+
+_JOIN_KINDS = {
+    "Inner": JoinKind.INNER,
+    "Cross": JoinKind.INNER,
+    "LeftOuter": JoinKind.LEFT,
+    "RightOuter": JoinKind.LEFT,
+    "FullOuter": JoinKind.FULL,
+    "LeftSemi": JoinKind.SEMI,
+    "LeftAnti": JoinKind.ANTI,
+    "ExistenceJoin": JoinKind.EXISTENCE,
+    "LeftSingle": JoinKind.SCALAR,
+}
+
+
+def _translate_join(translator: TranslationContext, plan: JavaObject) -> Node:
+    """The node of a Catalyst join. A right outer join becomes a left outer join with swapped sides."""
+    name = kind(plan.joinType())
+    if name not in _JOIN_KINDS:
+        return translator.unsupported(plan, f"{name} join has no rule")
+    condition = plan.condition()
+    conjuncts = translator.catalyst.conjuncts(condition.get()) if condition.isDefined() else []
+    left, right = translator.node(plan.left()), translator.node(plan.right())
+    columns = _output_columns(translator, plan, name, left, right)
+    if name == "RightOuter":
+        left, right = right, left
+    equal, rest = _equalities(translator, conjuncts, left, right)
+    left, left_keys = translator.with_computed_columns(left, [pair[0] for pair in equal])
+    right, right_keys = translator.with_computed_columns(right, [pair[1] for pair in equal])
+    keys = tuple(
+        JoinKey(left=a, right=b, null_safe=pair[2])
+        for a, b, pair in zip(left_keys, right_keys, equal, strict=True)
+    )
+    exists = columns[-1] if name == "ExistenceJoin" else None
+    node = Join(
+        columns=_join_columns(_JOIN_KINDS[name], left, right, exists),
+        left=left,
+        right=right,
+        kind=_JOIN_KINDS[name],
+        keys=keys,
+        conditions=tuple(translator.expression(part) for part in rest),
+        exists=exists,
+    )
+    return node if node.columns == columns else Select(columns=columns, child=node)
+
+
+def _output_columns(
+    translator: TranslationContext, plan: JavaObject, name: str, left: Node, right: Node
+) -> tuple[ColumnId, ...]:
+    if name == "ExistenceJoin":
+        return (*left.columns, translator.register(plan.joinType().exists()))
+    if name in ("LeftSemi", "LeftAnti"):
+        return left.columns
+    return (*left.columns, *right.columns)
+
+
+def _join_columns(
+    join_kind: JoinKind, left: Node, right: Node, exists: ColumnId | None
+) -> tuple[ColumnId, ...]:
+    if join_kind in (JoinKind.SEMI, JoinKind.ANTI):
+        return left.columns
+    if exists is not None:
+        return (*left.columns, exists)
+    return (*left.columns, *right.columns)
+
+
+def _equalities(
+    translator: TranslationContext, conjuncts: list[JavaObject], left: Node, right: Node
+) -> tuple[list[tuple[JavaObject, JavaObject, bool]], list[JavaObject]]:
+    """Conjuncts `f(left) = g(right)` as (left, right, null-safe), and the other conjuncts."""
+    catalyst = translator.catalyst
+    left_columns, right_columns = set(left.columns), set(right.columns)
+    equal, rest = [], []
+    for conjunct in conjuncts:
+        if kind(conjunct) in ("EqualTo", "EqualNullSafe"):
+            a, b = conjunct.left(), conjunct.right()
+            reads_a, reads_b = catalyst.references(a), catalyst.references(b)
+            null_safe = kind(conjunct) == "EqualNullSafe"
+            if reads_a and reads_b and reads_a <= left_columns and reads_b <= right_columns:
+                equal.append((a, b, null_safe))
+                continue
+            if reads_a and reads_b and reads_a <= right_columns and reads_b <= left_columns:
+                equal.append((b, a, null_safe))
+                continue
+        rest.append(conjunct)
+    return equal, rest
+
+
+# -- column pruning --------------------------------------------------------------------------------
+
+
+def _prune_columns(plan: Node) -> Node:
+    """The same plan, in which the `handle` of each scan is the set of its columns that the plan reads.
+
+    A scan keeps its output columns, so that the nodes above it stay as they are. The columns that are not
+    read are NULL in its rows and in its change.
+    """
+    used: set[ColumnId] = set(plan.columns)
+    for node in walk(plan):
+        used.update(_references(node))
+    return _pruned(plan, used, {})
+
+
+def _references(node: Node) -> Iterator[ColumnId]:
+    """The child's columns that a node reads or selects."""
+    yield from _references_of_row_wise(node)
+    yield from _references_of_other(node)
+
+
+def _references_of_row_wise(node: Node) -> Iterator[ColumnId]:
+    match node:
+        case Filter() | ScalarFilter():
+            yield from node.condition.references
+        case Project():
+            for column, expression in zip(node.columns, node.expressions, strict=True):
+                yield from _references_of_expression(expression, column)
+        case Select():
+            yield from node.columns
+        case Rename():
+            yield from node.sources
+        case Expand():
+            for projection in node.projections:
+                for column, expression in zip(node.columns, projection, strict=True):
+                    yield from _references_of_expression(expression, column)
+        case _:
+            return
+
+
+def _references_of_other(node: Node) -> Iterator[ColumnId]:
+    match node:
+        case Join():
+            for key in node.keys:
+                yield key.left
+                yield key.right
+            for condition in node.conditions:
+                yield from condition.references
+        case Aggregate():
+            yield from node.keys
+            for call in node.calls:
+                yield from call.reads
+        case FlatMap() | Window() | TopK() | Unsupported() | Union():
+            for child in node.children:
+                yield from child.columns
+        case _:
+            return
+
+
+def _references_of_expression(expression: Expression | None, column: ColumnId | None) -> Iterator[ColumnId]:
+    if expression is not None:
+        yield from expression.references
+    elif column is not None:
+        yield column
+
+
+def _pruned(node: Node, used: set[ColumnId], pruned: dict[int, Node]) -> Node:
+    """The node over pruned scans. A node that occurs twice stays one, so that its change is computed once."""
+    if id(node) not in pruned:
+        if isinstance(node, Scan):
+            pruned[id(node)] = replace(node, handle=frozenset(used.intersection(node.columns)))
+        elif node.children:
+            pruned[id(node)] = node.with_children([_pruned(child, used, pruned) for child in node.children])
+        else:
+            pruned[id(node)] = node
+    return pruned[id(node)]

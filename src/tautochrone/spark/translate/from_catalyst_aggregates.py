@@ -23,10 +23,10 @@ from tautochrone.spark.jvm.catalyst import children_of, decimal_digits, items, k
 from tautochrone.spark.translate.exact_variance import call_text, sum_types, variance_argument
 from tautochrone.spark.translate.translation_context import TranslationContext
 
-__all__ = ["AggregateTranslation", "distinct_aggregate_groups", "distinct_children", "is_distinct"]
+__all__ = ["AggregateTranslation", "sum_rounds"]
 
 
-def distinct_aggregate_groups(calls: list[JavaObject]) -> list[list[JavaObject]]:
+def _distinct_aggregate_groups(calls: list[JavaObject]) -> list[list[JavaObject]]:
     """The calls in groups that one Aggregate node each can compute: the calls without DISTINCT, and the calls
     that are DISTINCT in the same arguments with the same FILTER."""
     groups: list[list[JavaObject]] = []
@@ -40,23 +40,23 @@ def distinct_aggregate_groups(calls: list[JavaObject]) -> list[list[JavaObject]]
     return groups
 
 
-def is_distinct(call: JavaObject) -> bool:
+def _is_distinct(call: JavaObject) -> bool:
     return kind(call.mode()) == DISTINCT_MODE
 
 
 def _same_rows(first: JavaObject, second: JavaObject) -> bool:
     """Whether two calls aggregate the same rows."""
-    if not (is_distinct(first) and is_distinct(second)):
-        return not is_distinct(first) and not is_distinct(second)
+    if not (_is_distinct(first) and _is_distinct(second)):
+        return not _is_distinct(first) and not _is_distinct(second)
     if first.filter().isDefined() != second.filter().isDefined():
         return False
     if first.filter().isDefined() and not first.filter().get().semanticEquals(second.filter().get()):
         return False
-    a, b = distinct_children(first), distinct_children(second)
+    a, b = _distinct_children(first), _distinct_children(second)
     return len(a) == len(b) and all(x.semanticEquals(y) for x, y in zip(a, b, strict=True))
 
 
-def distinct_children(call: JavaObject) -> list[JavaObject]:
+def _distinct_children(call: JavaObject) -> list[JavaObject]:
     """The arguments whose values must be distinct, in order. A constant, such as a separator, is none."""
     arguments = children_of(call.aggregateFunction())
     wrapped = ("SortOrder", KNOWN_NULLABLE)
@@ -92,7 +92,6 @@ class AggregateTranslation:
     def aggregate(self, plan: JavaObject) -> Node:
         """The node of GROUP BY, SELECT DISTINCT, or an aggregate without keys."""
         translator = self._translator
-        catalyst = translator.catalyst
         child = translator.node(plan.child())
         grouping = list(items(plan.groupingExpressions()))
         self._grouping = grouping
@@ -102,35 +101,46 @@ class AggregateTranslation:
             for expression, key in zip(grouping, keys, strict=True)
             if kind(expression) != "AttributeReference"
         ]
-        calls: list[JavaObject] = []
-
-        def replace(expression: JavaObject) -> JavaObject | None:
-            if kind(expression) == "AggregateExpression":
-                calls.append(expression)
-                return expression.resultAttribute()
-            self._order_insensitive.update(order_insensitive_arrays(expression))
-            return next((key for source, key in computed if source.semanticEquals(expression)), None)
-
-        named = []
-        for entry in items(plan.aggregateExpressions()):
-            if kind(entry) == "Alias":
-                named.append(
-                    catalyst.alias(
-                        catalyst.transform_down(entry.child(), replace), str(entry.name()), entry.exprId()
-                    )
-                )
-            else:
-                named.append(entry)
+        calls, named = self._calls_and_results(list(items(plan.aggregateExpressions())), computed)
         translator.refuse_subqueries("Aggregate", [*grouping, *calls])
         if any("sessionWindow" in str(translator.attributes[key].metadata().json()) for key in keys):
             translator.obstacles.append("session_window() merges groups, which has no rule")
         unique = tuple(dict.fromkeys(keys))
         return translator.project(self._grouped(child, unique, calls), named)
 
+    def _calls_and_results(
+        self, results: list[JavaObject], computed_keys: list[tuple[JavaObject, JavaObject]]
+    ) -> tuple[list[JavaObject], list[JavaObject]]:
+        """The aggregate calls in the result expressions, and these expressions over the columns of groups.
+
+        Args:
+            results: named expressions.
+            computed_keys: grouping expressions that are no columns, each with the column of the key.
+        """
+        catalyst = self._translator.catalyst
+        calls: list[JavaObject] = []
+
+        def column_of_groups(expression: JavaObject) -> JavaObject | None:
+            """The column with the value of a call or of a computed key; None for other expressions."""
+            if kind(expression) == "AggregateExpression":
+                calls.append(expression)
+                return expression.resultAttribute()
+            self._order_insensitive.update(order_insensitive_arrays(expression))
+            return next((key for source, key in computed_keys if source.semanticEquals(expression)), None)
+
+        named = []
+        for entry in results:
+            if kind(entry) == "Alias":
+                over_groups = catalyst.transform_down(entry.child(), column_of_groups)
+                named.append(catalyst.alias(over_groups, str(entry.name()), entry.exprId()))
+            else:
+                named.append(entry)
+        return calls, named
+
     def _grouped(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
         """One aggregate for the plain calls and one for each set of DISTINCT arguments, joined by their
         keys."""
-        groups = distinct_aggregate_groups(calls)
+        groups = _distinct_aggregate_groups(calls)
         if len(groups) < 2:
             return self._aggregate_of(child, keys, calls)
         joined: Node | None = None
@@ -158,7 +168,7 @@ class AggregateTranslation:
     def _aggregate_of(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
         """An aggregate whose calls are all plain, or all DISTINCT in the same arguments."""
         translator = self._translator
-        if calls and is_distinct(calls[0]):
+        if calls and _is_distinct(calls[0]):
             child, calls = self._distinct_rows(child, keys, calls)
         translated = tuple(self._call(call) for call in calls)
         return Aggregate(
@@ -180,7 +190,7 @@ class AggregateTranslation:
         """
         translator = self._translator
         catalyst = translator.catalyst
-        arguments = distinct_children(calls[0])
+        arguments = _distinct_children(calls[0])
         is_constant = not arguments
         if is_constant:
             # A column of the rows that count: the constant itself is in the calls.
@@ -211,7 +221,7 @@ class AggregateTranslation:
         return rows, plain
 
     def _with_arguments(self, function: JavaObject, values: list[JavaObject]) -> JavaObject:
-        """A DISTINCT function with columns in place of its `distinct_children`."""
+        """A DISTINCT function with columns in place of its `_distinct_children`."""
         catalyst = self._translator.catalyst
         columns = iter(values)
 
@@ -304,17 +314,19 @@ def _incremental_function(
     incremental = _INCREMENTAL.get(kind(function), AggregateFunction.OTHER)
     # try_sum() and try_avg() return NULL on overflow, which cannot be undone when a row is deleted.
     is_try = str(function.prettyName()).startswith("try_")
-    if incremental in _SUMS and (type_name.startswith(_NOT_SUMMED) or is_try or _rounds(type_name, function)):
-        return AggregateFunction.OTHER
+    if incremental in _SUMS:
+        is_sum = incremental is AggregateFunction.SUM
+        sum_type = str(function.dataType().catalogString()) if is_sum else _average_sum(type_name)
+        if is_try or type_name.startswith(_NOT_SUMMED) or sum_rounds(sum_type):
+            return AggregateFunction.OTHER
     if incremental in (AggregateFunction.MIN, AggregateFunction.MAX) and type_name.startswith(_NOT_ORDERED):
         return AggregateFunction.OTHER
     return incremental
 
 
-def _rounds(type_name: str, function: JavaObject) -> bool:
-    """Whether the addition of two sums would round: at precision 38 Spark drops a digit of the scale."""
-    text = str(function.dataType().catalogString()) if kind(function) == "Sum" else _average_sum(type_name)
-    precision, scale = decimal_digits(text) or (0, 0)
+def sum_rounds(type_name: str) -> bool:
+    """Whether adding two sums of this type rounds: at precision 38 Spark drops a digit of the scale."""
+    precision, scale = decimal_digits(type_name) or (0, 0)
     return precision == 38 and scale > 6
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.nodes import ColumnId, Node, Select, TopK, Window
+from tautochrone.algebra.nodes import ColumnId, Expression, Node, RunningTotals, Select, TopK, Window
 from tautochrone.spark.analysis.analyzed_plan import most_rows
 from tautochrone.spark.analysis.nondeterminism import (
     is_first_of_partition,
@@ -12,7 +12,7 @@ from tautochrone.spark.analysis.nondeterminism import (
     unordered_rows_window_nondeterminism,
 )
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
-from tautochrone.spark.translate.running_totals import running_totals
+from tautochrone.spark.translate.from_catalyst_aggregates import sum_rounds
 from tautochrone.spark.translate.translation_context import TranslationContext
 
 __all__ = ["first_rows_of_window", "translate_limit", "translate_window"]
@@ -54,22 +54,8 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
             number=translator.next_state_number(),
             complete=translator.typed_column("boolean"),
         )
-    by_rows: list[JavaObject] = []
-    by_range: list[JavaObject] = []
     entries, results = _window_functions(catalyst, list(items(plan.windowExpressions())))
-    for entry in entries:
-        window = entry.child()
-        if _depends_on_row_order(window):
-            by_rows.append(entry)
-            continue
-        reason = range_window_nondeterminism(window) if tie_breakers else None
-        if reason is not None and is_first_of_partition(window):
-            # The first row is the same wherever the frame ends.
-            by_rows.append(entry)
-            continue
-        if reason is not None:
-            translator.add_nondeterminism(reason)
-        by_range.append(entry)
+    by_rows, by_range = _by_need_of_total_order(translator, entries, has_ties=bool(tie_breakers))
     if not order and (reason := next(filter(None, map(unordered_rows_window_nondeterminism, by_rows)), None)):
         # Spark makes such window functions of a LIMIT in a LATERAL subquery.
         translator.add_nondeterminism(reason)
@@ -83,7 +69,7 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
             catalyst.seq(functions), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
         )
         outputs = tuple(translator.register(entry.toAttribute()) for entry in functions)
-        running = None if partition else running_totals(translator, child, functions, sort)
+        running = None if partition else _running_totals(translator, child, functions, sort)
         columns = (*child.columns, *outputs)
         child = Window(columns=columns, child=child, handle=handle, partition=keys, running=running)
     if results:
@@ -93,6 +79,28 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
         )
     columns = tuple(dict.fromkeys(translator.register_all(plan.output())))
     return child if child.columns == columns else Select(columns=columns, child=child)
+
+
+def _by_need_of_total_order(
+    translator: TranslationContext, entries: list[JavaObject], *, has_ties: bool
+) -> tuple[list[JavaObject], list[JavaObject]]:
+    """The window functions whose result the order of tied rows changes, and the others."""
+    by_rows: list[JavaObject] = []
+    by_range: list[JavaObject] = []
+    for entry in entries:
+        window = entry.child()
+        if _depends_on_row_order(window):
+            by_rows.append(entry)
+            continue
+        reason = range_window_nondeterminism(window) if has_ties else None
+        if reason is not None and is_first_of_partition(window):
+            # The first row is the same wherever the frame ends.
+            by_rows.append(entry)
+            continue
+        if reason is not None:
+            translator.add_nondeterminism(reason)
+        by_range.append(entry)
+    return by_rows, by_range
 
 
 def _window_functions(
@@ -140,9 +148,8 @@ def first_rows_of_window(catalyst: Catalyst, condition: JavaObject, plan: JavaOb
         for entry in entries
         if kind(entry.child().windowFunction()) == "RowNumber"
     }
-    bounds = [
-        bound for part in _conjuncts(condition) if (bound := _bound(catalyst, part, numbers)) is not None
-    ]
+    parts = catalyst.conjuncts(condition)
+    bounds = [bound for part in parts if (bound := _bound(catalyst, part, numbers)) is not None]
     return min(bounds) if bounds and 0 <= min(bounds) <= _MOST_FIRST_ROWS else None
 
 
@@ -156,12 +163,6 @@ def _depends_on_earlier_rows_only(entry: JavaObject) -> bool:
     frame = window.windowSpec().frameSpecification()
     is_aggregate = kind(window.windowFunction()) == "AggregateExpression"
     return is_aggregate and kind(frame.frameType()) == "RowFrame" and kind(frame.upper()) == "CurrentRow"
-
-
-def _conjuncts(condition: JavaObject) -> list[JavaObject]:
-    if kind(condition) != "And":
-        return [condition]
-    return [*_conjuncts(condition.left()), *_conjuncts(condition.right())]
 
 
 def _bound(catalyst: Catalyst, comparison: JavaObject, numbers: set[ColumnId]) -> int | None:
@@ -263,3 +264,114 @@ def _depends_on_row_order(window: JavaObject) -> bool:
     number."""
     frame = kind(window.windowSpec().frameSpecification().frameType())
     return frame == "RowFrame" and kind(window.windowFunction()) not in _RANKS
+
+
+# -- totals of earlier rows ------------------------------------------------------------------------
+
+
+_EXACT = ("tinyint", "smallint", "int", "bigint", "decimal")
+_ORDERED = (*_EXACT, "boolean", "date", "timestamp", "timestamp_ntz", "string")
+"""Types of which equal values are the same, in a comparison as in a sort. -0.0 and 0.0 are not."""
+
+
+def _running_totals(
+    translator: TranslationContext, child: Node, functions: list[JavaObject], order: list[JavaObject]
+) -> RunningTotals | None:
+    """How the window functions of one plan without PARTITION BY go on behind rows that did not change.
+
+    Args:
+        translator: of the query.
+        child: the rows of the window.
+        functions: each a window function under an alias.
+        order: the sort orders of the window, ties broken.
+
+    Returns:
+        None if one of the functions cannot be continued, or if the first column of the order has a type in
+        which equal values can differ.
+    """
+    catalyst = translator.catalyst
+    if not order or kind(order[0].child()) != "AttributeReference":
+        return None
+    key = catalyst.column_id(order[0].child())
+    if key not in child.columns or not _is_one_of(order[0].child().dataType(), _ORDERED):
+        return None
+    partials, totals, results = list[JavaObject](), list[JavaObject](), list[Expression]()
+    for entry in functions:
+        total_function = _total_function(catalyst, entry.child())
+        if total_function is None:
+            return None
+        partial = _under_new_column(catalyst, entry.child())
+        total = _under_new_column(catalyst, total_function)
+        partials.append(partial)
+        totals.append(total)
+        result = _result_over_all_rows(catalyst, entry.child(), partial.toAttribute(), total.toAttribute())
+        results.append(translator.expression(result))
+    handle = catalyst.logical("Window")(
+        catalyst.seq(partials),
+        catalyst.seq(),
+        catalyst.seq(order),
+        catalyst.logical("OneRowRelation")(),
+        catalyst.none,
+    )
+    return RunningTotals(
+        key=key,
+        order=order[:1],
+        handle=handle,
+        partial=tuple(translator.register(entry.toAttribute()) for entry in partials),
+        totals=totals,
+        total=tuple(translator.register(entry.toAttribute()) for entry in totals),
+        results=tuple(results),
+    )
+
+
+def _total_function(catalyst: Catalyst, window: JavaObject) -> JavaObject | None:
+    """The aggregate function whose result over the earlier rows the window function goes on from."""
+    frame = window.windowSpec().frameSpecification()
+    if kind(frame) != "SpecifiedWindowFrame":
+        return None
+    if kind(frame.lower()) != "UnboundedPreceding" or kind(frame.upper()) != "CurrentRow":
+        return None
+    call = window.windowFunction()
+    if kind(call) in ("RowNumber", "Rank"):
+        count = catalyst.spark_sql_class("catalyst.expressions.aggregate.Count")(
+            catalyst.seq([catalyst.literal(1)])
+        )
+        return count.toAggregateExpression()
+    if kind(call) != "AggregateExpression" or call.isDistinct() or call.filter().isDefined():
+        return None
+    function = call.aggregateFunction()
+    if kind(function) == "Count":
+        return call
+    if kind(function) not in ("Sum", "Min", "Max") or str(function.prettyName()).startswith("try_"):
+        return None
+    if kind(function) != "Sum":
+        return call if _is_one_of(function.dataType(), _ORDERED) else None
+    if not _is_one_of(function.dataType(), _EXACT) or sum_rounds(str(function.dataType().catalogString())):
+        return None
+    return call
+
+
+def _result_over_all_rows(
+    catalyst: Catalyst, window: JavaObject, partial: JavaObject, total: JavaObject
+) -> JavaObject:
+    """The result over all rows, from that over the later rows and the total of the earlier ones."""
+    call = window.windowFunction()
+    name = kind(call.aggregateFunction()) if kind(call) == "AggregateExpression" else kind(call)
+    if name in ("Min", "Max"):
+        return catalyst.expression("Least" if name == "Min" else "Greatest")(catalyst.seq([partial, total]))
+    result_type = partial.dataType()
+    if name == "Sum":
+        both = catalyst.cast(catalyst.expression("Add")(partial, total), result_type)
+        return catalyst.expression("Coalesce")(catalyst.seq([both, partial, total]))
+    zero = catalyst.cast(catalyst.literal(0), result_type)
+    earlier = catalyst.expression("Coalesce")(catalyst.seq([catalyst.cast(total, result_type), zero]))
+    return catalyst.expression("Add")(partial, earlier)
+
+
+def _under_new_column(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+    column, expr_id = catalyst.new_expr_id()
+    return catalyst.alias(expression, str(column), expr_id)
+
+
+def _is_one_of(data_type: JavaObject, types: tuple[str, ...]) -> bool:
+    return str(data_type.catalogString()).partition("(")[0] in types

@@ -1,21 +1,167 @@
-"""What the lowering of every node needs: plans of other nodes, columns, keys, and small parts of plans."""
+"""What the lowering of every node needs: plans of other nodes, columns, conditions on keys, parts of them."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame
 
-from tautochrone.algebra.nodes import ColumnId, KeySemiJoin, Materialized, Node, ScanAtCut, StateScan
+from tautochrone.algebra.nodes import WEIGHT, ColumnId, KeySemiJoin, Materialized, Node, ScanAtCut, StateScan
+from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.catalyst import Catalyst, items
-from tautochrone.spark.translate.columns import Columns
-from tautochrone.spark.translate.literals import KeyConditions
+from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
+from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, key_ranges, literals
 
-__all__ = ["LeafPlans", "LoweringContext", "RowFilter"]
+__all__ = ["Columns", "KeyConditions", "LeafPlans", "LoweringContext", "RowFilter"]
+
+
+class Columns:
+    """The attribute of each column id, both for the query's columns and for those that delta rules create."""
+
+    def __init__(self, catalyst: Catalyst, attributes: Mapping[ColumnId, JavaObject]) -> None:
+        self._catalyst = catalyst
+        self._attributes = dict(attributes)
+        self._expr_ids: dict[ColumnId, JavaObject] = {}
+        self._weight_id, self._expr_ids[WEIGHT] = catalyst.new_expr_id()
+        self.named(WEIGHT, catalyst.literal(1))
+
+    def fresh(self) -> ColumnId:
+        column, expr_id = self._catalyst.new_expr_id()
+        self._expr_ids[column] = expr_id
+        return column
+
+    def attribute(self, column: ColumnId) -> JavaObject:
+        return self._attributes[column]
+
+    def expr_id(self, column: ColumnId) -> JavaObject:
+        if column not in self._expr_ids:
+            self._expr_ids[column] = self._attributes[column].exprId()
+        return self._expr_ids[column]
+
+    def with_expected_ids(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
+        """Attributes with the ids of `columns`. Most have them already; Spark gives new ids to duplicates."""
+        expected = [self._weight_id if column == WEIGHT else column for column in columns]
+        if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == expected:
+            return output
+        pairs = zip(columns, items(output), strict=True)
+        return self._catalyst.seq(entry.withExprId(self.expr_id(column)) for column, entry in pairs)
+
+    def named(self, column: ColumnId, expression: JavaObject) -> JavaObject:
+        """An alias of `expression` with the id of `column`. Defines the attribute of a new column."""
+        alias = self._catalyst.alias(expression, str(column), self.expr_id(column))
+        if column not in self._attributes:
+            self._attributes[column] = alias.toAttribute()
+        return alias
+
+
+class KeyConditions:
+    """The conditions of one refresh. Each set of keys is fetched once."""
+
+    def __init__(self, catalyst: Catalyst, columns: Columns) -> None:
+        self._catalyst = catalyst
+        self._columns = columns
+        # The keys are stored with the values: Python may reuse the id of a node that is freed.
+        self._values: dict[tuple[int, ColumnId], tuple[Materialized, frozenset[Any] | None]] = {}
+
+    def condition(
+        self, column: ColumnId, keys: Materialized, source: ColumnId, *, null_safe: bool, fetch: bool = False
+    ) -> tuple[JavaObject | None, bool]:
+        """A condition on `column` that is true where its value is one of those of `source`, and whether it is
+        true of no other rows. None: there is no such condition.
+
+        Args:
+            column: the column of the rows.
+            keys: the keys.
+            source: the column of the keys.
+            null_safe: whether NULL equals NULL.
+            fetch: whether a Spark job may collect keys that are not on the driver.
+        """
+        catalyst = self._catalyst
+        attribute = self._columns.attribute(column)
+        type_name = self._type_of(column)
+        values = self.values(column, keys, source, fetch=fetch)
+        if values is None:
+            return None, False
+        not_null = [value for value in values if value is not None]
+        exact = len(values) <= limits.MAX_IN_LIST_VALUES
+        if not exact and type_name.startswith(UNORDERED_TYPE):
+            return None, False
+        conditions = self._in_list if exact else self._in_ranges
+        parts = conditions(attribute, not_null, type_name)
+        if null_safe and None in values:
+            parts.append(catalyst.expression("IsNull")(attribute))
+        disjunction: JavaObject | None = None
+        for part in parts:
+            disjunction = part if disjunction is None else catalyst.expression("Or")(disjunction, part)
+        return (catalyst.literal(False) if disjunction is None else disjunction), exact
+
+    def values(
+        self, column: ColumnId, keys: Materialized, source: ColumnId, *, fetch: bool = False
+    ) -> frozenset[Any] | None:
+        """Distinct values of `source`, as `literals` takes them. None: the type has no literals, or the keys
+        are not on the driver and are not to be fetched. Few keys on the driver need no Spark job."""
+        type_name = self._type_of(column)
+        on_driver = kind(keys.handle) == "LocalRelation"
+        if not has_literals(type_name) or not (
+            on_driver or (fetch and keys.rows <= limits.MAX_COLLECTED_KEYS)
+        ):
+            return None
+        cache_key = id(keys), source
+        if cache_key not in self._values:
+            try:
+                values = self._values_of(keys, source, type_name)
+            except (OverflowError, ValueError):
+                # Python has no such date.
+                values = None
+            self._values[cache_key] = keys, values
+        return self._values[cache_key][1]
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _type_of(self, column: ColumnId) -> str:
+        return str(self._columns.attribute(column).dataType().catalogString())
+
+    def _in_list(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
+        """`column IN (…)`; no condition without values."""
+        expression = self._catalyst.expression
+        return [expression("In")(attribute, self._parsed(values, type_name))] if values else []
+
+    def _in_ranges(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
+        """`column BETWEEN … AND …` for each range."""
+        expression = self._catalyst.expression
+        conditions: list[JavaObject] = []
+        for bounds in key_ranges(sorted(values)):
+            low, high = (self._parsed([bound], type_name).apply(0) for bound in bounds)
+            above, below = (
+                expression("GreaterThanOrEqual")(attribute, low),
+                expression("LessThanOrEqual")(attribute, high),
+            )
+            conditions.append(expression("And")(above, below))
+        return conditions
+
+    def _parsed(self, values: Sequence[Any], type_name: str) -> JavaObject:
+        """A Scala sequence of literals."""
+        session_state = self._catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
+        return session_state.sqlParser().parseExpression(f"x IN ({literals(values, type_name)})").list()
+
+    def _values_of(self, keys: Materialized, source: ColumnId, type_name: str) -> frozenset[Any]:
+        catalyst = self._catalyst
+        value = keys.handle.output().apply(keys.columns.index(source))
+        if type_name.startswith(UNORDERED_TYPE):
+            value = catalyst.cast(
+                value, catalyst.spark_sql_class("types.StringType$"), catalyst.option("UTC")
+            )
+        frame = dataframe_of_plan(catalyst.session, keys.handle)
+        frame = frame.select(self._catalyst.pyspark_column(value).alias("value"))
+        if kind(keys.handle) == "LocalRelation" and keys.rows <= limits.MAX_ROWS_WITHOUT_ARROW:
+            return frozenset(row[0] for row in frame.collect())
+        return frozenset(frame.toArrow().column(0).unique().to_pylist())
+
 
 RowFilter = Callable[[DataFrame], DataFrame]
 """Removes rows from the log of a state, before that is grouped."""

@@ -49,17 +49,20 @@ from tautochrone.algebra.nodes import (
     WithWeight,
 )
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
-from tautochrone.spark.translate.columns import Columns
-from tautochrone.spark.translate.lowering_context import LeafPlans, LoweringContext
+from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, LoweringContext
 from tautochrone.spark.translate.to_catalyst_aggregates import AggregateLowering
-from tautochrone.spark.translate.to_catalyst_running_totals import lower_ordered_from, lower_totals
 from tautochrone.spark.translate.to_catalyst_semi_joins import (
     lower_key_semi_join,
     lower_multi_key_semi_join,
     lower_superset,
     should_broadcast,
 )
-from tautochrone.spark.translate.to_catalyst_top_k import lower_merge_top_k
+from tautochrone.spark.translate.to_catalyst_windows import (
+    lower_merge_top_k,
+    lower_ordered_from,
+    lower_top_k,
+    lower_totals,
+)
 
 __all__ = ["Lowering"]
 
@@ -97,7 +100,7 @@ class Lowering(LoweringContext):
             FlagFilter: self._flag_filter,
             OrderedFrom: lambda node: lower_ordered_from(self, node),
             Totals: lambda node: lower_totals(self, node),
-            TopK: aggregates.top_k,
+            TopK: lambda node: lower_top_k(self, node),
             Aggregate: aggregates.aggregate,
             PartialAggregate: aggregates.partial_aggregate,
             MergeGroups: aggregates.merge_groups,

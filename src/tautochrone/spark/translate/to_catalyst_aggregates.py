@@ -28,7 +28,6 @@ from tautochrone.algebra.nodes import (
     Node,
     PartialAggregate,
     PredicateChange,
-    TopK,
 )
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
@@ -47,8 +46,6 @@ class AggregateLowering:
     def __init__(self, lowering: LoweringContext) -> None:
         self._lowering = lowering
 
-    # -- nodes of the query -----------------------------------------------------------------------
-
     def aggregate(self, node: Aggregate) -> JavaObject:
         lowering = self._lowering
         catalyst = lowering.catalyst
@@ -58,17 +55,6 @@ class AggregateLowering:
         return catalyst.logical("Aggregate")(
             catalyst.seq(keys), catalyst.seq([*keys, *calls]), child, catalyst.none
         )
-
-    def top_k(self, node: TopK) -> JavaObject:
-        lowering = self._lowering
-        catalyst = lowering.catalyst
-        plan = catalyst.logical("Sort")(
-            catalyst.seq(node.order), True, lowering.coalesced(node.child), catalyst.none
-        )
-        if node.offset:
-            plan = catalyst.logical("Offset")(catalyst.literal(node.offset), plan)
-        limit = catalyst.literal(node.limit)
-        return catalyst.logical("GlobalLimit")(limit, catalyst.logical("LocalLimit")(limit, plan))
 
     # -- Z-sets -----------------------------------------------------------------------------------
 

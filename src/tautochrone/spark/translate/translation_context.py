@@ -17,9 +17,8 @@ from tautochrone.algebra.nodes import (
     Select,
     Unsupported,
 )
-from tautochrone.spark.analysis.optimized_plan import OptimizedPlan
-from tautochrone.spark.analysis.scalar_subqueries import SCALAR, has_subquery
-from tautochrone.spark.jvm.catalyst import Catalyst, children_of, items, kind
+from tautochrone.spark.analysis.optimized_plan import OptimizedPlan, has_subquery
+from tautochrone.spark.jvm.catalyst import SCALAR_SUBQUERY, Catalyst, children_of, items, kind
 
 __all__ = ["TranslationContext"]
 
@@ -123,7 +122,7 @@ class TranslationContext(ABC):
         scalars: dict[int, tuple[JavaObject, Node]] = {}
 
         def replace(expression: JavaObject) -> JavaObject | None:
-            if kind(expression) != SCALAR:
+            if kind(expression) != SCALAR_SUBQUERY:
                 return None
             number = int(expression.exprId().id())
             if number not in scalars:

@@ -1,4 +1,5 @@
-"""Lowering of the state (buffer) of ORDER BY … LIMIT."""
+"""Lowering of what depends on the order of rows: ORDER BY … LIMIT with its state (buffer), the rows from a
+bound on, and totals of those before it."""
 
 from __future__ import annotations
 
@@ -8,14 +9,26 @@ from contextlib import contextmanager
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.algebra.nodes import Materialized, MergeTopK, TopK
+from tautochrone.algebra.nodes import Materialized, MergeTopK, OrderedFrom, TopK, Totals
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.translate.lowering_context import LoweringContext
 
-__all__ = ["lower_merge_top_k"]
+__all__ = ["lower_merge_top_k", "lower_ordered_from", "lower_top_k", "lower_totals"]
 
 _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_top_counted"
+
+
+def lower_top_k(lowering: LoweringContext, node: TopK) -> JavaObject:
+    """The plan of ORDER BY … LIMIT … OFFSET."""
+    catalyst = lowering.catalyst
+    plan = catalyst.logical("Sort")(
+        catalyst.seq(node.order), True, lowering.coalesced(node.child), catalyst.none
+    )
+    if node.offset:
+        plan = catalyst.logical("Offset")(catalyst.literal(node.offset), plan)
+    limit = catalyst.literal(node.limit)
+    return catalyst.logical("GlobalLimit")(limit, catalyst.logical("LocalLimit")(limit, plan))
 
 
 def lower_merge_top_k(lowering: LoweringContext, node: MergeTopK) -> JavaObject:
@@ -109,3 +122,30 @@ def _direction(entry: JavaObject) -> str:
     """The direction and null ordering of a Catalyst `SortOrder`, as SQL."""
     ascending = "ASC" if kind(entry.direction()) == "Ascending" else "DESC"
     return f"{ascending} NULLS {'FIRST' if kind(entry.nullOrdering()) == 'NullsFirst' else 'LAST'}"
+
+
+def lower_ordered_from(lowering: LoweringContext, node: OrderedFrom) -> JavaObject:
+    """The plan of the rows from a bound on, or of those before it."""
+    catalyst = lowering.catalyst
+    key, bound = lowering.columns.attribute(node.key), lowering.columns.attribute(node.bound_key)
+    (order,) = node.order
+    descending = str(order.direction().sql()) == "DESC"
+    name = "LessThanOrEqual" if descending else "GreaterThanOrEqual"
+    reached = catalyst.expression("Coalesce")(
+        catalyst.seq([catalyst.expression(name)(key, bound), catalyst.literal(False)])
+    )
+    nulls_first = str(order.nullOrdering().sql()) == "NULLS FIRST"
+    # NULL as the bound: every row if NULL comes first, and else only those that are NULL too.
+    is_null = catalyst.expression("IsNull")(bound if nulls_first else key)
+    condition = catalyst.expression("Or")(is_null, reached)
+    if node.before:
+        condition = catalyst.expression("Not")(condition)
+    plan = lowering.join_scalars(lowering.plan(node.child), (node.bound,))
+    return lowering.selected(catalyst.logical("Filter")(condition, plan), node.columns)
+
+
+def lower_totals(lowering: LoweringContext, node: Totals) -> JavaObject:
+    """The plan of one row with aggregate functions over all rows."""
+    catalyst = lowering.catalyst
+    child = lowering.coalesced(node.child)
+    return catalyst.logical("Aggregate")(catalyst.seq(), catalyst.seq(node.handle), child, catalyst.none)

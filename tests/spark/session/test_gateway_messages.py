@@ -1,17 +1,23 @@
-"""Java forgets what Python dropped, by a few messages."""
+"""How Python speaks with the JVM: objects are forgotten together, names are asked for once, and long answers
+are not delayed."""
 
 from __future__ import annotations
 
+import socket
+import statistics
 import threading
 import time
 from typing import Any
 
 import pytest
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 OBJECTS = 500
+DELAYED_ACK_S = 0.04
+"""How long Linux delays an acknowledgement."""
 
 
 def kept(gateway: Any) -> int:
@@ -82,3 +88,59 @@ def test_other_references_to_a_dropped_object_stay(spark: SparkSession) -> None:
     objects.clear()
     assert forgotten(gateway, before + OBJECTS // 2)
     assert element.toString() == java_list.get(0).toString()
+
+
+@pytest.fixture
+def messages(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The messages to the JVM, but for those that free its objects."""
+    client: Any = spark._jvm._gateway_client
+    send, sent = client.send_command, list[str]()
+
+    def recording(command: str, *arguments: Any, **options: Any) -> Any:
+        if not command.startswith("m\n"):
+            sent.append(command)
+        return send(command, *arguments, **options)
+
+    monkeypatch.setattr(client, "send_command", recording)
+    return sent
+
+
+def test_names_are_resolved_once(spark: SparkSession, messages: list[str]) -> None:
+    def use() -> int:
+        messages.clear()
+        jvm = spark._jvm
+        assert jvm.java.util.concurrent.TimeUnit.valueOf("DAYS").toHours(2) == 48
+        assert jvm.java.util.AbstractMap.SimpleEntry("a", "b").getKey() == "a"
+        assert jvm.scala.collection.immutable.Nil.isEmpty()
+        return len(messages)
+
+    assert use() > 8, "other tests know some of the packages, and none of the classes"
+    # The calls themselves: valueOf, toHours, the constructor, getKey, isEmpty.
+    assert use() == 5
+
+
+def test_values_of_fields_are_read_each_time(spark: SparkSession, messages: list[str]) -> None:
+    numbers = spark._jvm.java.lang.Long
+    assert numbers.MAX_VALUE == 2**63 - 1
+    messages.clear()
+    assert numbers.MAX_VALUE == 2**63 - 1
+    assert len(messages) == 1
+
+
+def test_a_class_may_come_later(spark: SparkSession, messages: list[str]) -> None:
+    assert isinstance(spark._jvm.org.example.Later, JavaPackage)
+    messages.clear()
+    assert isinstance(spark._jvm.org.example.Later, JavaPackage)
+    assert len(messages) == 1
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="other systems have no such delay")
+@pytest.mark.parametrize("length", [10, 10_000, 100_000])
+def test_answer_of_any_length_is_not_delayed(spark: SparkSession, length: int) -> None:
+    text = spark._jvm.java.lang.StringBuilder("x" * length)
+    durations = []
+    for _ in range(15):
+        started = time.perf_counter()
+        assert text.toString() == "x" * length
+        durations.append(time.perf_counter() - started)
+    assert statistics.median(durations) < DELAYED_ACK_S

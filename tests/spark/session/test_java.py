@@ -9,9 +9,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.session import class_archive
-from tautochrone.spark.session.class_archive import archive_file, archive_options, make_archive
-from tautochrone.spark.session.java import find_java
+from tautochrone.spark.session import java
+from tautochrone.spark.session.java import archive_file, archive_options, find_java, make_archive
 
 
 @pytest.mark.spark
@@ -27,11 +26,11 @@ def test_java_maps_the_archive(spark: SparkSession) -> None:
 
 def test_no_archive_is_used_before_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    java = find_java()
-    assert archive_options(java) == []
-    archive_file(java).parent.mkdir(parents=True)
-    archive_file(java).touch()
-    assert archive_options(java)[0] == f"-XX:SharedArchiveFile={archive_file(java)}"
+    command = find_java()
+    assert archive_options(command) == []
+    archive_file(command).parent.mkdir(parents=True)
+    archive_file(command).touch()
+    assert archive_options(command)[0] == f"-XX:SharedArchiveFile={archive_file(command)}"
 
 
 def test_another_java_has_another_archive(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ def test_reason_when_the_folder_cannot_be_made(tmp_path: Path, monkeypatch: pyte
 
 def test_failed_warm_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(class_archive, "_WARM_UP", "tautochrone.spark.nothing")
+    monkeypatch.setattr(java, "_WARM_UP", "tautochrone.spark.nothing")
     reason = make_archive(find_java())
     assert reason is not None
     assert "tautochrone.spark.nothing" in reason

@@ -1,20 +1,19 @@
-"""Joins of four inputs that all change at once; their keys form stars, chains and circles."""
+"""Joins whose inputs all change at once: the rule's example, and keys that form stars, chains and circles."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
+from tests.algebra.golden import check_delta_plan
+from tests.algebra.incremental_view import Step, View
+from tests.algebra.query_builders import bag, join, scan
 from tests.support.plan_evaluator import PlanEvaluator
 
 from tautochrone.algebra.delta import Differentiator, zset_columns
 from tautochrone.algebra.nodes import Materialized, Node, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.join_graph import join_along_keys, join_graph_of
-from tautochrone.algebra.rules.multiway_join import multiway_join_change
-
-from .incremental_view import Step, View
-from .query_builders import bag, join, scan
+from tautochrone.algebra.rules.join_graph import join_along_keys, join_graph_of, multiway_join_change
 
 SHAPES = {
     "star": ("f1=d1", "f2=e1", "f3=g1"),
@@ -99,3 +98,57 @@ def test_nested_inner_joins_are_differentiated_once(shape: str) -> None:
     )
     assert context.materialized_change(node).insert_only
     assert [refresh.node for refresh in context.nodes] == ["join"]
+
+
+def test_multiway_join() -> None:
+    """Fact and dimensions as in `multiway_join_change`."""
+    fact = scan("F", "id p q")
+    query = join(join(fact, scan("P", "pk pv"), "p=pk"), scan("Q", "qk qv"), "q=qk")
+    check_delta_plan(
+        query,
+        tables={"F": "1 a x\n 2 b x", "P": "a 7", "Q": "x 5"},
+        changes={"F": "2 b x -1", "P": "a 7 -1\n a 8 +1", "Q": "y 6 +1"},
+        plan="""
+            step1 =
+            MultiKeySemiJoin q = qk or p = pk
+              ScanAtCut F after
+              ΔQ
+              ΔP
+            step2 =
+            Union
+              Select id, p, q
+                ΔF
+              WithWeight -1
+                step1
+            step3 =
+            Join inner (1 key)
+              step2
+              KeySemiJoin pk = p
+                ScanAtCut P before
+                step2
+            step4 =
+            WithWeight +1
+              step1
+            step5 =
+            Join inner (1 key)
+              step4
+              KeySemiJoin pk = p
+                ScanAtCut P after
+                step4
+            Consolidate
+              Union
+                Select id, p, q, pk, pv, qk, qv
+                  Join inner (1 key)
+                    step3
+                    KeySemiJoin qk = q
+                      ScanAtCut Q before
+                      step3
+                Select id, p, q, pk, pv, qk, qv
+                  Join inner (1 key)
+                    step5
+                    KeySemiJoin qk = q
+                      ScanAtCut Q after
+                      step5
+            """,
+        result="1 a x a 7 x 5 -1\n 1 a x a 8 x 5 +1",
+    )

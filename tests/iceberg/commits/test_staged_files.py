@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from tests.support.lake_conformance import commit_metadata
 from tests.support.maintenance_conformance import soon_ms
 
-from tautochrone.iceberg.commits import task_files
+from tautochrone.iceberg.commits import staged_files
 from tautochrone.iceberg.maintenance.orphans import path_of
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import LakeTable, TableDefinition
@@ -94,7 +94,7 @@ def test_tasks_write_their_rows(spark: SparkSession, monkeypatch: pytest.MonkeyP
     expected = sorted(spark.createDataFrame(rows, SPARK_SCHEMA).collect(), key=str)
     assert sorted(table.read(spark, version).collect(), key=str) == expected
     # Each file is closed when it is large, and the next one begun.
-    monkeypatch.setattr(task_files, "_ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(staged_files, "_ROW_GROUP_BYTES", 1)
     spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('write.target-file-size-bytes' = '3000')")
     fork = table.fork()
     writer = table.task_writer(fork, ARROW_SCHEMA.names)

@@ -1,25 +1,9 @@
-"""Aggregates; DISTINCT is an aggregate without calls.
-
-The state has the accumulators of each group. The change alone is aggregated and merged into it. Each changed
-group gives its old output row with -1 and its new one with +1, so that aggregates above, and joins above
-those, stay incremental:
-
-    Δγ(A) = final(S_after) - final(S_before) for the groups in ΔA,   S_after = merge(S_before, partial(ΔA))
-
-`sum(v) BY k`; A was `a 1`, `a 2`, `b 5`:
-
-    ΔA         S_before         partial(ΔA)      S_after          Δγ(A)
-    a 2 -1     a: sum 3, n 2    a: +1, n 0       a: sum 4, n 2    a 3 -1, a 4 +1
-    a 3 +1     b: sum 5, n 1    b: -5, n -1      b: n 0           b 5 -1
-    b 5 -1
-
-Deletes may make the accumulators of MIN, MAX, bit functions and inexact sums insufficient, as when the
-minimum itself is deleted. Those groups, and only those, are read again from A_after.
-"""
+"""The rule of aggregates: with accumulators changes are merged into a state, otherwise changed groups are
+recomputed, as partitions of windows are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from statistics import pvariance
 from typing import Any
@@ -47,18 +31,36 @@ from tautochrone.algebra.nodes import (
     Select,
     StateScan,
     Union,
+    Window,
     WithWeight,
     plural,
 )
 from tautochrone.algebra.pushdown import push_down_keys
-from tautochrone.algebra.rules.changed_groups import few_rows_at_most, recompute_changed_groups
 from tautochrone.model.checkpoint import RefreshMode
 
-__all__ = ["AggregateRule", "aggregate_state"]
+__all__ = ["AggregateRule", "aggregate_state", "few_rows_at_most", "recompute_changed_groups"]
 
 
 class AggregateRule:
-    """The rule of `Aggregate`; the module has the formula and an example."""
+    """Aggregate; DISTINCT is one without calls.
+
+    The state has the accumulators of each group. The change alone is aggregated and merged into it. Each
+    changed group gives its old output row with -1 and its new one with +1, so that aggregates above, and
+    joins above those, stay incremental:
+
+        Δγ(A) = final(S_after) - final(S_before) for the groups in ΔA
+        S_after = merge(S_before, partial(ΔA))
+
+    `sum(v) BY k`; A was `a 1`, `a 2`, `b 5`:
+
+        ΔA         S_before         partial(ΔA)      S_after          Δγ(A)
+        a 2 -1     a: sum 3, n 2    a: +1, n 0       a: sum 4, n 2    a 3 -1, a 4 +1
+        a 3 +1     b: sum 5, n 1    b: -5, n -1      b: n 0           b 5 -1
+        b 5 -1
+
+    Deletes may make the accumulators of MIN, MAX, bit functions and inexact sums insufficient, as when the
+    minimum itself is deleted. Those groups, and only those, are read again from A_after.
+    """
 
     def evaluate(self, node: Aggregate, rows: Bag) -> list[dict[ColumnId, Any]]:
         groups: dict[tuple[Any, ...], list[Row]] = {} if node.keys else {(): []}
@@ -236,3 +238,51 @@ def _recomputed_groups(
 def _output_rows(node: Aggregate, merged: Node, sources: tuple[ColumnId, ...], sign: int) -> WithWeight:
     output = FinalAggregate(columns=node.columns, child=merged, aggregate=node, sources=sources)
     return WithWeight(columns=zset_columns(node.columns), child=output, sign=sign)
+
+
+# -- groups that are recomputed --------------------------------------------------------------------------
+
+
+_FEW_ROWS = 10_000
+"""So many rows are recomputed in about the time that one change takes anyway."""
+
+
+def few_rows_at_most(node: Node) -> int | None:
+    """The largest number of rows of a node, if its plan alone shows that they are few."""
+    rows = node.max_rows(lambda _leaf: None)
+    return rows if rows is not None and rows <= _FEW_ROWS else None
+
+
+def recompute_changed_groups(
+    node: Aggregate | Window, keys: tuple[ColumnId, ...], context: Differentiator
+) -> Change:
+    """The change of what depends on all rows of a group, such as medians, lists and ranks, by recomputing the
+    groups with these key columns that changed.
+
+        Δf(A) = f(A_after ⋉ K) - f(A_before ⋉ K), K the group keys in ΔA
+
+    Without keys everything is recomputed, which is cheap where the child has few rows whatever its inputs
+    hold, such as ORDER BY … LIMIT. `median(v) BY k`; A was `a 1`, `a 5`, `b 6`:
+
+        ΔA         K     Δf(A)
+        a 9 +1     a     a 3 -1
+                         a 5 +1
+    """
+    # Without keys even a row that was deleted and inserted again would recompute everything.
+    change = context.materialized_change(node.child, consolidated=not keys)
+    if change.plan is None:
+        return change
+    columns = zset_columns(node.columns)
+    sides: list[tuple[int, Callable[[Node], Node]]] = [
+        (1, context.rows_after),
+        (-1, context.rows_before),
+    ]
+    inputs: list[Node] = []
+    for sign, rows_of in sides:
+        rows = rows_of(node.child)
+        if keys:
+            on = tuple((key, key) for key in keys)
+            semi_join = KeySemiJoin(columns=rows.columns, child=rows, keys=change.plan, on=on)
+            rows = push_down_keys(semi_join, context.engine)
+        inputs.append(WithWeight(columns=columns, child=node.over(rows), sign=sign))
+    return Change(Union(columns=columns, inputs=tuple(inputs)), insert_only=False)

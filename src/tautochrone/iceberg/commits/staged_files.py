@@ -1,10 +1,11 @@
-"""Data files that this process or Spark's tasks write by pyarrow, from rows that they have as Arrow.
+"""Data files that do not belong to a snapshot yet: Spark writes them, or this process or Spark's tasks do by
+pyarrow.
 
 A row that goes from Python to the JVM is turned into one of Spark's first, and value by value into columns
-again; maps take most of that time. So where pyarrow may write a table's files, only the names of the written
-files go to the driver, and Iceberg itself reads the column statistics from their footers. Tables on other
-storage than this machine's, encrypted ones, and those with partitions or settings of their own for Parquet
-are left to Spark.
+again; maps take most of that time. So rows that are in Arrow are written by pyarrow where it may write a
+table's files: only the names of the written files go to the driver, and Iceberg itself reads the column
+statistics from their footers. Tables on other storage than this machine's, encrypted ones, and those with
+partitions or settings of their own for Parquet are left to Spark.
 
 A task that Spark repeats writes a file of its own, and the driver takes the files of the task that counted.
 Files of the others belong to no version: they are removed with other orphans.
@@ -22,26 +23,152 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from tautochrone.iceberg.commits.compare_and_set import now_ms, staged_at_ms
-from tautochrone.iceberg.java.api import Iceberg, first_line, items, local_folder
-from tautochrone.iceberg.java.arrow_types import arrow_type
+from tautochrone.iceberg.java.api import Iceberg, first_line, items, java_error_class, local_folder
 from tautochrone.model.lake import Rows, Staged
 from tautochrone.model.lake import TaskWriter as WritesInTasks
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.spark.jvm.catalyst import decimal_digits
 
 __all__ = [
     "TaskWriter",
     "arrow_obstacle",
+    "arrow_type",
     "files_by_name",
     "files_taken",
     "fitting_rows",
+    "local_rows",
     "spec_without_partitions",
     "stage_task_files",
     "task_writer",
+    "write_files",
+    "write_locally",
     "write_rows",
 ]
+
+
+def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> Staged:
+    """Let Spark write `rows` as data files of the Java `table`, without a commit.
+
+    Iceberg's own compaction works the same way: the table is registered under a key, the write names the
+    key instead of a table, and a coordinator on the driver collects the written files. It works in any
+    session, whatever its catalogs are, and never accesses the catalog.
+    """
+    group, at_ms = str(uuid.uuid4()), staged_at_ms(table)
+    iceberg.activate(rows.sparkSession)
+    cache = iceberg.table_cache()
+    coordinator = iceberg.api.spark.FileRewriteCoordinator.get()
+    cache.add(group, table)
+    try:
+        # Fan-out: rows arrive in any order, a clustered writer would refuse the second partition.
+        rows.write.format("iceberg").mode("append").option("fanout-enabled", "true").save(group)
+        try:
+            files = items(coordinator.fetchNewFiles(table, group))
+        except Py4JJavaError as error:
+            # Spark skipped the write of a relation that it knew to be empty.
+            if not java_error_class(error).endswith("ValidationException"):
+                raise
+            files = []
+    finally:
+        cache.remove(group)
+        coordinator.clearRewrite(table, group)
+    return _staged(name, files, at_ms)
+
+
+def local_rows(iceberg: Iceberg, table: Any, rows: Rows) -> Any | None:
+    """The rows as a Java list if they are a local relation that can be written unchanged, else None.
+
+    They can if they have the table's columns in the same order and with the same types. Otherwise Spark must
+    plan the write, with casts and checks.
+    """
+    plan = rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+    if str(plan.nodeName()) != "LocalRelation":
+        return None
+    table_schema = iceberg.api.spark.SparkSchemaUtil.convert(table.schema())
+    rows_schema = rows._jdf.schema()  # noqa: SLF001
+    if not table_schema.asNullable().equals(rows_schema.asNullable()):
+        return None
+    if not table_schema.equals(table_schema.asNullable()) and not table_schema.equals(rows_schema):
+        # A column is NOT NULL, and the local write would not check that.
+        return None
+    return iceberg.jvm.scala.jdk.javaapi.CollectionConverters.asJava(plan.data())
+
+
+def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, data: Any) -> Staged:
+    """Write the `data` of `rows` in this thread, with the writer that Spark's tasks use.
+
+    Types, partitions, statistics and table properties are treated as in any other write. It saves the Spark
+    job, which takes most of the time of a small write.
+    """
+    at_ms = staged_at_ms(table)
+    if data.isEmpty():
+        return _staged(name, [], at_ms)
+    group = str(uuid.uuid4())
+    iceberg.activate(rows.sparkSession)
+    connector, empty = (
+        iceberg.jvm.org.apache.spark.sql.connector.write,
+        iceberg.jvm.java.util.Optional.empty(),
+    )
+    # Without this option the writer would mark the files of a sorted table as sorted, which they are not.
+    options = {"fanout-enabled": "true", "use-table-distribution-and-ordering": "false"}
+    settings = iceberg.jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(iceberg.map(options))
+    write_info = connector.LogicalWriteInfoImpl(group, rows._jdf.schema(), settings, empty, empty)  # noqa: SLF001
+    batch = (
+        iceberg.api.spark.source.SparkRewriteTable(table, group).newWriteBuilder(write_info).build().toBatch()
+    )
+    writer = batch.createBatchWriterFactory(connector.PhysicalWriteInfoImpl(1)).createWriter(0, 0)
+    try:
+        writer.writeAll(data.iterator())
+        written = writer.commit()
+    except Py4JError:
+        writer.abort()
+        raise
+    finally:
+        writer.close()
+    messages = iceberg.array(connector.WriterCommitMessage, [written])
+    coordinator = iceberg.api.spark.FileRewriteCoordinator.get()
+    try:
+        batch.commit(messages)
+        files = items(coordinator.fetchNewFiles(table, group))
+    finally:
+        coordinator.clearRewrite(table, group)
+    return _staged(name, files, at_ms)
+
+
+def _staged(name: TableName, files: list[Any], at_ms: int) -> Staged:
+    return Staged(table=name, files=files, rows=sum(int(file.recordCount()) for file in files), at_ms=at_ms)
+
+
+# -- rows in Arrow ---------------------------------------------------------------------------------
+
+
+_ARROW_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "timestamp": pa.timestamp("us"),
+    "binary": pa.binary(),
+}
+
+
+def arrow_type(iceberg_type: str) -> Any | None:
+    """Of a type without fields, as Iceberg's JSON spells it; None: this process neither reads nor writes it.
+
+    Floating-point numbers are not among them: to Spark all NaN are equal, and so are 0.0 and -0.0.
+
+    >>> arrow_type("decimal(12, 2)")
+    Decimal128Type(decimal128(12, 2))
+    >>> arrow_type("double") is None
+    True
+    """
+    digits = decimal_digits(iceberg_type)
+    return _ARROW_TYPES.get(iceberg_type) if digits is None else pa.decimal128(*digits)
 
 
 _PARQUET_SETTINGS = "write.parquet."
@@ -89,7 +216,7 @@ def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
     """What of a table, other than its columns, only Spark writes."""
     properties = table.properties()
     names = set(iceberg.functions.texts(properties.keySet()))
-    location = new_location(table)
+    location = _new_location(table)
     if local_folder(location) is None:
         return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=location.rpartition("/")[0])
     encryption = sorted(name for name in names if name.startswith(_ENCRYPTION))
@@ -101,41 +228,41 @@ def _left_to_spark(iceberg: Iceberg, table: Any) -> Reason | None:
     if file_format != _PARQUET:
         return Reason.of(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format)
     settings = {name for name in names if name.startswith(_PARQUET_SETTINGS)} - {_CODEC}
-    if codec_of(table) not in _CODECS:
+    if _codec_of(table) not in _CODECS:
         settings.add(_CODEC)
     return Reason.of(ReasonCode.PARQUET_SETTINGS, settings=sorted(settings)) if settings else None
 
 
-def write_rows(name: TableName, iceberg: Iceberg, table: Any, rows: Any) -> Staged:
+def write_rows(iceberg: Iceberg, name: TableName, table: Any, rows: Any) -> Staged:
     """Write `fitting_rows` as one data file that belongs to no snapshot yet; none without rows."""
     at_ms = staged_at_ms(table)
     if not rows.num_rows:
-        return Staged(table=name, files=(), rows=0, at_ms=at_ms)
-    location = new_location(table)
+        return _staged(name, [], at_ms)
+    location = _new_location(table)
     path = local_folder(location)
     assert path is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         # As Iceberg's specification says of decimals of up to 18 digits.
-        pq.write_table(rows, path, compression=codec_of(table), store_decimal_as_integer=True)
-        file = data_file(iceberg, table, location, path)
+        pq.write_table(rows, path, compression=_codec_of(table), store_decimal_as_integer=True)
+        file = _data_file(iceberg, table, location, path)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return Staged(table=name, files=[file], rows=rows.num_rows, at_ms=at_ms)
+    return _staged(name, [file], at_ms)
 
 
-def new_location(table: Any) -> str:
+def _new_location(table: Any) -> str:
     """Of a data file. It is below `write.data.path`, if the table has that."""
     return str(table.locationProvider().newDataLocation(f"00000-0-{uuid.uuid4()}.parquet"))
 
 
-def codec_of(table: Any) -> str:
+def _codec_of(table: Any) -> str:
     """With which data files are compressed."""
     return str(table.properties().getOrDefault(_CODEC, _DEFAULT_CODEC))
 
 
-def data_file(iceberg: Iceberg, table: Any, location: str, path: Path) -> Any:
+def _data_file(iceberg: Iceberg, table: Any, location: str, path: Path) -> Any:
     """Iceberg's description of a file that was written for no partition. Its statistics are read from the
     footer."""
     metrics = iceberg.api.parquet.ParquetUtil.fileMetrics(
@@ -186,6 +313,9 @@ def _nested_type(iceberg_type: Any) -> Any:
             _numbered("value", iceberg_type["value-id"], iceberg_type["value"], is_required=is_required),
         )
     raise KeyError(iceberg_type["type"])
+
+
+# -- files of tasks --------------------------------------------------------------------------------
 
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
@@ -271,16 +401,16 @@ def task_writer(iceberg: Iceberg, table: Any, columns: Sequence[str] | None) -> 
     if not table.sortOrder().isUnsorted():
         return Reason.of(ReasonCode.TABLE_SORTED)
     file_bytes = int(table.properties().getOrDefault(_FILE_SIZE, str(_DEFAULT_FILE_BYTES)))
-    return TaskWriter(new_location(table), fitting.schema, codec_of(table), file_bytes)
+    return TaskWriter(_new_location(table), fitting.schema, _codec_of(table), file_bytes)
 
 
 def stage_task_files(
-    name: TableName, iceberg: Iceberg, table: Any, writer: WritesInTasks, files: Rows
+    iceberg: Iceberg, name: TableName, table: Any, writer: WritesInTasks, files: Rows
 ) -> Staged:
     """The files that `writer` writes when the DataFrame `files` is computed, which happens here."""
     at_ms = staged_at_ms(table)
     try:
-        return _staged(name, iceberg, table, [row.location for row in files.collect()], at_ms)
+        return _staged_by_location(iceberg, name, table, [row.location for row in files.collect()], at_ms)
     except BaseException:
         writer.remove_files()
         raise
@@ -297,7 +427,7 @@ def files_taken(table: Any, since_ms: int) -> Reason | None:
 
 
 def files_by_name(
-    name: TableName, iceberg: Iceberg, table: Any, file_names: Sequence[str], at_ms: int | None
+    iceberg: Iceberg, name: TableName, table: Any, file_names: Sequence[str], at_ms: int | None
 ) -> Staged | Reason:
     """See `LakeTable.files_by_name`."""
     if spec_without_partitions(table) is None:
@@ -310,14 +440,16 @@ def files_by_name(
             return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=location.rpartition("/")[0])
         if not path.exists():
             return Reason.of(ReasonCode.FILE_NOT_READ, file=location, text="there is no such file")
-    return _staged(name, iceberg, table, locations, staged_at_ms(table) if at_ms is None else at_ms)
+    at_ms = staged_at_ms(table) if at_ms is None else at_ms
+    return _staged_by_location(iceberg, name, table, locations, at_ms)
 
 
-def _staged(name: TableName, iceberg: Iceberg, table: Any, locations: Sequence[str], at_ms: int) -> Staged:
-    written = []
+def _staged_by_location(
+    iceberg: Iceberg, name: TableName, table: Any, locations: Sequence[str], at_ms: int
+) -> Staged:
+    files = []
     for location in locations:
         path = local_folder(location)
         assert path is not None
-        written.append(data_file(iceberg, table, location, path))
-    rows = sum(int(file.recordCount()) for file in written)
-    return Staged(table=name, files=written, rows=rows, at_ms=at_ms)
+        files.append(_data_file(iceberg, table, location, path))
+    return _staged(name, files, at_ms)

@@ -1,0 +1,76 @@
+"""What nodes of a query say of themselves: bounds of rows, origins of keys, parts that work row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.algebra.query_builders import call, columns_of, first, group, join, row_number, scan, where
+
+from tautochrone.algebra.nodes import (
+    AggregateFunction,
+    JoinKind,
+    Materialized,
+    Node,
+    Select,
+    Union,
+    inner_join_of,
+    row_wise_parts,
+    stateful_nodes,
+)
+
+A = scan("A", "k v")
+B = scan("B", "j w")
+COUNT = call(AggregateFunction.COUNT, "v")
+
+
+def materialized(rows: int) -> Materialized:
+    return Materialized(columns=A.columns, handle=None, rows=rows)
+
+
+def test_row_wise_parts_are_below_the_union() -> None:
+    left, right = materialized(1), materialized(2)
+    query = where(Union(columns=A.columns, inputs=(left, right)), "v", bool)
+    parts = row_wise_parts(query)
+    assert parts is not None
+    assert [part.children for part in parts] == [(left,), (right,)]
+
+
+def test_groups_have_no_row_wise_parts() -> None:
+    assert row_wise_parts(group(materialized(1), "k", COUNT)) is None
+    assert row_wise_parts(Union(columns=A.columns, inputs=(materialized(1), A))) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        (where(materialized(3), "v", bool), 3),
+        (group(materialized(3), "k", COUNT), 3),
+        (group(A, "", COUNT), 1),
+        (first(A, "v", 2), 2),
+        (A, None),
+    ],
+)
+def test_bound_of_rows(query: Node, rows: int | None) -> None:
+    assert query.max_rows(lambda leaf: leaf.rows if isinstance(leaf, Materialized) else None) == rows
+
+
+def test_keys_come_from_the_child_where_groups_or_partitions_have_them() -> None:
+    k, v = columns_of("k v")
+    assert where(A, "v", bool).key_origin == {k: k, v: v}
+    assert group(A, "k", COUNT).key_origin == {k: k}
+    assert row_number(A, "k", "v").key_origin == {k: k}
+
+
+def test_inner_join_of_sees_through_selected_columns() -> None:
+    inner, left = join(A, B, "k=j"), join(A, B, "k=j", JoinKind.LEFT)
+    assert inner_join_of(Select(columns=columns_of("k"), child=inner)) is inner
+    assert inner_join_of(left) is None
+
+
+def test_stateful_nodes_come_parents_first() -> None:
+    groups = group(A, "k", COUNT)
+    median = replace(groups, calls=(call(AggregateFunction.OTHER, "v"),))
+    top = first(groups, "k", 1)
+    assert stateful_nodes(top) == [top, groups]
+    assert stateful_nodes(median) == []
