@@ -62,7 +62,7 @@ ADAPTERS: Mapping[str, Adapter] = {
     "kafka-transactional": Adapter(
         opens=f"{_PACKAGE}.kafka:open_kafka_sink",
         reads_options=f"{_PACKAGE}.kafka.options:kafka_options",
-        examines=f"{_PACKAGE}.kafka.open:examine_kafka_sink",
+        examines=f"{_PACKAGE}.kafka.options:examine_kafka_sink",
         page="kafka-sink.md",
     ),
 }

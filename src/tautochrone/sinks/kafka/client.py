@@ -15,8 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from tautochrone.errors import SinkError
 from tautochrone.sinks.common.access import login_refused, rights_missing
-from tautochrone.sinks.kafka.options import KafkaOptions
-from tautochrone.sinks.kafka.parts import DEFAULT_PARTITIONER
+from tautochrone.sinks.kafka.options import DEFAULT_PARTITIONER, KafkaOptions
 
 __all__ = [
     "Client",

@@ -24,8 +24,7 @@ from tautochrone.sinks.kafka.client import Client, Session, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import Mode
 from tautochrone.sinks.kafka.records import Records
-from tautochrone.sinks.kafka.topic_errors import foreign_record, records_lost, require_kept, topic_changed
-from tautochrone.sinks.kafka.topics import Topics
+from tautochrone.sinks.kafka.topics import Topics, foreign_record, records_lost, require_kept, topic_changed
 
 __all__ = ["Comparison"]
 
