@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.names import NameRules, mirror_name
+from tautochrone.sinks.common.mirrored import NameRules, mirror_name
 from tautochrone.sinks.kafka.options import is_topic_name, topic_name
 
 RULES = {

@@ -12,8 +12,8 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.sql import name_sql
-from tautochrone.sinks.common.mirrored import schema_unsupported
-from tautochrone.sinks.common.names import NameRules, mirror_name
+from tautochrone.sinks.common.errors import schema_unsupported
+from tautochrone.sinks.common.mirrored import NameRules, mirror_name
 
 __all__ = ["Definitions", "plain_name"]
 

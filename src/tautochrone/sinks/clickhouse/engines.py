@@ -19,7 +19,7 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import arrow_stream
 from tautochrone.sinks.clickhouse.settings import OWN, inherited_settings, setting_refused, unknown_setting
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.sinks.common.errors import login_refused, rights_missing
 
 __all__ = ["Engine", "HttpEngine", "open_engine", "refusal_of"]
 

@@ -35,7 +35,7 @@ from tautochrone.model.sink import Intent, Operation, Published, TransactionId, 
 from tautochrone.sinks.clickhouse.comparison import SERVER_RUN_SQL, ServerRun
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
-from tautochrone.sinks.common.contents import database_taken
+from tautochrone.sinks.common.errors import database_taken
 from tautochrone.sinks.common.steps import require_fence
 
 __all__ = ["Begun", "BegunTransactions", "Content", "Entry", "Ledger", "TransactionStatus"]

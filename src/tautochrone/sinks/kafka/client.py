@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.sinks.common.errors import login_refused, rights_missing
 from tautochrone.sinks.kafka.options import DEFAULT_PARTITIONER, KafkaOptions
 
 __all__ = [

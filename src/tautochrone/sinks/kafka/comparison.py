@@ -18,8 +18,7 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.sinks.common.contents import table_changed
-from tautochrone.sinks.common.mirrored import table_missing
+from tautochrone.sinks.common.errors import table_changed, table_missing
 from tautochrone.sinks.kafka.client import Client, Session, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import Mode

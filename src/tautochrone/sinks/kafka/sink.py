@@ -37,7 +37,7 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.mirrored import table_missing
+from tautochrone.sinks.common.errors import table_missing
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
