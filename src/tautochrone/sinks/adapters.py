@@ -64,7 +64,7 @@ ADAPTERS: Mapping[str, Adapter] = {
     "clickhouse": Adapter(
         opens=f"{_PACKAGE}.clickhouse:open_clickhouse_sink",
         reads_options=f"{_PACKAGE}.clickhouse.options:server_options",
-        examines=f"{_PACKAGE}.clickhouse.open:examine_clickhouse_sink",
+        examines=f"{_PACKAGE}.clickhouse.sink:examine_clickhouse_sink",
         opens_participant=f"{_PACKAGE}.clickhouse.participant:open_clickhouse_participant",
         page="clickhouse.md",
     ),

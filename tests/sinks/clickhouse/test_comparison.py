@@ -15,7 +15,8 @@ from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import Intent, Recovered, SentChunk, TransactionState
-from tautochrone.sinks.clickhouse.comparison import Comparison, ServerRun
+from tautochrone.sinks.clickhouse.comparison import Comparison
+from tautochrone.sinks.clickhouse.engines import ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink

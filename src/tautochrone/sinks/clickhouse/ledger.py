@@ -32,9 +32,8 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, Operation, Published, TransactionId, TransactionState, next_state
-from tautochrone.sinks.clickhouse.comparison import SERVER_RUN_SQL, ServerRun
-from tautochrone.sinks.clickhouse.engines import Engine
-from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
+from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
+from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.common.errors import database_taken
 from tautochrone.sinks.common.steps import require_fence
 

@@ -29,7 +29,7 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.sinks.batches import single_precision
-from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.statements import name_sql
 
 __all__ = [
     "ArrayEncoder",
