@@ -59,7 +59,7 @@ def engine_of(sink: ClickHouseSink) -> FaultyEngine:
 
 
 def codes(sink: ClickHouseSink) -> set[ReasonCode]:
-    return {reason.code for reason in sink.compared_by().values()}
+    return {reason.code for reason in sink.comparison_reasons().values()}
 
 
 def hashed(chunks: Sequence[SentChunk]) -> list[bool]:
@@ -116,7 +116,7 @@ def test_rows_that_are_staged_again_are_hashed(bench: EmbeddedBench) -> None:
     chunks = SUITE.send(bench, sink, intent, (7, "seven"))
     # Only the insert into the first table was not answered.
     assert hashed(chunks) == [True, False]
-    assert {table: reason.code for table, reason in sink.compared_by().items()} == {
+    assert {table: reason.code for table, reason in sink.comparison_reasons().items()} == {
         ORDERS: ReasonCode.SINK_ROWS_HASHED_AGAIN,
         LINES: ReasonCode.SINK_ROWS_COUNTED,
     }

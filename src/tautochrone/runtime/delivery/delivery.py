@@ -329,7 +329,7 @@ class Delivery:
                 compared=[
                     events.DatasetReason(dataset=str(table), reason=reason)
                     for table, reason in (
-                        sink.compared_by().items() if isinstance(sink, ReportsComparison) else ()
+                        sink.comparison_reasons().items() if isinstance(sink, ReportsComparison) else ()
                     )
                 ],
                 duration_ms=round((time.monotonic() - started) * 1000),

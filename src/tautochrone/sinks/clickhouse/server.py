@@ -176,7 +176,7 @@ class Server:
         self._waits = Waits(name, engine, self._tables, options)
         self._begun = BegunTransactions(name, self._ledger)
         self._comparison = Comparison(name, options)
-        self._compared_by: dict[TableName, Reason] = {}
+        self._comparison_reasons: dict[TableName, Reason] = {}
         self._position = position
         self._require_position()
 
@@ -241,9 +241,9 @@ class Server:
         """See `model.sink.ReportsWaits`."""
         self._waits.report = report
 
-    def compared_by(self) -> Mapping[TableName, Reason]:
+    def comparison_reasons(self) -> Mapping[TableName, Reason]:
         """See `model.sink.ReportsComparison`."""
-        return dict(self._compared_by)
+        return dict(self._comparison_reasons)
 
     # -- one transaction --------------------------------------------------------------------------
 
@@ -262,16 +262,16 @@ class Server:
         """`above`: the highest publication of any server's rows in tables that are sent whole."""
         transaction = intent.transaction
         self._begun.clear()
-        self._compared_by.clear()
-        standing = self._ledger.standing(transaction)
-        self._comparison.seen(standing.run)
-        require_fence(self._name, transaction.fence, standing.fence)
-        state = next_state(Operation.BEGIN, standing.state, transaction)
+        self._comparison_reasons.clear()
+        status = self._ledger.status(transaction)
+        self._comparison.seen(status.run)
+        require_fence(self._name, transaction.fence, status.fence)
+        state = next_state(Operation.BEGIN, status.state, transaction)
         self._waits.merges(list(intent.versions))
         self._records.require_base(intent)
-        publication = max(standing.next_publication(intent.checkpoint), above + 1)
+        publication = max(status.next_publication(intent.checkpoint), above + 1)
         self._ledger.record(intent, transaction.fence, state, publication)
-        is_new = standing.state is _S.UNKNOWN
+        is_new = status.state is _S.UNKNOWN
         self._begun.add(Entry(state, publication, intent, {}), is_new=is_new)
         return state
 
@@ -361,7 +361,7 @@ class Server:
             if entry.intent.replaced or may_have_moved:
                 self._ledger.require(fence)
             for table in entry.intent.replaced:
-                self._ledger.replaced(str(table), entry.publication)
+                self._ledger.hide_rows_before(str(table), entry.publication)
             # Without a further check: a newer owner renamed the staging tables before it looked at the state,
             # finishes what is decided, and the pointer of an older one never counts.
             self._move(entry, fence, may_have_moved=may_have_moved)
@@ -442,7 +442,7 @@ class Server:
     def _check(self, begun: Begun, table: TableName, staging: str) -> ChunkCheck:
         is_new = begun.is_new_name(staging)
         check, reason = self._comparison.of(table, self.columns(table), is_new=is_new)
-        self._compared_by[table] = reason
+        self._comparison_reasons[table] = reason
         return check
 
     def _require_writable(self, transaction: TransactionId) -> None:

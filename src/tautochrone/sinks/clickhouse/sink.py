@@ -107,11 +107,11 @@ class ClickHouseSink:
         for server in self._servers:
             server.on_wait(report)
 
-    def compared_by(self) -> Mapping[TableName, Reason]:
+    def comparison_reasons(self) -> Mapping[TableName, Reason]:
         """See `model.sink.ReportsComparison`. Where servers differ, that of the one that compares more."""
         reasons: dict[TableName, Reason] = {}
         for server in self._servers:
-            for table, reason in server.compared_by().items():
+            for table, reason in server.comparison_reasons().items():
                 if reasons.get(table, reason).code is ReasonCode.SINK_ROWS_COUNTED:
                     reasons[table] = reason
                 reasons.setdefault(table, reason)
