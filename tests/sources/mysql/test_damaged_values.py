@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture import arrow_columns
-from tautochrone.sources.capture.arrow_columns import text_column
+from tautochrone.sources.capture import log_table
+from tautochrone.sources.capture.log_table import text_column
 from tautochrone.sources.mysql import result_rows
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
@@ -81,10 +81,10 @@ def test_columns_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) 
     buffer = np.frombuffer(b"abcdef", np.uint8)
     starts, lengths = np.array([0, 3]), np.array([3, 3])
     flags = np.array([False, False])
-    monkeypatch.setattr(arrow_columns, "MAX_TEXT_BYTES", 6)
+    monkeypatch.setattr(log_table, "MAX_TEXT_BYTES", 6)
     assert text_column(buffer, starts, lengths, flags).equals(pa.array(["abc", "def"]))
     assert result_rows._ascending_texts(buffer, starts, lengths, flags).to_pylist() == ["abc", "def"]
-    monkeypatch.setattr(arrow_columns, "MAX_TEXT_BYTES", 5)
+    monkeypatch.setattr(log_table, "MAX_TEXT_BYTES", 5)
     for column in (text_column, result_rows._ascending_texts):
         with pytest.raises(IngestError) as raised:
             column(buffer, starts, lengths, flags)

@@ -18,7 +18,7 @@ from tautochrone.model.capture_files import CAPTURE_MODE, CHANGE_FILE, COPIED_FI
 from tautochrone.model.lake import RESERVED_COLUMNS
 from tautochrone.model.log_retention import LOG_RETENTION, parse_log_retention
 from tautochrone.model.names import quoted
-from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.capture.log_table import SPARK_SCHEMA
 
 __all__ = [
     "check_columns",

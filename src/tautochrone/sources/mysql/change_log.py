@@ -28,7 +28,7 @@ from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
 from tautochrone.sources.capture.copied_rows import completed_rows
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.set_aside import definitions_outdated, outdated_if_refused
 from tautochrone.sources.mysql.binlog import dump, events_from, point_of
 from tautochrone.sources.mysql.bulk import TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, complete_images, identity_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
 from tautochrone.sources.mysql.continuity import log_lost, other_file

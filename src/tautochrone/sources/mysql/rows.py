@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, require_offsets
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA, Bytes, Flags, Integers, require_offsets
 from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.tables import CapturedTable, TableColumn

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, text_column
+from tautochrone.sources.capture.log_table import Bytes, Flags, Integers, text_column
 from tautochrone.sources.mysql.charsets import UTF8_CHARSETS, Charset, Charsets, UndecodableError
 from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import CapturedTable, TableColumn

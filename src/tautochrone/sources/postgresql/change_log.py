@@ -30,7 +30,7 @@ from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
 from tautochrone.sources.capture.copied_rows import completed_rows
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.set_aside import aside_reason, definitions_outdated, outdated_if_refused
 from tautochrone.sources.postgresql.bulk import (
     TABLE_TOO_LARGE,

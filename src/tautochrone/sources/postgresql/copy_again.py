@@ -19,7 +19,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import LogPosition
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.postgresql import server
 from tautochrone.sources.postgresql.bulk import chunks_of, chunks_of_partition, durable_log_end
 from tautochrone.sources.postgresql.continuity import (

@@ -19,9 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.access import text_not_decodable
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, list_offsets, text_column
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.errors import text_not_decodable
+from tautochrone.sources.capture.log_table import (
+    ARROW_SCHEMA,
+    Bytes,
+    Flags,
+    Integers,
+    list_offsets,
+    text_column,
+)
 
 __all__ = ["DecodedBatch", "Relation", "RelationColumn", "decode"]
 
@@ -69,7 +75,7 @@ class DecodedBatch:
     """Whole transactions.
 
     Attributes:
-        rows: with the columns of `log_schema`, in the order of the log. `transaction` has the 32-bit number
+        rows: with the columns of `log_table`, in the order of the log. `transaction` has the 32-bit number
             that the log has.
         relations: all relations that the batch names, in every version, in the order of the log.
         end_point: end of the last commit record; None without a transaction.
