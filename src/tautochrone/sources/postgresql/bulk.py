@@ -37,9 +37,8 @@ from tautochrone.sources.capture.errors import text_not_decodable
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
-from tautochrone.sources.postgresql.partitions import Partition
 from tautochrone.sources.postgresql.server import one_row
-from tautochrone.sources.postgresql.tables import CapturedTable
+from tautochrone.sources.postgresql.tables import CapturedTable, Partition
 from tautochrone.sources.postgresql.types import FIRST_USER_TYPE
 
 __all__ = [

@@ -68,7 +68,6 @@ from tautochrone.sources.postgresql.copy_again import (
     resumed,
     table_changed,
 )
-from tautochrone.sources.postgresql.examine import examine, require_readable
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
     Alarms,
@@ -78,7 +77,9 @@ from tautochrone.sources.postgresql.server import (
     check_publication,
     check_server,
     create_slot,
+    examine,
     open_transactions,
+    require_readable,
     server_state,
     slots_of,
 )
@@ -99,7 +100,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
 
     def __init__(self, capture: Capture) -> None:
         super().__init__(capture, capture.tables)
-        self._keys = {table.name: table.identity for table in capture.tables}
+        self._keys = {table.name: table.identifying_columns for table in capture.tables}
         self._alarms = Alarms()
         self._is_verified = False
         """Whether this connection has seen that the log has what the table took last."""

@@ -65,7 +65,7 @@ class Relation:
     point: int = 0
 
     @property
-    def identity(self) -> frozenset[str]:
+    def replica_identity(self) -> frozenset[str]:
         """Columns of which updates and deletes have the values before. Without any there are none."""
         return frozenset(column.name for column in self.columns if column.is_key)
 
@@ -222,7 +222,10 @@ class _Batch:
             of_version = indexes[(oids == relation.oid) & (indexes > begin) & (indexes < end)]
             # A partition's rows have its root's number, and the identity that it has itself.
             parts = [part for at, part in versions if part.root == relation.oid and at < end]
-            identities = [relation.identity, *(part.identity for part in parts if part.identity)]
+            identities = [
+                relation.replica_identity,
+                *(part.replica_identity for part in parts if part.replica_identity),
+            ]
             known = frozenset.intersection(*identities)
             if kind != ord("I") and not known.issuperset(self._keys[relation.name]):
                 ends = self._end_points[self._transaction[of_version]]
