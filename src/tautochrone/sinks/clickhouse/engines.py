@@ -199,23 +199,7 @@ class _EmbeddedEngine:
                     hint="Give all embedded sinks of a job the same folder and different databases, "
                     "or use a server.",
                 )
-            try:
-                Path(self._folder).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                if error.errno in _PASSING:
-                    raise SinkError(
-                        "SINK_NOT_REACHABLE",
-                        f"Sink {self._name}: the folder {self._folder} cannot be made now: {error.strerror}",
-                        hint="See the state of the file system.",
-                        retryable=True,
-                    ) from error
-                raise SinkError(
-                    "SINK_FOLDER_UNUSABLE",
-                    f"Sink {self._name}: the folder {self._folder} cannot be made: {error.strerror}",
-                    hint="Name a folder in the url that the user of the run may write to; one that does not "
-                    "begin with a slash is below the folder where the run is started.",
-                    sqlstate="22023",
-                ) from error
+            self._make_folder()
             try:
                 session = embedded.Session(self._folder)  # type: ignore[no-untyped-call]
                 # Threads that write answers of a few rows cost more than the queries.
@@ -230,6 +214,25 @@ class _EmbeddedEngine:
                 ) from error
             _sessions[self._folder] = (session, 1)
             return session
+
+    def _make_folder(self) -> None:
+        try:
+            Path(self._folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise SinkError(
+                    "SINK_NOT_REACHABLE",
+                    f"Sink {self._name}: the folder {self._folder} cannot be made now: {error.strerror}",
+                    hint="See the state of the file system.",
+                    retryable=True,
+                ) from error
+            raise SinkError(
+                "SINK_FOLDER_UNUSABLE",
+                f"Sink {self._name}: the folder {self._folder} cannot be made: {error.strerror}",
+                hint="Name a folder in the url that the user of the run may write to; one that does not "
+                "begin with a slash is below the folder where the run is started.",
+                sqlstate="22023",
+            ) from error
 
     def _query(self, statement: str, output_format: str) -> bytes:
         # The engine's session is not made for several threads.

@@ -126,8 +126,12 @@ _OTHER_SHAPE = "had other columns, or another REPLICA IDENTITY, for a while"
 
 def differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
     """Of the tables whose rows may have changed without events since the position."""
-    compared = {table.name: _difference(position.marker.get(table.name), table) for table in tables}
-    return {name: change for name, change in compared.items() if change}
+    return {name: change for name, change in _compared(position, tables).items() if change}
+
+
+def _compared(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
+    """By name, each table with what it was at the position."""
+    return {table.name: _difference(position.marker.get(table.name), table) for table in tables}
 
 
 def resumed(
@@ -249,7 +253,7 @@ def copied_up_to(position: LogPosition, names: Iterable[str]) -> dict[str, int]:
 def _to_copy(
     position: LogPosition, tables: Sequence[CapturedTable], follows: bool, anew: Collection[str]
 ) -> dict[str, Difference]:
-    changes = {table.name: _difference(position.marker.get(table.name), table) for table in tables}
+    changes = _compared(position, tables)
     for name, change in changes.items():
         # A column without a value needs no copy, and is a change all the same.
         refused = not follows and (change or change.columns_before is not None)
@@ -301,10 +305,11 @@ def _with_copies(
 def _columns_before(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, int]:
     """Of tables that got columns without a value: how many they had. The log may have rows behind the
     position that are as old."""
-    counts = {
-        table.name: _difference(position.marker.get(table.name), table).columns_before for table in tables
+    return {
+        name: change.columns_before
+        for name, change in _compared(position, tables).items()
+        if change.columns_before is not None
     }
-    return {name: count for name, count in counts.items() if count is not None}
 
 
 def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[str, object]]:
