@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.names import NameRules, mirror_name
-from tautochrone.sinks.kafka.names import is_topic_name, topic_name
+from tautochrone.sinks.common.mirrored import NameRules, mirror_name
+from tautochrone.sinks.kafka.options import is_topic_name, topic_name
 
 RULES = {
     "bytes": NameRules(longest=63, in_bytes=True),

@@ -10,9 +10,8 @@ import pytest
 
 from tautochrone.model.log_table import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
-from tautochrone.sources.capture.net_rows import net_rows
-from tautochrone.sources.capture.typed_rows import TextFormat
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
+from tautochrone.sources.capture.typed_rows import TextFormat, net_rows
 
 SCHEMA = pa.schema(
     [("region", pa.string()), ("ID", pa.int32()), ("price", pa.decimal128(10, 2)), ("ok", pa.bool_())]

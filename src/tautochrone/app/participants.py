@@ -10,7 +10,7 @@ from tautochrone.errors import SettingsError
 from tautochrone.model.transactions import CLIENT
 from tautochrone.project.settings import ParticipantSettings
 from tautochrone.redaction import redacted
-from tautochrone.sinks.registry import ConfiguredParticipant, open_participant
+from tautochrone.sinks.adapters import ConfiguredParticipant, open_participant
 
 __all__ = ["open_participants", "report_participants"]
 

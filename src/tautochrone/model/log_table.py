@@ -99,7 +99,7 @@ class CopiedFile:
     """
     Attributes:
         name: of the file, in the table's folder of data.
-        point, sequence, snapshot: of its rows, as `sources.capture.log_schema` has them of copied rows.
+        point, sequence, snapshot: of its rows, as `sources.capture.log_table` has them of copied rows.
     """
 
     name: str
@@ -117,7 +117,7 @@ _NAME, _ROWS, _KEPT = "file", "rows", "kept"
 class ChangeFile:
     """
     Attributes:
-        point, sequence: of the last change in it, as `sources.capture.log_schema` has them.
+        point, sequence: of the last change in it, as `sources.capture.log_table` has them.
         name: of the file, in the table's folder of data.
         rows: of the file.
         kept: its first so many rows are rows of the table; the others are keys without rows.

@@ -514,7 +514,7 @@ class CheckpointHistory(Protocol):
 class ReportsComparison(Protocol):
     """What a sink may offer that does not always compare staged rows in the same way."""
 
-    def comparisons(self) -> Mapping[TableName, Reason]:
+    def comparison_reasons(self) -> Mapping[TableName, Reason]:
         """By table how `prepare` compared the rows of the last transaction, or will, and why."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.registry import (
+from tautochrone.sinks.adapters import (
     check_sink,
     examine_sink,
     has_adapter,

@@ -1,15 +1,42 @@
-"""The project's own formats of sinks and participants. This is the place where a new one is added.
+"""Which formats of sinks and participants have an adapter.
 
-A new sink is a folder beside this module and one row here, then what `tests/sinks/test_adapters.py` asks
-for: a page in docs/, its row in docs/sinks.md, and the suite `testing.sink_conformance` in its tests.
+An adapter is a function from a sink's name and options to a `model.sink.Sink`. Packages announce theirs as an
+entry point of the group `tautochrone.sinks`; `register_sink` does it in the running process. The project's
+own are rows of `ADAPTERS`, and only they open participants, which carry out the decisions of transactions
+that other programs drive.
+
+A new sink of the project is a folder beside this module and one row here, then what
+`tests/sinks/test_adapters.py` asks for: a page in docs/, its row in docs/sinks.md, and the suite
+`testing.sink_conformance` in its tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, cast
 
-__all__ = ["ADAPTERS", "Adapter"]
+from tautochrone.errors import SettingsError, SinkError
+from tautochrone.model.sink import Sink
+from tautochrone.model.transactions import Participant
+
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "ConfiguredParticipant",
+    "SinkFactory",
+    "check_sink",
+    "examine_sink",
+    "has_adapter",
+    "known_formats",
+    "open_participant",
+    "open_sink",
+    "register_sink",
+]
 
 _PACKAGE = "tautochrone.sinks"
 
@@ -19,7 +46,7 @@ class Adapter:
     """One format. What it names is imported when it is used.
 
     Attributes:
-        opens: the function that opens a sink (`registry.SinkFactory`), as `module:function`.
+        opens: the function that opens a sink (`SinkFactory`), as `module:function`.
         reads_options: the function that refuses wrong options, and asks no server.
         examines: the function that logs in and writes nothing; it answers a sentence about the server.
         opens_participant: that of a participant; empty: the format has none.
@@ -37,33 +64,190 @@ ADAPTERS: Mapping[str, Adapter] = {
     "clickhouse": Adapter(
         opens=f"{_PACKAGE}.clickhouse:open_clickhouse_sink",
         reads_options=f"{_PACKAGE}.clickhouse.options:server_options",
-        examines=f"{_PACKAGE}.clickhouse.open:examine_clickhouse_sink",
+        examines=f"{_PACKAGE}.clickhouse.sink:examine_clickhouse_sink",
         opens_participant=f"{_PACKAGE}.clickhouse.participant:open_clickhouse_participant",
         page="clickhouse.md",
     ),
     "postgresql": Adapter(
         opens=f"{_PACKAGE}.postgresql:open_postgresql_sink",
         reads_options=f"{_PACKAGE}.postgresql.options:postgresql_options",
-        examines=f"{_PACKAGE}.postgresql.open:examine_postgresql_sink",
+        examines=f"{_PACKAGE}.postgresql.options:examine_postgresql_sink",
         page="postgresql-sink.md",
     ),
     "mariadb": Adapter(
         opens=f"{_PACKAGE}.mariadb:open_mariadb_sink",
         reads_options=f"{_PACKAGE}.mariadb.options:mariadb_options",
-        examines=f"{_PACKAGE}.mariadb.open:examine_mariadb_sink",
+        examines=f"{_PACKAGE}.mariadb.options:examine_mariadb_sink",
         page="mariadb-sink.md",
     ),
     "starrocks": Adapter(
         opens=f"{_PACKAGE}.starrocks:open_starrocks_sink",
         reads_options=f"{_PACKAGE}.starrocks.options:starrocks_options",
-        examines=f"{_PACKAGE}.starrocks.open:examine_starrocks_sink",
+        examines=f"{_PACKAGE}.starrocks.options:examine_starrocks_sink",
         page="starrocks-sink.md",
     ),
     "kafka-transactional": Adapter(
         opens=f"{_PACKAGE}.kafka:open_kafka_sink",
         reads_options=f"{_PACKAGE}.kafka.options:kafka_options",
-        examines=f"{_PACKAGE}.kafka.open:examine_kafka_sink",
+        examines=f"{_PACKAGE}.kafka.options:examine_kafka_sink",
         page="kafka-sink.md",
     ),
 }
 """By format."""
+
+
+SinkFactory = Callable[[str, Mapping[str, str]], Sink]
+
+_GROUP = "tautochrone.sinks"
+_registered: dict[str, SinkFactory] = {}
+_lock = threading.Lock()
+
+
+def register_sink(format_name: str, factory: SinkFactory) -> None:
+    """Make an adapter known to this process. The same name again replaces the adapter.
+
+    Example:
+        >>> register_sink("my-store", lambda name, options: MyStoreSink(options["url"]))  # doctest: +SKIP
+    """
+    with _lock:
+        _registered[format_name.lower()] = factory
+
+
+def has_adapter(format_name: str) -> bool:
+    """Whether sinks of this format are delivered through the port."""
+    with _lock:
+        return format_name.lower() in _registered or format_name.lower() in _installed()
+
+
+def known_formats() -> list[str]:
+    """The formats with an adapter, by name."""
+    with _lock:
+        return sorted({*_registered, *_installed()})
+
+
+def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> bool:
+    """Refuse what `open_sink` would refuse without asking the system.
+
+    An adapter of another package is asked if its factory has a function `check_options`.
+
+    Returns:
+        Whether it is known already that the sink needs a key.
+
+    Raises:
+        SinkError: as `open_sink`.
+    """
+    own = _own_adapter(format_name)
+    if own is not None:
+        read_options = EntryPoint(format_name, own.reads_options, _GROUP).load()
+        return bool(getattr(read_options(name, options), "needs_key", False))
+    check = getattr(_factory(name, format_name), "check_options", None)
+    if check is not None:
+        check(name, options)
+    return False
+
+
+def examine_sink(name: str, format_name: str, options: Mapping[str, str]) -> str | None:
+    """Log in to the system of a sink, and write nothing.
+
+    An adapter of another package is asked if its factory has a function `examine`.
+
+    Returns:
+        A sentence about what answers; None: the adapter has no such function.
+
+    Raises:
+        SinkError: as `open_sink`, such as `SINK_NOT_REACHABLE` and `SINK_LOGIN_REFUSED`.
+    """
+    own = _own_adapter(format_name)
+    if own is not None:
+        examine = EntryPoint(format_name, own.examines, _GROUP).load()
+    else:
+        examine = getattr(_factory(name, format_name), "examine", None)
+    return None if examine is None else str(examine(name, options))
+
+
+def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink. Nothing is written to it.
+
+    Raises:
+        SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; `SINK_OPTION_MISSING`, or whatever the
+            adapter has against its options.
+    """
+    return _factory(name, format_name)(name, options)
+
+
+def _own_adapter(format_name: str) -> Adapter | None:
+    """The project's own adapter, unless somebody replaced it."""
+    key = format_name.lower()
+    with _lock:
+        own = ADAPTERS.get(key)
+        is_own = own is not None and key not in _registered and _installed()[key].value == own.opens
+    return own if is_own else None
+
+
+def _factory(name: str, format_name: str) -> SinkFactory:
+    with _lock:
+        factory = _registered.get(format_name.lower())
+        installed = _installed().get(format_name.lower())
+    if factory is None and installed is not None:
+        factory = installed.load()
+    if factory is None:
+        raise SinkError(
+            "SINK_FORMAT_UNKNOWN",
+            f"Sink {name}: no adapter for the format {format_name} is installed",
+            hint="known formats: " + (", ".join(known_formats()) or "none"),
+            parameters={"sink": name, "format": format_name},
+        )
+    return factory
+
+
+@cache
+def _installed() -> Mapping[str, EntryPoint]:
+    built_in = [EntryPoint(name, adapter.opens, _GROUP) for name, adapter in ADAPTERS.items()]
+    return {entry.name.lower(): entry for entry in (*built_in, *entry_points(group=_GROUP))}
+
+
+_PARTICIPANT_FORMATS = {
+    name: own.opens_participant for name, own in ADAPTERS.items() if own.opens_participant
+}
+
+
+class ConfiguredParticipant(Participant, Protocol):
+    """A participant that settings describe."""
+
+    @property
+    def description(self) -> str:
+        """Its target, for people, without secrets."""
+
+    def check(self) -> None:
+        """Ask the target whether it lets us in.
+
+        Raises:
+            Exception: it does not, or does not answer.
+        """
+
+
+def open_participant(
+    name: str, format_name: str, options: Mapping[str, str], location: str
+) -> ConfiguredParticipant:
+    """A participant of these options. Nothing is connected to.
+
+    Args:
+        location: of its section in the settings, for errors.
+
+    Raises:
+        SettingsError: `PARTICIPANT_FORMAT_UNKNOWN`; what the format has against the options.
+    """
+    factory = _PARTICIPANT_FORMATS.get(format_name.lower())
+    if factory is None:
+        raise SettingsError(
+            "PARTICIPANT_FORMAT_UNKNOWN",
+            f"Participant {name} has the format {format_name or '(none)'}",
+            hint=f"Formats of participants: {', '.join(sorted(_PARTICIPANT_FORMATS))}",
+            location=location,
+        )
+    module, _, function = factory.partition(":")
+    opened = cast(
+        "Callable[[str, Mapping[str, str], str], ConfiguredParticipant]",
+        getattr(importlib.import_module(module), function),
+    )
+    return opened(name, options, location)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest
-from tautochrone.sinks.common.names import NameRules, mirror_name
+from tautochrone.sinks.common.mirrored import NameRules, mirror_name
 
 __all__ = ["encoded", "mirror_table_name", "quoted", "row_digest", "sql_name", "sql_text"]
 

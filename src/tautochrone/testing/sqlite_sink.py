@@ -1,6 +1,6 @@
 """A sink over one SQLite file: the port's smallest complete adapter, and the one that the tests deliver to.
 
-Tables are SQLite tables (see `sinks.common.names`), read by any SQLite client. Beside them are
+Tables are SQLite tables (see `sinks.common.mirrored`), read by any SQLite client. Beside them are
 `taut_pointer` (what is published), `taut_transactions` and `taut_staged`. Importing this module registers the
 format `toy-sqlite`, with the option `path`.
 
@@ -36,15 +36,8 @@ from tautochrone.model.sink import (
     require_base,
 )
 from tautochrone.sinks import register_sink
-from tautochrone.sinks.common.access import object_missing
-from tautochrone.sinks.common.contents import (
-    Content,
-    Pointer,
-    TableRecord,
-    change_of,
-    database_taken,
-    table_changed,
-)
+from tautochrone.sinks.common.errors import database_taken, object_missing, table_changed
+from tautochrone.sinks.common.pointer_sink import Content, Pointer, TableRecord, change_of
 from tautochrone.testing.sqlite_rows import encoded, mirror_table_name, quoted, row_digest, sql_name, sql_text
 
 __all__ = ["FORMAT", "ListRows", "Mishap", "MishapError", "SqliteSink", "open_toy_sink"]

@@ -23,7 +23,7 @@ from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA, SPARK_SCHEMA
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from tautochrone.model.lake import AppendedRows, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA, SPARK_SCHEMA
 
 pytestmark = pytest.mark.spark
 

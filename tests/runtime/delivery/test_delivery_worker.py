@@ -18,7 +18,7 @@ from tautochrone.project.setting_layers import Reference, Value
 from tautochrone.project.settings import sink_settings
 from tautochrone.runtime.delivery import delivery
 from tautochrone.runtime.delivery.delivery import DeliveryWorker, needs_attention
-from tautochrone.sinks.common.access import login_refused, rights_missing, statement_refused
+from tautochrone.sinks.common.errors import login_refused, rights_missing, statement_refused
 
 E = TypeVar("E", bound=Event)
 RIGHT = "right-password"

@@ -14,12 +14,12 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Operation, Sink
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
-from tautochrone.sinks.clickhouse.definitions import plain_name
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
 from tautochrone.sinks.clickhouse.options import clickhouse_options
 from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
-from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.statements import name_sql
+from tautochrone.sinks.clickhouse.tables import plain_name
 from tautochrone.testing.sqlite_sink import ListRows
 
 

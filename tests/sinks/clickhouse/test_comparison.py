@@ -15,7 +15,8 @@ from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import Intent, Recovered, SentChunk, TransactionState
-from tautochrone.sinks.clickhouse.comparison import Comparison, ServerRun
+from tautochrone.sinks.clickhouse.comparison import Comparison
+from tautochrone.sinks.clickhouse.engines import ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
@@ -58,7 +59,7 @@ def engine_of(sink: ClickHouseSink) -> FaultyEngine:
 
 
 def codes(sink: ClickHouseSink) -> set[ReasonCode]:
-    return {reason.code for reason in sink.comparisons().values()}
+    return {reason.code for reason in sink.comparison_reasons().values()}
 
 
 def hashed(chunks: Sequence[SentChunk]) -> list[bool]:
@@ -115,7 +116,7 @@ def test_rows_that_are_staged_again_are_hashed(bench: EmbeddedBench) -> None:
     chunks = SUITE.send(bench, sink, intent, (7, "seven"))
     # Only the insert into the first table was not answered.
     assert hashed(chunks) == [True, False]
-    assert {table: reason.code for table, reason in sink.comparisons().items()} == {
+    assert {table: reason.code for table, reason in sink.comparison_reasons().items()} == {
         ORDERS: ReasonCode.SINK_ROWS_HASHED_AGAIN,
         LINES: ReasonCode.SINK_ROWS_COUNTED,
     }

@@ -14,7 +14,7 @@ from tests.sinks.clickhouse.test_damages import _DAMAGES, _deliver
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.statements import name_sql
 from tautochrone.testing.sink_conformance import LAKE, ORDERS
 
 _databases = iter(range(1_000_000))

@@ -15,8 +15,8 @@ from tests.sinks.clickhouse.benches import EmbeddedBench
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.sinks.clickhouse.definitions import plain_name
-from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.statements import name_sql
+from tautochrone.sinks.clickhouse.tables import plain_name
 from tautochrone.testing.sink_conformance import LAKE, new_intent
 from tautochrone.testing.sqlite_sink import ListRows
 

@@ -17,8 +17,8 @@ from clickhouse_connect.driver import httputil
 from tautochrone.errors import SinkError
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse.engines import HttpEngine
-from tautochrone.sinks.clickhouse.open import require_version
 from tautochrone.sinks.clickhouse.options import clickhouse_options
+from tautochrone.sinks.clickhouse.sink import require_version
 
 LOGIN, RIGHTS = "SINK_LOGIN_REFUSED", "SINK_RIGHTS_MISSING"
 

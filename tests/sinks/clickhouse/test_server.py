@@ -196,7 +196,7 @@ def test_counted_rows_of_a_restarted_server_are_sent_again(mirror: Mirror) -> No
     mirror.deliver(sink, 1, 1, FIRST)
     transaction = mirror.begin(sink, 2, 1).transaction
     chunks = mirror.write(sink, transaction, SECOND)
-    assert {reason.code for reason in sink.comparisons().values()} == {ReasonCode.SINK_ROWS_COUNTED}
+    assert {reason.code for reason in sink.comparison_reasons().values()} == {ReasonCode.SINK_ROWS_COUNTED}
     mirror.server.stop()
     mirror.server.start()
     with pytest.raises(SinkError, match="SINK_SERVER_RESTARTED") as refused:
@@ -204,7 +204,9 @@ def test_counted_rows_of_a_restarted_server_are_sent_again(mirror: Mirror) -> No
     assert refused.value.retryable
     sink.recover([], Fence(1))
     mirror.deliver(sink, 2, 1, SECOND, attempt=2)
-    assert {reason.code for reason in sink.comparisons().values()} == {ReasonCode.SINK_ROWS_HASHED_FIRST}
+    assert {reason.code for reason in sink.comparison_reasons().values()} == {
+        ReasonCode.SINK_ROWS_HASHED_FIRST
+    }
     mirror.check(sink, 2, [*FIRST, *SECOND])
     sink.close()
 

@@ -22,7 +22,7 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Sink
 from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse import engines
-from tautochrone.sinks.clickhouse.settings import _LIMITS, OWN
+from tautochrone.sinks.clickhouse.statements import _LIMITS, OWN
 from tautochrone.testing.sink_conformance import LAKE, new_intent
 from tautochrone.testing.sqlite_sink import ListRows
 

@@ -19,10 +19,10 @@ from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import Participant
+from tautochrone.sinks.adapters import open_participant
 from tautochrone.sinks.clickhouse.engines import open_engine
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, clickhouse_options
 from tautochrone.sinks.clickhouse.participant import staged_name
-from tautochrone.sinks.registry import open_participant
 
 _S = TransactionState
 

@@ -28,9 +28,9 @@ from tautochrone.sinks import open_sink
 from tautochrone.sinks.clickhouse import task_insert
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
+from tautochrone.sinks.clickhouse.staging import _answers, _by_value
 from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 from tautochrone.sinks.clickhouse.task_insert import FAILED, InsertTarget, task_function
-from tautochrone.sinks.clickhouse.task_staging import _answers, _by_value
 from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
 

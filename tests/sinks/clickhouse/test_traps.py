@@ -15,7 +15,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import ReportsWaits
-from tautochrone.sinks.clickhouse import waits
+from tautochrone.sinks.clickhouse import server as server_module
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.testing.sink_conformance import LINES, ORDERS, SinkConformance, begin, new_intent
 
@@ -148,7 +148,7 @@ def test_the_sink_delivers_the_same_rows_again_and_again(bench: EmbeddedBench) -
 def test_a_delivery_waits_while_a_table_has_many_unmerged_parts(
     bench: EmbeddedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waits, "_MERGES_S", 0.5)
+    monkeypatch.setattr(server_module, "_MERGES_S", 0.5)
     folder = bench.options.folder
     crowded = EmbeddedBench(
         Path(folder), database="crowded", max_parts="2", chunk_rows="100", chunk_bytes="40"

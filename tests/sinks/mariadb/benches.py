@@ -11,8 +11,7 @@ from tests.support.mariadb import SINK_PASSWORD, open_connection, sink_url
 
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Sink
-from tautochrone.sinks.common.names import NameRules, mirror_name
-from tautochrone.sinks.mariadb.database import quoted
+from tautochrone.sinks.common.mirrored import NameRules, mirror_name, quoted
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
 

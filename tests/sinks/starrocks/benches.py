@@ -13,9 +13,8 @@ from tests.sinks.starrocks.fake_server import FakeDatabase, server
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Operation, Sink
-from tautochrone.sinks.common.names import NameRules, mirror_name
+from tautochrone.sinks.common.mirrored import NameRules, mirror_name, quoted
 from tautochrone.sinks.starrocks.client import TransactionClient
-from tautochrone.sinks.starrocks.database import quoted
 from tautochrone.sinks.starrocks.options import starrocks_options
 from tautochrone.sinks.starrocks.sink import StarrocksSink
 

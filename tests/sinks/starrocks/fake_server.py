@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tautochrone.sinks.common.access import object_missing
+from tautochrone.sinks.common.errors import object_missing
 
 __all__ = ["FakeDatabase", "FakeServer", "Label", "server"]
 

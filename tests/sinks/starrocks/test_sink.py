@@ -20,8 +20,8 @@ from tests.sinks.starrocks.benches import StarrocksBench
 from tautochrone.errors import SinkError, SinkFencedError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, TransactionState
+from tautochrone.sinks.adapters import has_adapter
 from tautochrone.sinks.json_rows import JsonRows
-from tautochrone.sinks.registry import has_adapter
 from tautochrone.sinks.starrocks.changes import load_bodies
 from tautochrone.sinks.starrocks.client import TransactionClient
 from tautochrone.sinks.starrocks.database import StarRocksDatabase

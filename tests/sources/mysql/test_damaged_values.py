@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture import arrow_columns
-from tautochrone.sources.capture.arrow_columns import text_column
+from tautochrone.sources.capture import log_table
+from tautochrone.sources.capture.log_table import text_column
 from tautochrone.sources.mysql import result_rows
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import TableColumn
-from tautochrone.sources.mysql.values import Cells, UndecodableValueError, text_of
+from tautochrone.sources.mysql.values import Cells, UndecodableValueError, column_texts
 
 
 def string(text: bytes) -> tuple[int, bytes]:
@@ -62,7 +62,7 @@ def test_every_damage_of_binary_json_is_text_or_an_error_of_its_value() -> None:
         ]
         for data in damaged:
             try:
-                assert text_of(column, cells(data), charsets)[0].as_py().encode()
+                assert column_texts(column, cells(data), charsets)[0].as_py().encode()
             except UndecodableValueError:
                 refused += 1
     assert refused > 100
@@ -72,7 +72,7 @@ def test_every_damage_of_binary_json_is_text_or_an_error_of_its_value() -> None:
 def test_a_text_in_json_that_is_no_utf_8_is_refused(value: tuple[int, bytes]) -> None:
     data = bytes([value[0]]) + value[1]
     with pytest.raises(UndecodableValueError, match="utf-8") as raised:
-        text_of(TableColumn("j", "json", "json"), cells(data), Charsets(lambda: None))
+        column_texts(TableColumn("j", "json", "json"), cells(data), Charsets(lambda: None))
     assert (raised.value.row, raised.value.data) == (0, data)
 
 
@@ -81,10 +81,10 @@ def test_columns_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) 
     buffer = np.frombuffer(b"abcdef", np.uint8)
     starts, lengths = np.array([0, 3]), np.array([3, 3])
     flags = np.array([False, False])
-    monkeypatch.setattr(arrow_columns, "MAX_TEXT_BYTES", 6)
+    monkeypatch.setattr(log_table, "MAX_TEXT_BYTES", 6)
     assert text_column(buffer, starts, lengths, flags).equals(pa.array(["abc", "def"]))
     assert result_rows._ascending_texts(buffer, starts, lengths, flags).to_pylist() == ["abc", "def"]
-    monkeypatch.setattr(arrow_columns, "MAX_TEXT_BYTES", 5)
+    monkeypatch.setattr(log_table, "MAX_TEXT_BYTES", 5)
     for column in (text_column, result_rows._ascending_texts):
         with pytest.raises(IngestError) as raised:
             column(buffer, starts, lengths, flags)
@@ -96,7 +96,7 @@ def numbered(column_type: str, *numbers: int, is_null: bool = False) -> list[str
     buffer = np.array(numbers, np.uint8)
     starts = np.arange(len(numbers))
     cells = Cells(buffer, (1,), starts, np.ones(len(numbers), np.int64), np.full(len(numbers), is_null))
-    texts: list[str | None] = text_of(column, cells, Charsets(lambda: None)).to_pylist()
+    texts: list[str | None] = column_texts(column, cells, Charsets(lambda: None)).to_pylist()
     return texts
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.sources.typed_values import count_equal_values
 
 from tautochrone.errors import DefinitionError
-from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.capture.log_table import SPARK_SCHEMA
 from tautochrone.sources.mysql.bulk import TEXT_FORMAT
 from tautochrone.sources.mysql.types import (
     invalid_value_sql,

@@ -79,7 +79,7 @@ def test_tables_without_key_need_full_identity(database: psycopg.Connection) -> 
         with pytest.raises(DefinitionError, match=f"have no key: {name}") as raised:
             captured_tables(tables, [name], [], "c")
         assert raised.value.error_class == "CAPTURED_TABLE_WITHOUT_KEY"
-    assert captured_tables(tables, ["public.b"], [], "c")[0].identity == ("x",)
+    assert captured_tables(tables, ["public.b"], [], "c")[0].identifying_columns == ("x",)
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.sources.typed_values import count_equal_values
 
-from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.capture.log_table import SPARK_SCHEMA
 from tautochrone.sources.postgresql.bulk import TEXT_FORMAT
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables

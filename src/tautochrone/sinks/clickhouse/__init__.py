@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.clickhouse.open import open_clickhouse_sink
+from tautochrone.sinks.clickhouse.sink import open_clickhouse_sink
 
 __all__ = ["open_clickhouse_sink"]

@@ -1,8 +1,8 @@
-"""Whether what was staged is compared with what was sent by a hash of each row, or by counting rows.
+"""What a sink holds, compared with what was sent, and with the lake.
 
-The hash costs more than the insert: both sides compute it from every value. An insert that was answered has
-all its rows, so counting the rows of each chunk finds what was lost, doubled or sent late. Chunks are only
-counted where nothing else can differ:
+What was staged is compared by a hash of each row, or by counting rows. The hash costs more than the insert:
+both sides compute it from every value. An insert that was answered has all its rows, so counting the rows of
+each chunk finds what was lost, doubled or sent late. Chunks are only counted where nothing else can differ:
 
 - This object began the transaction, and every statement on the staging table was answered. After any error,
   and for a table that is staged again, rows are hashed: an earlier statement may still come.
@@ -15,45 +15,42 @@ counted where nothing else can differ:
   what was not on its disk, says that it started later.
 
 Another owner does not publish rows that were only counted: what is not decided is dropped and sent again.
+
+By chunk `Digest.hash` is that of the rows, or `COUNTED` where they are only counted. By partition it is
+`COUNTED` as soon as one of its chunks is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from tautochrone.errors import SinkError
+from tautochrone.errors import SinkContentError, SinkError
+from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import Digest, RowDifference, SentChunk
+from tautochrone.sinks.clickhouse.engines import Engine, ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
-from tautochrone.sinks.clickhouse.rows import Batch
+from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, COUNTED, Batch, batches, digests
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 from tautochrone.sinks.clickhouse.types import MirroredColumn
+from tautochrone.sinks.common.steps import same_content
 
-__all__ = ["SERVER_RUN_SQL", "ChunkCheck", "Comparison", "ServerRun"]
-
-SERVER_RUN_SQL = "toInt64(toUnixTimestamp(now())) - toInt64(uptime()), uptime()"
-"""The values of a `ServerRun`."""
+__all__ = [
+    "AuditedServer",
+    "ChunkCheck",
+    "Comparison",
+    "Partitions",
+    "move_partitions",
+    "row_differences",
+    "staged_content",
+]
 
 _LEAST_UPTIME_S = 4
 """One that ran for less could have been restarted, and its start be the same to the second."""
-
-
-class ServerRun(NamedTuple):
-    """What a server says of its process, in whole seconds.
-
-    The clock of this process does not count: it may stand still while this machine does.
-
-    Attributes:
-        started_s: of the epoch, by the server's clock.
-    """
-
-    started_s: int
-    uptime_s: int
-
-    def is_same(self, later: ServerRun) -> bool:
-        """Whether the server was not restarted between two answers. Each is right to a second."""
-        return abs(later.started_s - self.started_s) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +151,180 @@ def _hashed(code: ReasonCode, **params: str) -> tuple[ChunkCheck, Reason]:
 
 def _types(columns: Sequence[MirroredColumn]) -> list[tuple[str, str]]:
     return [(column.name, column.type.sql) for column in columns]
+
+
+Partitions = Mapping[str, tuple[int, str]]
+"""By partition of ClickHouse: rows and hash."""
+_NO_ROWS = Digest(0, "0")
+
+
+def staged_content(
+    sink: str,
+    tables: ClickHouseTables,
+    stagings: Mapping[TableName, str],
+    chunks: Sequence[SentChunk],
+    comparison: Comparison,
+) -> dict[str, Partitions]:
+    """Compare what is staged with what was sent; by table and partition what is staged.
+
+    Args:
+        stagings: by table the name of its staging table.
+
+    Raises:
+        SinkContentError: they differ.
+        SinkError: `SINK_SERVER_RESTARTED`.
+    """
+    arrived: dict[tuple[TableName, int], Digest] = {}
+    content: dict[str, Partitions] = {}
+    for table, staging in stagings.items():
+        sent = [chunk for chunk in chunks if chunk.table == table]
+        hashed = {chunk.number for chunk in sent if chunk.digest.hash != COUNTED}
+        if len(hashed) == len(sent):
+            digests = tables.staged_digests(staging, table)
+        else:
+            run, digests = tables.counted_digests(staging, table, hashed)
+            if run is not None:
+                comparison.require_seen(run)
+        partitions: dict[str, tuple[int, str]] = {}
+        for number, partition, digest in digests:
+            arrived[table, number] = _sum(arrived.get((table, number), _NO_ROWS), digest)
+            total = _sum(Digest(*partitions.get(partition, (0, "0"))), digest)
+            partitions[partition] = total.rows, total.hash
+        content[str(table)] = partitions
+    same_content(sink, chunks, arrived)
+    return content
+
+
+def move_partitions(
+    sink: str,
+    tables: ClickHouseTables,
+    table: TableName,
+    staging: str,
+    partitions: Partitions,
+    publication: int,
+    *,
+    may_have_moved: bool,
+) -> None:
+    """Move what is staged into the table of rows, and compare what arrived.
+
+    Args:
+        partitions: what is staged.
+        may_have_moved: some partitions may have been moved before. They are recognised by what they hold.
+
+    Raises:
+        SinkContentError: something else arrived; `SINK_STAGING_LOST`.
+    """
+    hashed = may_have_moved and all(text != COUNTED for _, text in partitions.values())
+
+    def arrived() -> dict[str, tuple[int, str]]:
+        return tables.partitions(tables.rows(table), table, publication, hashed=hashed)
+
+    # Who goes on with a commit finds partitions that were moved; nothing moved before it.
+    before = arrived() if may_have_moved else {}
+    waiting = [partition for partition in partitions if partition not in before]
+    if may_have_moved and waiting and staging not in tables.staged():
+        raise SinkContentError(
+            "SINK_STAGING_LOST",
+            f"Sink {sink}: somebody dropped {staging}, the staging table of a transaction that is decided; "
+            f"{len(waiting)} partitions of {table} were not moved out of it",
+            hint="Drop the sink's database on all its servers and run "
+            f"`taut sinks --forget {sink}`: the next run delivers all rows.",
+            parameters={"sink": sink, "table": str(table)},
+        )
+    for partition in waiting:
+        tables.move(staging, partition, table)
+    expected = partitions if hashed else {key: (rows, COUNTED) for key, (rows, _) in partitions.items()}
+    after = arrived()
+    if after != expected:
+        raise SinkContentError(
+            "SINK_CONTENT_DIFFERS",
+            f"Sink {sink}, publication {publication} of {table}: staged {expected}, arrived {after}",
+            hint="Somebody else writes into the sink's tables. Drop its database and run "
+            f"`taut sinks --forget {sink}`: the next run delivers all rows.",
+            parameters={"sink": sink, "table": str(table)},
+        )
+
+
+def _sum(first: Digest, second: Digest) -> Digest:
+    if COUNTED in (first.hash, second.hash):
+        return Digest(first.rows + second.rows, COUNTED)
+    total = (int(first.hash, 16) + int(second.hash, 16)) % 2**64
+    return Digest(first.rows + second.rows, f"{total:016x}")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedServer:
+    """One server of a sink at a publication."""
+
+    engine: Engine
+    tables: ClickHouseTables
+    publication: int
+
+
+def row_differences(
+    servers: Sequence[AuditedServer], table: TableName, rows: Rows, chunk_rows: int, limit: int
+) -> list[RowDifference]:
+    """Rows of which the lake and the sink have different numbers of copies, `limit` at most.
+
+    Args:
+        rows: of the lake; read twice or three times.
+    """
+    columns = servers[0].tables.columns(table)
+    in_lake = digests(batches(rows, columns, chunk_rows))
+    in_sink: Counter[str] = Counter()
+    for server in servers:
+        for part, digest in server.tables.audit(table, server.publication).items():
+            in_sink[part] += int(digest.hash, 16)
+    parts = {
+        int(part)
+        for part in in_sink.keys() | in_lake.keys()
+        if f"{in_sink[part] % 2**64:016x}" != in_lake.get(part, Digest(0, f"{0:016x}")).hash
+    }
+    if not parts:
+        return []
+    sink_copies: Counter[bytes] = Counter()
+    for server in servers:
+        sink_copies.update(_sink_copies(server, table, parts))
+    lake_copies: Counter[bytes] = Counter()
+    for batch in batches(rows, columns, chunk_rows):
+        lake_copies.update(row_hash for row_hash in batch.hashes if row_hash[8] % AUDIT_PARTS in parts)
+    keys = sorted(
+        key for key in sink_copies.keys() | lake_copies.keys() if sink_copies[key] != lake_copies[key]
+    )
+    keys = keys[:limit]
+    texts: dict[bytes, str] = {}
+    for server in servers:
+        texts |= _sink_texts(server, table, keys)
+    lacking = {key for key in keys if key not in texts}
+    for batch in batches(rows, columns, chunk_rows) if lacking else ():
+        for index, row_hash in enumerate(batch.hashes):
+            if row_hash in lacking:
+                values = [array[index].as_py() for array in batch.arrays]
+                texts[row_hash] = _text([column.name for column in columns], values)
+    return [RowDifference(row=texts[key], in_sink=sink_copies[key], in_lake=lake_copies[key]) for key in keys]
+
+
+def _sink_copies(server: AuditedServer, table: TableName, parts: set[int]) -> Counter[bytes]:
+    listed = ", ".join(map(str, sorted(parts)))
+    hashed = server.tables.hashed(table, server.publication)
+    copies = server.engine.rows(
+        f"SELECT hex(_taut_hash), toString(sum(_taut_sign)) FROM ({hashed}) "
+        f"WHERE reinterpretAsUInt8(substring(_taut_hash, 9, 1)) % {AUDIT_PARTS} IN ({listed}) "
+        "GROUP BY _taut_hash HAVING sum(_taut_sign) != 0"
+    )
+    return Counter({bytes.fromhex(key): int(count) for key, count in copies})
+
+
+def _sink_texts(server: AuditedServer, table: TableName, keys: Sequence[bytes]) -> dict[bytes, str]:
+    names = [column.name for column in server.tables.columns(table)]
+    hashed = server.tables.hashed(table, server.publication, with_columns=True)
+    listed = ", ".join(f"'{key.hex().upper()}'" for key in keys)
+    rows = server.engine.rows(
+        f"SELECT DISTINCT hex(_taut_hash), * EXCEPT (_taut_hash, _taut_sign) "
+        f"FROM ({hashed}) WHERE hex(_taut_hash) IN ({listed})"
+    )
+    return {bytes.fromhex(key): _text(names, values) for key, *values in rows}
+
+
+def _text(names: Sequence[str], values: Sequence[object]) -> str:
+    return json.dumps(dict(zip(names, values, strict=True)), default=str, ensure_ascii=False)

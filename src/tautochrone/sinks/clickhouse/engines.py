@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import pyarrow as pa
@@ -17,11 +17,25 @@ import pyarrow as pa
 from tautochrone.errors import SinkError
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import arrow_stream
-from tautochrone.sinks.clickhouse.settings import OWN, inherited_settings, setting_refused, unknown_setting
-from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.sinks.clickhouse.statements import (
+    OWN,
+    inherited_settings,
+    name_sql,
+    setting_refused,
+    text_sql,
+    unknown_setting,
+)
+from tautochrone.sinks.common.errors import login_refused, rights_missing
 
-__all__ = ["Engine", "HttpEngine", "open_engine", "refusal_of"]
+__all__ = [
+    "SERVER_RUN_SQL",
+    "Engine",
+    "HttpEngine",
+    "ServerRun",
+    "open_engine",
+    "refusal_of",
+    "running_statements",
+]
 
 _CODE = re.compile(r"[Cc]ode: (\d+)")
 _STATUS = re.compile(r"received HTTP status (401|403)\b")
@@ -31,8 +45,27 @@ _LOGIN_CODES = frozenset({192, 193, 194, 195, 516, 746})
 USER_EXPIRED."""
 _RIGHTS_CODES = frozenset({164, 291, 392, 497})
 """READONLY, DATABASE_ACCESS_DENIED, QUERY_IS_PROHIBITED, ACCESS_DENIED."""
+SERVER_RUN_SQL = "toInt64(toUnixTimestamp(now())) - toInt64(uptime()), uptime()"
+"""The values of a `ServerRun`."""
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, as `surrogateescape` decodes it."""
+
+
+class ServerRun(NamedTuple):
+    """What a server says of its process, in whole seconds.
+
+    The clock of this process does not count: it may stand still while this machine does.
+
+    Attributes:
+        started_s: of the epoch, by the server's clock.
+    """
+
+    started_s: int
+    uptime_s: int
+
+    def is_same(self, later: ServerRun) -> bool:
+        """Whether the server was not restarted between two answers. Each is right to a second."""
+        return abs(later.started_s - self.started_s) <= 1
 
 
 class Engine(Protocol):
@@ -58,7 +91,7 @@ class Engine(Protocol):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What is sent with each statement: see `settings`."""
+        """What is sent with each statement: see `statements`."""
 
     def renew_settings(self) -> None:
         """Look again what the profile of the user says.
@@ -81,6 +114,16 @@ def open_engine(name: str, options: ClickHouseOptions) -> Engine:
     if options.folder:
         return _EmbeddedEngine(name, options.folder)
     return HttpEngine(name, options)
+
+
+def running_statements(engine: Engine, tables: Sequence[str]) -> int:
+    """How many statements run on the server that name one of these tables."""
+    used = " OR ".join(f"position(query, {text_sql(name)}) > 0" for name in tables)
+    ((count,),) = engine.rows(
+        "SELECT toUInt32(count()) FROM system.processes "
+        f"WHERE query_id != queryID() AND query NOT LIKE '%system.processes%' AND ({used})"
+    )
+    return int(count)
 
 
 # -- inside this process --------------------------------------------------------------------------
@@ -156,23 +199,7 @@ class _EmbeddedEngine:
                     hint="Give all embedded sinks of a job the same folder and different databases, "
                     "or use a server.",
                 )
-            try:
-                Path(self._folder).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                if error.errno in _PASSING:
-                    raise SinkError(
-                        "SINK_NOT_REACHABLE",
-                        f"Sink {self._name}: the folder {self._folder} cannot be made now: {error.strerror}",
-                        hint="See the state of the file system.",
-                        retryable=True,
-                    ) from error
-                raise SinkError(
-                    "SINK_FOLDER_UNUSABLE",
-                    f"Sink {self._name}: the folder {self._folder} cannot be made: {error.strerror}",
-                    hint="Name a folder in the url that the user of the run may write to; one that does not "
-                    "begin with a slash is below the folder where the run is started.",
-                    sqlstate="22023",
-                ) from error
+            self._make_folder()
             try:
                 session = embedded.Session(self._folder)  # type: ignore[no-untyped-call]
                 # Threads that write answers of a few rows cost more than the queries.
@@ -187,6 +214,25 @@ class _EmbeddedEngine:
                 ) from error
             _sessions[self._folder] = (session, 1)
             return session
+
+    def _make_folder(self) -> None:
+        try:
+            Path(self._folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise SinkError(
+                    "SINK_NOT_REACHABLE",
+                    f"Sink {self._name}: the folder {self._folder} cannot be made now: {error.strerror}",
+                    hint="See the state of the file system.",
+                    retryable=True,
+                ) from error
+            raise SinkError(
+                "SINK_FOLDER_UNUSABLE",
+                f"Sink {self._name}: the folder {self._folder} cannot be made: {error.strerror}",
+                hint="Name a folder in the url that the user of the run may write to; one that does not "
+                "begin with a slash is below the folder where the run is started.",
+                sqlstate="22023",
+            ) from error
 
     def _query(self, statement: str, output_format: str) -> bytes:
         # The engine's session is not made for several threads.

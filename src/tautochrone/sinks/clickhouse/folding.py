@@ -26,7 +26,7 @@ from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import CHUNK, NULLS, PUBLICATION, SIGN
-from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
+from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 
 __all__ = ["Folding"]

@@ -32,10 +32,9 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, Operation, Published, TransactionId, TransactionState, next_state
-from tautochrone.sinks.clickhouse.comparison import SERVER_RUN_SQL, ServerRun
-from tautochrone.sinks.clickhouse.engines import Engine
-from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
-from tautochrone.sinks.common.contents import database_taken
+from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
+from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
+from tautochrone.sinks.common.errors import database_taken
 from tautochrone.sinks.common.steps import require_fence
 
 __all__ = ["Begun", "BegunTransactions", "Content", "Entry", "Ledger", "TransactionStatus"]
@@ -286,7 +285,7 @@ class Ledger:
             f"(fence, publication, checkpoint, incarnation, id, intent, tables) VALUES ({values})"
         )
 
-    def replaced(self, table: str, publication: int) -> None:
+    def hide_rows_before(self, table: str, publication: int) -> None:
         """Rows of a table from before this publication no longer count in it and later ones."""
         self._engine.run(
             f"INSERT INTO {self._table('taut_replaced')} VALUES ({text_sql(table)}, {publication})"
@@ -359,9 +358,9 @@ class Ledger:
     # -- transactions -----------------------------------------------------------------------------
 
     def state(self, transaction: TransactionId) -> TransactionState:
-        return self.standing(transaction).state
+        return self.status(transaction).state
 
-    def standing(self, transaction: TransactionId) -> TransactionStatus:
+    def status(self, transaction: TransactionId) -> TransactionStatus:
         """What an operation on a transaction must know, by one statement."""
         identifier = text_sql(str(transaction))
         no_pointer = "(toUInt64(0), toUInt64(0)) AS pointer"
@@ -540,8 +539,8 @@ class BegunTransactions:
         """
         begun = self._begun.get(transaction)
         if begun is None:
-            standing = self._ledger.standing(transaction)
-            highest, state = standing.fence, standing.state
+            status = self._ledger.status(transaction)
+            highest, state = status.fence, status.state
         else:
             # Only the owner changes a transaction, and a newer one raises its fence first.
             state = begun.entry.state

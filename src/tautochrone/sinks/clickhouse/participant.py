@@ -29,10 +29,9 @@ from typing import NamedTuple
 from tautochrone.errors import SinkError
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, Staged, TransactionChunk
-from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine
+from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine, running_statements
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, participant_options
-from tautochrone.sinks.clickhouse.sql import name_sql, text_sql
-from tautochrone.sinks.clickhouse.waits import running_statements
+from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 
 __all__ = [
     "ClickHouseParticipant",

@@ -18,9 +18,9 @@ from tautochrone.model.sink import Intent, Published, require_base
 from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.rows import PUBLICATION, SIGN
-from tautochrone.sinks.clickhouse.sql import text_sql
+from tautochrone.sinks.clickhouse.statements import text_sql
 from tautochrone.sinks.clickhouse.tables import ClickHouseTables
-from tautochrone.sinks.common.contents import table_changed
+from tautochrone.sinks.common.errors import table_changed
 
 __all__ = ["Records"]
 

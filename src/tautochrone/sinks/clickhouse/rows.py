@@ -236,7 +236,7 @@ def batches(
 
 
 def digests(batches_of_rows: Iterator[Batch]) -> Mapping[str, Digest]:
-    """By part the digest that `sql.digest` computes of the same rows in ClickHouse."""
+    """By part the digest that `ClickHouseTables.audit` computes of the same rows in ClickHouse."""
     counts, totals = [0] * AUDIT_PARTS, [0] * AUDIT_PARTS
     for batch in batches_of_rows:
         for row_hash in batch.hashes:

@@ -1,7 +1,7 @@
 """The steps of a transaction in one server of a sink. ClickHouse has no transactions.
 
 1. `open_staging` creates a staging table of this transaction, table and owner, and checks the fence. It is
-   filled with rows, or `open_task_staging` lets Spark's tasks fill it: see `task_staging`.
+   filled with rows, or `open_task_staging` lets Spark's tasks fill it: see `staging`.
 2. `prepare` compares each chunk with what was sent, by content or by the number of its rows (see
    `comparison`), and records what each partition holds.
 3. `commit` checks the fence, records that it is decided, moves each partition (`MOVE PARTITION`) into the
@@ -16,13 +16,14 @@ and not moved again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Digest,
     Intent,
@@ -33,23 +34,126 @@ from tautochrone.model.sink import (
     TransactionState,
     next_state,
 )
-from tautochrone.sinks.clickhouse.audit import AuditedServer
-from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
-from tautochrone.sinks.clickhouse.contents import Partitions, move_partitions, staged_content
-from tautochrone.sinks.clickhouse.engines import Engine
+from tautochrone.sinks.clickhouse.comparison import (
+    AuditedServer,
+    ChunkCheck,
+    Comparison,
+    Partitions,
+    move_partitions,
+    staged_content,
+)
+from tautochrone.sinks.clickhouse.engines import Engine, running_statements
 from tautochrone.sinks.clickhouse.folding import Folding
 from tautochrone.sinks.clickhouse.ledger import Begun, BegunTransactions, Entry, Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.records import Records
 from tautochrone.sinks.clickhouse.rows import COUNTED
-from tautochrone.sinks.clickhouse.staging import Staging
+from tautochrone.sinks.clickhouse.staging import OpenStaging, Staging
 from tautochrone.sinks.clickhouse.tables import FOLDING_PREFIX, ClickHouseTables
-from tautochrone.sinks.clickhouse.task_staging import OpenStaging
 from tautochrone.sinks.clickhouse.types import MirroredColumn
-from tautochrone.sinks.clickhouse.waits import Waits
 from tautochrone.sinks.common.steps import require_fence
 
-__all__ = ["Server"]
+__all__ = ["Server", "Waits"]
+
+_QUIET_S = 60.0
+"""How long a statement of which the answer was lost may still run."""
+_MERGES_S = 60.0
+"""How long a delivery waits for merges before it counts as failed and is tried again."""
+_REPORT_EVERY_S = 10.0
+
+
+class Waits:
+    """What a delivery waits for. Set `report` to be told when a wait begins, and while it lasts."""
+
+    def __init__(
+        self, name: str, engine: Engine, tables: ClickHouseTables, options: ClickHouseOptions
+    ) -> None:
+        self.report: Callable[[Reason], None] = lambda _reason: None
+        self._name = name
+        self._engine = engine
+        self._tables = tables
+        self._options = options
+        self._spare_chunks = 0
+        self._spare_tables: set[TableName] = set()
+
+    def quiet(self, stagings: Sequence[str]) -> None:
+        """Wait until no statement uses these tables: one whose answer was lost may still run.
+
+        Raises:
+            SinkError: `SINK_BUSY`.
+        """
+        if not stagings:
+            return
+        server = self._options.address
+
+        def running() -> Reason | None:
+            count = running_statements(self._engine, stagings)
+            if not count:
+                return None
+            return Reason.of(ReasonCode.SINK_STATEMENTS_RUNNING, statements=count, server=server)
+
+        reason = self._until_none(running, _QUIET_S, 0.05)
+        if reason is not None:
+            raise SinkError(
+                "SINK_BUSY",
+                f"Sink {self._name}: {reason.params['statements']} statements of an earlier try still run",
+                hint="See system.processes of the server.",
+                retryable=True,
+            )
+
+    def merges(self, tables: Sequence[TableName]) -> None:
+        """Wait until the server has merged enough: it slows down inserts with many parts, but not moves.
+
+        Raises:
+            SinkError: `SINK_TOO_MANY_PARTS`.
+        """
+        if not tables or (self._spare_chunks > 0 and self._spare_tables.issuperset(tables)):
+            return
+        limit, server = self._options.max_parts, self._options.address
+
+        def unmerged() -> Reason | None:
+            parts, table = self._tables.most_parts(tables)
+            # A chunk adds a part to each partition, or two if it is large.
+            self._spare_chunks, self._spare_tables = (limit - parts) // 2, set(tables)
+            if parts <= limit:
+                return None
+            return Reason.of(
+                ReasonCode.SINK_PARTS_UNMERGED, table=table, server=server, parts=parts, limit=limit
+            )
+
+        reason = self._until_none(unmerged, _MERGES_S, 0.2)
+        if reason is not None:
+            parts, table = reason.params["parts"], reason.params["table"]
+            raise SinkError(
+                "SINK_TOO_MANY_PARTS",
+                f"Sink {self._name}: a partition of {table} in {server} has {parts} unmerged parts, more "
+                f"than {limit}; deliveries wait until some are merged",
+                hint="Deliver less often, use fewer partitions (partition_by), or look at "
+                "system.merges of the server.",
+                parameters={"sink": self._name, "parts": str(parts)},
+                retryable=True,
+            )
+
+    def added(self, chunks: int) -> None:
+        """So many chunks were staged: with enough of them the server is asked for its parts again."""
+        self._spare_chunks -= chunks
+
+    def _until_none(
+        self, obstacle: Callable[[], Reason | None], limit_s: float, pause_s: float
+    ) -> Reason | None:
+        """Wait until there is no obstacle; the one that is left when the time is up."""
+        started = time.monotonic()
+        next_report = started
+        while True:
+            reason = obstacle()
+            now = time.monotonic()
+            if reason is None or now - started > limit_s:
+                return reason
+            if now >= next_report:
+                self.report(reason)
+                next_report = now + _REPORT_EVERY_S
+            time.sleep(pause_s)
+
 
 _S = TransactionState
 
@@ -72,7 +176,7 @@ class Server:
         self._waits = Waits(name, engine, self._tables, options)
         self._begun = BegunTransactions(name, self._ledger)
         self._comparison = Comparison(name, options)
-        self._compared_by: dict[TableName, Reason] = {}
+        self._comparison_reasons: dict[TableName, Reason] = {}
         self._position = position
         self._require_position()
 
@@ -137,9 +241,9 @@ class Server:
         """See `model.sink.ReportsWaits`."""
         self._waits.report = report
 
-    def comparisons(self) -> Mapping[TableName, Reason]:
+    def comparison_reasons(self) -> Mapping[TableName, Reason]:
         """See `model.sink.ReportsComparison`."""
-        return dict(self._compared_by)
+        return dict(self._comparison_reasons)
 
     # -- one transaction --------------------------------------------------------------------------
 
@@ -158,16 +262,16 @@ class Server:
         """`above`: the highest publication of any server's rows in tables that are sent whole."""
         transaction = intent.transaction
         self._begun.clear()
-        self._compared_by.clear()
-        standing = self._ledger.standing(transaction)
-        self._comparison.seen(standing.run)
-        require_fence(self._name, transaction.fence, standing.fence)
-        state = next_state(Operation.BEGIN, standing.state, transaction)
+        self._comparison_reasons.clear()
+        status = self._ledger.status(transaction)
+        self._comparison.seen(status.run)
+        require_fence(self._name, transaction.fence, status.fence)
+        state = next_state(Operation.BEGIN, status.state, transaction)
         self._waits.merges(list(intent.versions))
         self._records.require_base(intent)
-        publication = max(standing.next_publication(intent.checkpoint), above + 1)
+        publication = max(status.next_publication(intent.checkpoint), above + 1)
         self._ledger.record(intent, transaction.fence, state, publication)
-        is_new = standing.state is _S.UNKNOWN
+        is_new = status.state is _S.UNKNOWN
         self._begun.add(Entry(state, publication, intent, {}), is_new=is_new)
         return state
 
@@ -257,7 +361,7 @@ class Server:
             if entry.intent.replaced or may_have_moved:
                 self._ledger.require(fence)
             for table in entry.intent.replaced:
-                self._ledger.replaced(str(table), entry.publication)
+                self._ledger.hide_rows_before(str(table), entry.publication)
             # Without a further check: a newer owner renamed the staging tables before it looked at the state,
             # finishes what is decided, and the pointer of an older one never counts.
             self._move(entry, fence, may_have_moved=may_have_moved)
@@ -338,7 +442,7 @@ class Server:
     def _check(self, begun: Begun, table: TableName, staging: str) -> ChunkCheck:
         is_new = begun.is_new_name(staging)
         check, reason = self._comparison.of(table, self.columns(table), is_new=is_new)
-        self._compared_by[table] = reason
+        self._comparison_reasons[table] = reason
         return check
 
     def _require_writable(self, transaction: TransactionId) -> None:

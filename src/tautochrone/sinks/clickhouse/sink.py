@@ -35,16 +35,20 @@ from tautochrone.model.sink import (
     Recovered,
     RowDifference,
     SentChunk,
+    Sink,
     TransactionId,
     TransactionState,
 )
-from tautochrone.sinks.clickhouse.audit import row_differences
+from tautochrone.sinks.clickhouse.comparison import row_differences
+from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine, open_engine
+from tautochrone.sinks.clickhouse.ledger import Ledger
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
 from tautochrone.sinks.clickhouse.rows import batches, digests
 from tautochrone.sinks.clickhouse.server import Server
-from tautochrone.sinks.clickhouse.task_staging import is_for_tasks, stage_by_tasks
+from tautochrone.sinks.clickhouse.staging import is_for_tasks, stage_by_tasks
 from tautochrone.sinks.common.steps import signed_frames
 
-__all__ = ["ClickHouseSink"]
+__all__ = ["ClickHouseSink", "examine_clickhouse_sink", "open_clickhouse_sink", "require_version"]
 
 _S = TransactionState
 _MAINTAINED_EVERY = 20
@@ -103,11 +107,11 @@ class ClickHouseSink:
         for server in self._servers:
             server.on_wait(report)
 
-    def comparisons(self) -> Mapping[TableName, Reason]:
+    def comparison_reasons(self) -> Mapping[TableName, Reason]:
         """See `model.sink.ReportsComparison`. Where servers differ, that of the one that compares more."""
         reasons: dict[TableName, Reason] = {}
         for server in self._servers:
-            for table, reason in server.comparisons().items():
+            for table, reason in server.comparison_reasons().items():
                 if reasons.get(table, reason).code is ReasonCode.SINK_ROWS_COUNTED:
                     reasons[table] = reason
                 reasons.setdefault(table, reason)
@@ -288,3 +292,85 @@ class ClickHouseSink:
         if server is self._first:
             return [chunk for chunk in chunks if chunk.server not in not_its_own]
         return [chunk for chunk in chunks if chunk.server == server.address]
+
+
+_OLDEST = (23, 1)
+"""The first version with views that take parameters."""
+
+
+def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink; of an empty server or folder, create its database.
+
+    Raises:
+        SinkError: what is wrong with the options, `SINK_NOT_REACHABLE`, `SINK_SERVER_TOO_OLD`, or
+            `SINK_SERVERS_SAME`.
+    """
+    engines: list[Engine] = []
+    servers: list[Server] = []
+    identities: dict[str, ClickHouseOptions] = {}
+    parsed = server_options(name, options)
+    try:
+        for server in parsed:
+            engine = open_engine(name, server)
+            engines.append(engine)
+            require_version(name, engine)
+            identity = Ledger(name, engine, server.database).identity
+            if identity in identities:
+                raise _same_database(name, identities[identity], server)
+            identities[identity] = server
+        for number, (engine, server) in enumerate(zip(engines, parsed, strict=True), 1):
+            servers.append(Server(name, engine, server, f"{number}/{len(parsed)}"))
+    except BaseException:
+        for engine in engines:
+            engine.close()
+        raise
+    return ClickHouseSink(name, servers)
+
+
+def examine_clickhouse_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in to each server, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_clickhouse_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    answers = []
+    for server in server_options(name, options):
+        if server.folder:
+            answers.append(f"the embedded engine in {server.folder}")
+            continue
+        engine = HttpEngine(name, server)
+        try:
+            require_version(name, engine)
+            ((version, user),) = engine.rows("SELECT version(), currentUser()")
+        finally:
+            engine.close()
+        answers.append(f"ClickHouse {version} at {server.host}:{server.port} lets {user} in")
+    return ", ".join(answers)
+
+
+def _same_database(name: str, first: ClickHouseOptions, second: ClickHouseOptions) -> SinkError:
+    return SinkError(
+        "SINK_SERVERS_SAME",
+        f"Sink {name}: {first.address} and {second.address} are the same database: one server under two "
+        "names, or replicas of one",
+        hint="Each url must be a server with a part of the rows. Name one replica of each shard.",
+        parameters={"sink": name},
+        sqlstate="22023",
+    )
+
+
+def require_version(name: str, engine: Engine) -> None:
+    """Refuse a server that lacks what the sink needs, before anything is created in it.
+
+    Raises:
+        SinkError: `SINK_SERVER_TOO_OLD`.
+    """
+    ((version,),) = engine.rows("SELECT version()")
+    major, minor = map(int, str(version).split(".")[:2])
+    if (major, minor) < _OLDEST:
+        raise SinkError(
+            "SINK_SERVER_TOO_OLD",
+            f"Sink {name}: ClickHouse {version} has no views with parameters",
+            hint=f"Use ClickHouse {_OLDEST[0]}.{_OLDEST[1]} or newer.",
+            sqlstate="0A000",
+        )

@@ -6,7 +6,7 @@ package nor a client of ClickHouse.
 Every insert is a chunk with a number that no other insert has: the task attempt and a counter. A chunk of
 which the answer was lost is sent again under a new number, to the same server. So rows can be staged twice,
 by two numbers, but the task names only the chunks that were answered, and only the attempt that succeeded
-names any. `task_staging` deletes all others before they can be published.
+names any. `staging` deletes all others before they can be published.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck
 from tautochrone.sinks.clickhouse.rows import Batch, arrow_stream
-from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.statements import name_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn
 
 __all__ = ["ANSWER_SCHEMA", "FAILED", "InsertTarget", "task_function"]
@@ -48,7 +48,7 @@ class InsertTarget:
 
     Attributes:
         table: as SQL, with its database.
-        settings: that are sent with every insert: see `settings`.
+        settings: that are sent with every insert: see `statements`.
     """
 
     table: str

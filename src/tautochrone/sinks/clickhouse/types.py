@@ -29,7 +29,7 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.sinks.batches import single_precision
-from tautochrone.sinks.clickhouse.sql import name_sql
+from tautochrone.sinks.clickhouse.statements import name_sql
 
 __all__ = [
     "ArrayEncoder",
@@ -237,11 +237,11 @@ def _scalar(
         sent, written = value_and_text(value)
         return sent, b"%d:%b" % (len(written), written)
 
-    def text_of(value: str) -> str:
+    def sql_of_text(value: str) -> str:
         written = text(value)
         return f"ifNull(concat(toString(length({written})), ':', {written}), 'N')"
 
-    return ColumnType(f"Nullable({sql})", arrow, encode, text_of, encode_array)
+    return ColumnType(f"Nullable({sql})", arrow, encode, sql_of_text, encode_array)
 
 
 def _whole_number(sql: str, arrow: pa.DataType) -> ColumnType:
@@ -327,10 +327,10 @@ def _array(element: ColumnType) -> ColumnType:
         pairs = [element.encode(item, f"{path}[{index}]", nulls) for index, item in enumerate(value)]
         return [sent for sent, _ in pairs], b"%d[%b]" % (len(pairs), b"".join(text for _, text in pairs))
 
-    def text_of(value: str) -> str:
+    def sql_of_text(value: str) -> str:
         return f"concat(toString(length({value})), '[', {_texts(element, value)}, ']')"
 
-    return ColumnType(f"Array({element.sql})", pa.large_list(element.arrow), encode, text_of)
+    return ColumnType(f"Array({element.sql})", pa.large_list(element.arrow), encode, sql_of_text)
 
 
 def _map(key: ColumnType, value_type: ColumnType) -> ColumnType:
@@ -350,7 +350,7 @@ def _map(key: ColumnType, value_type: ColumnType) -> ColumnType:
         texts = b"".join(text for _, text, _ in keyed), b"".join(text for _, text in values)
         return sent, b"%d{%b|%b}" % (len(sent), *texts)
 
-    def text_of(value: str) -> str:
+    def sql_of_text(value: str) -> str:
         keys, values = _texts(key, f"mapKeys({value})"), _texts(value_type, f"mapValues({value})")
         return f"concat(toString(length(mapKeys({value}))), '{{', {keys}, '|', {values}, '}}')"
 
@@ -358,7 +358,7 @@ def _map(key: ColumnType, value_type: ColumnType) -> ColumnType:
         key.sql.removeprefix("Nullable(").removesuffix(")") if key.sql.startswith("Nullable(") else key.sql
     )
     return ColumnType(
-        f"Map({key_sql}, {value_type.sql})", pa.map_(key.arrow, value_type.arrow), encode, text_of
+        f"Map({key_sql}, {value_type.sql})", pa.map_(key.arrow, value_type.arrow), encode, sql_of_text
     )
 
 
@@ -379,13 +379,13 @@ def _tuple(names: Sequence[str], fields: Sequence[ColumnType]) -> ColumnType:
         sent = dict(zip(names, (content for content, _ in pairs), strict=True))
         return sent, b"(%b)" % b"".join(text for _, text in pairs)
 
-    def text_of(value: str) -> str:
+    def sql_of_text(value: str) -> str:
         texts = [field.text(f"tupleElement({value}, {index})") for index, field in enumerate(fields, 1)]
         return "concat('(', " + ", ".join(texts) + ", ')')"
 
     sql = ", ".join(f"{name_sql(name)} {field.sql}" for name, field in zip(names, fields, strict=True))
     arrow = pa.struct([pa.field(name, field.arrow) for name, field in zip(names, fields, strict=True)])
-    return ColumnType(f"Tuple({sql})", arrow, encode, text_of)
+    return ColumnType(f"Tuple({sql})", arrow, encode, sql_of_text)
 
 
 def _texts(element: ColumnType, array: str) -> str:

@@ -1,14 +1,22 @@
-"""Rows of a mirrored table in a relational database, which has one more column: the hash of the row.
+"""Mirrored tables: their names in a sink, and their rows in a relational database.
 
-On their way into temporary tables they are sent in batches. If the database refuses a batch, it is sent in
-parts until it is known which value it cannot hold.
+Two tables never get the same name, by construction. A plain name is the database and the table with `__`
+between them, without the database `default`. It is unique as long as no part has `__` in it or `_` at an end,
+as then it can be cut in one way only. Every other name (also one that is too long, has characters that the
+system does not take, or letters that it folds) ends in a hash of the table's whole name and `_`, at which no
+plain name ends.
+
+Rows have one more column: their hash. On their way into temporary tables they are sent in batches. If the
+database refuses a batch, it is sent in parts until it is known which value it cannot hold.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyspark.sql import types as spark
@@ -16,6 +24,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.errors import schema_unsupported, value_unsupported
 from tautochrone.sinks.json_rows import JsonRows, comparable
 
 __all__ = [
@@ -23,24 +32,81 @@ __all__ = [
     "HASH",
     "KEY",
     "MirroredRows",
+    "NameRules",
     "altered_columns",
     "database_time",
     "from_json",
     "key_hash",
-    "name_taken",
+    "mirror_name",
+    "quoted",
     "refuse_changed_columns",
     "refuse_columns_of_other_case",
     "refuse_reserved_columns",
     "require_same_key",
     "row_batches",
     "row_hash",
-    "schema_unsupported",
     "send_rows",
     "sql_type",
-    "table_missing",
-    "unsupported_number",
-    "value_unsupported",
 ]
+
+_OWN_PREFIX = "taut_"
+_HASH_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameRules:
+    """Which names a system takes.
+
+    Attributes:
+        longest: characters, or bytes in UTF-8 if `in_bytes`.
+        refused: a regular expression of what no name may contain.
+        folds_case: the system takes names that differ in case only for the same.
+    """
+
+    longest: int
+    in_bytes: bool = False
+    refused: str = r"\x00"
+    folds_case: bool = False
+
+
+def mirror_name(table: TableName, rules: NameRules) -> str:
+    """The name of a table in a sink.
+
+    Example:
+        >>> rules = NameRules(longest=63, in_bytes=True)
+        >>> mirror_name(TableName("lake", ("shop",), "orders"), rules)
+        'shop__orders'
+        >>> mirror_name(TableName("lake", ("default",), "shop__orders"), rules)
+        'shop__orders_fcaaa333cdb162b9_'
+    """
+    parts = [*(() if table.namespace == ("default",) else table.namespace), table.table]
+    name = "__".join(parts)
+    if _is_plain(parts, name, rules):
+        return name
+    whole_name = "\n".join((*table.namespace, table.table))
+    suffix = f"_{hashlib.sha256(whole_name.encode()).hexdigest()[:_HASH_DIGITS]}_"
+    stem = re.sub(rules.refused, "_", name)
+    stem = stem.lower() if rules.folds_case else stem
+    if f"{stem}_".lower().startswith(_OWN_PREFIX):
+        # So begin the sink's own tables.
+        stem = f"own_{stem[len(_OWN_PREFIX) :]}"
+    while _length(stem + suffix, rules) > rules.longest:
+        stem = stem[:-1]
+    return stem + suffix
+
+
+def _is_plain(parts: list[str], name: str, rules: NameRules) -> bool:
+    if any("__" in part or part.startswith("_") or part.endswith("_") for part in parts):
+        return False
+    if name.lower().startswith(_OWN_PREFIX) or re.search(rules.refused, name):
+        return False
+    if rules.folds_case and name != name.lower():
+        return False
+    return _length(name, rules) <= rules.longest
+
+
+def _length(text: str, rules: NameRules) -> int:
+    return len(text.encode()) if rules.in_bytes else len(text)
 
 
 HASH = "_taut_hash"
@@ -59,6 +125,11 @@ def row_hash(row: Mapping[str, Any]) -> str:
 def key_hash(key: str) -> str:
     """The hash of a key, given as its JSON text, in 32 hexadecimal digits."""
     return hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()
+
+
+def quoted(*names: str) -> str:
+    """A name as SQL of MySQL, which MariaDB and StarRocks read too."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def database_time(text: str) -> str:
@@ -185,85 +256,6 @@ def require_same_key(
             hint=f"Set it back. Or: {_drop(name)}",
             sqlstate="22023",
         )
-
-
-def name_taken(sink: str, table: TableName, name: str, kind: str, container: str) -> SinkError:
-    """The refusal of a table that is somebody else's.
-
-    Args:
-        kind: what holds the tables, which is also the option that names it: `schema` or `database`.
-        container: the name of that.
-    """
-    return SinkError(
-        "SINK_NAME_TAKEN",
-        f"Sink {sink}: {table} is mirrored as {name}, and the {kind} {container} has something else of this "
-        "name",
-        hint=f"If nobody needs it, drop it: the next run creates its own, and delivers all rows. Or give the "
-        f"sink another {kind} (option {kind}), or rename the dataset.",
-        parameters={"sink": sink, "table": str(table)},
-        sqlstate="42P07",
-    )
-
-
-def table_missing(sink: str, table: TableName) -> SinkError:
-    """The error for a table that the sink does not know."""
-    return SinkError(
-        "SINK_BASE_CHANGED",
-        f"Sink {sink} has no table for {table}",
-        hint="The next try creates it, and delivers all of its rows.",
-        retryable=True,
-        parameters={"sink": sink, "table": str(table)},
-    )
-
-
-def schema_unsupported(sink: str, table: TableName, problem: str) -> SinkError:
-    """The refusal of a table that the system cannot have: nothing of it was written.
-
-    Args:
-        problem: a part of a sentence, or what the system says.
-    """
-    return SinkError(
-        "SINK_SCHEMA_UNSUPPORTED",
-        f"Sink {sink}: its system cannot have the table of {table}: {problem}",
-        hint="Rename, cast or leave out columns in the query of the dataset.",
-        parameters={"sink": sink, "table": str(table)},
-        sqlstate="0A000",
-    )
-
-
-def value_unsupported(
-    sink: str, table: TableName, problem: str, column: str | None = None, row: str | None = None
-) -> SinkError:
-    """The refusal of a value that the system cannot hold.
-
-    Args:
-        problem: what the system, or Python, says.
-        row: its key, or all of it, as text.
-    """
-    where = "" if column is None else f" in the column {column}"
-    which = "" if row is None else f" of the row {row}"
-    return SinkError(
-        "SINK_VALUE_UNSUPPORTED",
-        f"Sink {sink}: {table} has a value{where}{which} that the sink cannot hold: {problem}",
-        hint="Change or filter such values in the query of the dataset, or leave the column out of it.",
-        parameters={"sink": sink, "table": str(table), "column": column or "", "row": row or ""},
-        sqlstate="22000",
-    )
-
-
-def unsupported_number(sink: str, table: TableName, column: str, value: str, system: str) -> SinkError:
-    """The refusal of NaN and infinities.
-
-    Args:
-        system: what has no such number.
-    """
-    return SinkError(
-        "SINK_VALUE_UNSUPPORTED",
-        f"Sink {sink}: {table} has {value} in the column {column}, and {system} has no such number",
-        hint=f"Write nullif({column}, double('NaN')), or a condition, in the query of the dataset.",
-        parameters={"sink": sink, "table": str(table), "column": column},
-        sqlstate="22003",
-    )
 
 
 _ROW_CHARACTERS = 200

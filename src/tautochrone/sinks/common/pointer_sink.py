@@ -1,20 +1,25 @@
 """Sinks whose tables hold the rows of one checkpoint. A row of their database, the pointer, says which one.
 
-The pointer also has what each table must hold (see `contents`). A delta is only committed to a table that
-holds what the pointer says.
+The pointer also has a record of what each table must hold. So it changes in the transaction that changes the
+tables, and an older copy of the pointer brings the older record back. A table is the recorded one if it has
+the same identity (the database's own number of it, its columns and its indexes). Its rows are those that were
+delivered if their number and the sum over their hashes are the recorded ones. A delta is only committed to
+such a table.
 """
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
     Digest,
@@ -27,15 +32,7 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.contents import (
-    Content,
-    Identities,
-    Pointer,
-    TableRecord,
-    change_of,
-    table_changed,
-)
-from tautochrone.sinks.common.mirrored import table_missing
+from tautochrone.sinks.common.errors import table_changed, table_missing
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
@@ -45,7 +42,119 @@ from tautochrone.sinks.common.steps import (
 )
 from tautochrone.sinks.json_rows import JsonRows, comparable, row_number
 
-__all__ = ["OPEN", "PointerSink"]
+__all__ = ["OPEN", "Content", "Pointer", "PointerSink", "TableRecord", "change_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The rows of a table: their number, and the sum over the first 32 bits of their hashes."""
+
+    rows: int = 0
+    total: int = 0
+
+    def __add__(self, other: Content) -> Content:
+        return Content(self.rows + other.rows, self.total + other.total)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """What a table must be. `identity` is the adapter's own text, `columns` are those of the lake's table."""
+
+    identity: str
+    content: Content
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """What the row of a sink's pointer says. Without an intent the sink shows nothing."""
+
+    intent: Intent | None = None
+    records: Mapping[TableName, TableRecord] = field(default_factory=dict)
+
+    @property
+    def published(self) -> Published | None:
+        if self.intent is None:
+            return None
+        return Published(transaction=self.intent.transaction, versions=self.intent.versions)
+
+    def text(self) -> str:
+        assert self.intent is not None
+        value = {
+            **self.intent.as_json(),
+            "tables": {
+                str(table): [record.identity, record.content.rows, record.content.total, record.columns]
+                for table, record in self.records.items()
+            },
+        }
+        return json.dumps(value, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> Pointer:
+        """The inverse of `text`."""
+        if text is None:
+            return cls()
+        value: dict[str, Any] = json.loads(text)
+        records = {
+            TableName.parse(name): TableRecord(identity, Content(rows, total), tuple(columns))
+            for name, (identity, rows, total, columns) in value["tables"].items()
+        }
+        return cls(Intent.from_json(value), records)
+
+
+class Identities:
+    """What a process knows of tables that have another identity than the recorded one, and the recorded rows:
+    it compared the rows, or it altered the table itself."""
+
+    def __init__(self) -> None:
+        self._same: dict[tuple[TableName, str], str] = {}
+
+    def compared(self, table: TableName, record: TableRecord | None, identity: str | None) -> None:
+        """The table of this identity has the recorded rows."""
+        if record is not None and identity is not None:
+            self._same[table, record.identity] = identity
+
+    def altered(
+        self, table: TableName, record: TableRecord | None, before: str | None, after: str | None
+    ) -> None:
+        """This process altered a table: if it was the recorded one, it still is."""
+        if record is not None and self.is_same(table, record, before):
+            self.compared(table, record, after)
+
+    def is_same(self, table: TableName, record: TableRecord, identity: str | None) -> bool:
+        known = self._same.get((table, record.identity), record.identity)
+        return identity is not None and identity in (record.identity, known)
+
+
+def change_of(
+    record: TableRecord | None,
+    identity: str | None,
+    max_rows: int | None,
+    is_empty: Callable[[], bool],
+    content: Callable[[], Content | None],
+) -> Reason | None:
+    """Why a table does not hold what was delivered; None if it does, as far as was looked.
+
+    Args:
+        identity: of the table; None: there is none.
+        max_rows: see `Sink.changed_tables`.
+        content: reads all rows; None if the altered table does not allow it.
+    """
+    if identity is None:
+        return Reason.of(ReasonCode.SINK_TABLE_MISSING)
+    if record is None:
+        return Reason.of(ReasonCode.SINK_TABLE_UNRECORDED)
+    recorded = record.content
+    is_large = max_rows is not None and recorded.rows > max_rows
+    if is_large and identity == record.identity and not is_empty():
+        return None
+    present = content()
+    if present is None:
+        return Reason.of(ReasonCode.SINK_TABLE_ALTERED)
+    if present != recorded:
+        return Reason.of(ReasonCode.SINK_ROWS_DIFFER, rows=present.rows, recorded=recorded.rows)
+    return None
+
 
 _S = TransactionState
 OPEN = (_S.INITIALIZED, _S.PREPARED, _S.COMMITTING, _S.ABORTING)

@@ -37,16 +37,9 @@ from tautochrone.model.sink import (
     next_state,
     require_base,
 )
-from tautochrone.sinks.common.contents import (
-    Content,
-    Pointer,
-    TableRecord,
-    database_taken,
-    pointer_missing,
-    table_changed,
-)
-from tautochrone.sinks.common.mirrored import MirroredRows, row_batches, schema_unsupported, send_rows
-from tautochrone.sinks.common.pointer_sink import OPEN, PointerSink
+from tautochrone.sinks.common.errors import database_taken, pointer_missing, schema_unsupported, table_changed
+from tautochrone.sinks.common.mirrored import MirroredRows, row_batches, send_rows
+from tautochrone.sinks.common.pointer_sink import OPEN, Content, Pointer, PointerSink, TableRecord
 from tautochrone.sinks.common.steps import require_fence, same_content
 from tautochrone.sinks.json_rows import comparable
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.kafka.open import open_kafka_sink
+from tautochrone.sinks.kafka.options import open_kafka_sink
 
 __all__ = ["open_kafka_sink"]

@@ -14,9 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.access import login_refused, rights_missing
-from tautochrone.sinks.kafka.options import KafkaOptions
-from tautochrone.sinks.kafka.parts import DEFAULT_PARTITIONER
+from tautochrone.sinks.common.errors import login_refused, rights_missing
+from tautochrone.sinks.kafka.options import DEFAULT_PARTITIONER, KafkaOptions
 
 __all__ = [
     "Client",
@@ -132,7 +131,7 @@ def kafka_errors(
         serve: lets the client call it.
 
     Raises:
-        SessionLostError, SinkError
+        ProducerLostError, SinkError
     """
     started = time.monotonic()
     try:
@@ -145,39 +144,45 @@ def kafka_errors(
         cause = error.args[0]
         if not isinstance(cause, KafkaError):
             raise
-        if cause.code() in _RIGHTS_MISSING:
-            raise rights_missing(
-                f"Sink {sink}",
-                "Kafka",
-                cause.str(),
-                needed="The user needs rights on the topics, the transactional id and the group of the sink.",
-            ) from error
         refused = cause.str() if _is_login_refused(cause) else ""
         if cause.code() in _UNREACHABLE and refusals is not None:
             serve()
             refused = refusals.since(started)
-        if refused:
-            settings = "the options kafka.security.protocol and kafka.sasl.*"
-            raise login_refused(f"Sink {sink}", "Kafka", refused, settings=settings) from error
-        if cause.code() in _LOST or cause.fatal():
-            raise ProducerLostError(cause.str()) from error
-        if cause.code() in _UNREACHABLE or cause.code() in _LOGIN_REFUSED:
-            raise SinkError(
-                "SINK_NOT_REACHABLE",
-                f"Sink {sink}: no broker answers ({cause.str()})",
-                hint="See the options kafka.bootstrap.servers and kafka.security.protocol.",
-                retryable=True,
-            ) from error
-        raise SinkError(
-            "SINK_KAFKA_FAILED",
-            f"Sink {sink}: Kafka answers {cause.name()}: {cause.str()}",
-            hint=_HINTS.get(
-                cause.code(), "The name of the error is in Kafka's documentation of its protocol."
-            ),
-            # Also where Kafka says no: that is about this producer, and the next try has a new one.
+        raise _error_of(sink, cause, refused) from error
+
+
+def _error_of(sink: str, cause: KafkaError, refused: str) -> Exception:
+    """
+    Args:
+        refused: what a broker answered to a log-in; empty: it refused none.
+    """
+    if cause.code() in _RIGHTS_MISSING:
+        return rights_missing(
+            f"Sink {sink}",
+            "Kafka",
+            cause.str(),
+            needed="The user needs rights on the topics, the transactional id and the group of the sink.",
+        )
+    if refused:
+        settings = "the options kafka.security.protocol and kafka.sasl.*"
+        return login_refused(f"Sink {sink}", "Kafka", refused, settings=settings)
+    if cause.code() in _LOST or cause.fatal():
+        return ProducerLostError(cause.str())
+    if cause.code() in _UNREACHABLE or cause.code() in _LOGIN_REFUSED:
+        return SinkError(
+            "SINK_NOT_REACHABLE",
+            f"Sink {sink}: no broker answers ({cause.str()})",
+            hint="See the options kafka.bootstrap.servers and kafka.security.protocol.",
             retryable=True,
-            parameters={"sink": sink},
-        ) from error
+        )
+    return SinkError(
+        "SINK_KAFKA_FAILED",
+        f"Sink {sink}: Kafka answers {cause.name()}: {cause.str()}",
+        hint=_HINTS.get(cause.code(), "The name of the error is in Kafka's documentation of its protocol."),
+        # Also where Kafka says no: that is about this producer, and the next try has a new one.
+        retryable=True,
+        parameters={"sink": sink},
+    )
 
 
 @dataclass(frozen=True, slots=True)

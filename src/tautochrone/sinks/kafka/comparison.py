@@ -18,14 +18,12 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.sinks.common.contents import table_changed
-from tautochrone.sinks.common.mirrored import table_missing
+from tautochrone.sinks.common.errors import table_changed, table_missing
 from tautochrone.sinks.kafka.client import Client, Session, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import Mode
 from tautochrone.sinks.kafka.records import Records
-from tautochrone.sinks.kafka.topic_errors import foreign_record, records_lost, require_kept, topic_changed
-from tautochrone.sinks.kafka.topics import Topics
+from tautochrone.sinks.kafka.topics import Topics, foreign_record, records_lost, require_kept, topic_changed
 
 __all__ = ["Comparison"]
 

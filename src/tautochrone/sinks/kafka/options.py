@@ -1,18 +1,47 @@
-"""The options of a sink of the format `kafka-transactional`."""
+"""The options of a sink of the format `kafka-transactional`, the names of its topics, and how it is opened.
+
+Two tables of a sink never share a topic, by construction. A plain name is the database and the table with `.`
+between them, without the database `default`. It is unique as long as no part has a `.` in it or `_` at its
+end. Every other name (also one that is too long or has characters that Kafka does not take) ends in a hash of
+the table's whole name and `_`, at which no plain name ends.
+
+Kafka takes `.` and `_` in names of topics for the same: it refuses a topic `a.b` beside `a_b`. See `collide`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.options import invalid_option, positive_number, require_known, require_option
-from tautochrone.sinks.kafka.names import TABLE, is_topic_name, topic_name
+from tautochrone.model.sink import Sink
+from tautochrone.sinks.common.options import (
+    invalid_option,
+    needs_package,
+    positive_number,
+    require_known,
+    require_option,
+)
 
-__all__ = ["KafkaOptions", "Mode", "ValueFormat", "kafka_options"]
+__all__ = [
+    "DEFAULT_PARTITIONER",
+    "KafkaOptions",
+    "Mode",
+    "ValueFormat",
+    "collide",
+    "examine_kafka_sink",
+    "is_topic_name",
+    "kafka_options",
+    "open_kafka_sink",
+    "topic_name",
+]
 
+DEFAULT_PARTITIONER = "murmur2_random"
+"""That of Kafka's Java client: programs that write or join by key agree with it."""
 _PREFIX = "kafka."
 _NAMES = frozenset(
     {
@@ -118,7 +147,7 @@ def kafka_options(name: str, options: Mapping[str, str]) -> KafkaOptions:
     control_topic = options.get("control_topic", "{sink}.taut-control").replace("{sink}", name)
     for option, text in (("topic", topic), ("control_topic", control_topic)):
         # The longest stand-in is the hash of a name with some letters of it.
-        if not is_topic_name(text.replace(TABLE, "t" * 40) if option == "topic" else text):
+        if not is_topic_name(text.replace(_TABLE, "t" * 40) if option == "topic" else text):
             raise invalid_option(
                 name,
                 f"has {option} = {text}, which is no name of a topic",
@@ -157,3 +186,76 @@ def _value_format(name: str, options: Mapping[str, str]) -> ValueFormat:
                 "tautochrone.toml.",
             )
     return ValueFormat(text)
+
+
+_TABLE = "{table}"
+"""What stands for the name of a table in the option `topic`."""
+
+_LONGEST = 249
+_HASH_DIGITS = 16
+_REFUSED = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka takes it."""
+    return 0 < len(name) <= _LONGEST and not _REFUSED.search(name) and name not in (".", "..")
+
+
+def collide(name: str, other: str) -> bool:
+    """Whether Kafka refuses one of these topics beside the other, or they are one."""
+    return name.replace(".", "_") == other.replace(".", "_")
+
+
+def topic_name(template: str, table: TableName) -> str:
+    """The name of a table's topic.
+
+    Args:
+        template: the option `topic`, in which `{table}` has room for 40 characters at least.
+
+    Example:
+        >>> topic_name("shop.{table}", TableName("lake", ("sales",), "orders"))
+        'shop.sales.orders'
+        >>> topic_name("shop.{table}", TableName("lake", ("default",), "sales.orders"))
+        'shop.sales_orders_c7f4ebf765476f54_'
+    """
+    parts = [*(() if table.namespace == ("default",) else table.namespace), table.table]
+    plain = ".".join(parts)
+    name = template.replace(_TABLE, plain)
+    if is_topic_name(name) and not any("." in part or part.endswith("_") for part in parts):
+        return name
+    whole_name = "\n".join((*table.namespace, table.table))
+    suffix = f"_{hashlib.sha256(whole_name.encode()).hexdigest()[:_HASH_DIGITS]}_"
+    stem = re.sub(r"[^a-zA-Z0-9_-]", "_", plain)
+    while not is_topic_name(template.replace(_TABLE, stem + suffix)) and stem:
+        stem = stem[:-1]
+    return template.replace(_TABLE, stem + suffix)
+
+
+def open_kafka_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink. Nothing is written to the cluster.
+
+    Raises:
+        SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, or `SINK_NOT_REACHABLE`.
+    """
+    parsed = kafka_options(name, options)
+    with needs_package(name, "confluent-kafka", "kafka"):
+        from tautochrone.sinks.kafka.sink import KafkaSink
+    return KafkaSink(name, parsed)
+
+
+def examine_kafka_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_kafka_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    parsed = kafka_options(name, options)
+    with needs_package(name, "confluent-kafka", "kafka"):
+        from tautochrone.sinks.kafka.client import Client, LoginRefusals
+    client = Client(name, parsed, LoginRefusals())
+    try:
+        control = client.topic(parsed.control_topic)
+    finally:
+        client.close()
+    exists = "is there" if control is not None else "is made by the first run"
+    return f"the brokers answer; the topic {parsed.control_topic} {exists}"

@@ -10,7 +10,7 @@
    answer was lost arrived if the pointer is there.
 
 A delta is right on top of what the pointer says, and of topics that hold what it stands for: `begin` and
-`commit` compare both (see `comparison`). Whose the topics are, and who delivers, is the subject of `owners`.
+`commit` compare both (see `comparison`). Whose the topics are, and who delivers, is the subject of `control`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.mirrored import table_missing
+from tautochrone.sinks.common.errors import table_missing
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
@@ -47,21 +47,20 @@ from tautochrone.sinks.common.steps import (
 from tautochrone.sinks.json_rows import comparable, row_number
 from tautochrone.sinks.kafka.client import Client, LoginRefusals, Session, new_producer
 from tautochrone.sinks.kafka.comparison import Comparison
-from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer, TopicRecord
+from tautochrone.sinks.kafka.control import Claim, ControlTopic, Owners, Pointer, TopicRecord
 from tautochrone.sinks.kafka.messages import (
+    EncodedMessage,
     Message,
+    RunningDigest,
+    Spool,
     changelog_delta,
     changelog_replacement,
     upsert_delta,
     upsert_replacement,
 )
 from tautochrone.sinks.kafka.options import KafkaOptions, Mode
-from tautochrone.sinks.kafka.owners import Owners
-from tautochrone.sinks.kafka.parts import part_digests
-from tautochrone.sinks.kafka.records import PUBLICATION_HEADER, Records
-from tautochrone.sinks.kafka.spool import EncodedMessage, RunningDigest, Spool
-from tautochrone.sinks.kafka.topic_errors import row_too_large
-from tautochrone.sinks.kafka.topics import Topics
+from tautochrone.sinks.kafka.records import PUBLICATION_HEADER, Records, part_digests
+from tautochrone.sinks.kafka.topics import Topics, row_too_large
 
 __all__ = ["KafkaSink"]
 

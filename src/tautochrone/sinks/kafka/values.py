@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.sinks.common.errors import login_refused, rights_missing
 from tautochrone.sinks.common.options import invalid_option
 from tautochrone.sinks.json_rows import to_text
 from tautochrone.sinks.kafka.avro import Codec, envelope_schema, row_schema

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.mariadb.open import open_mariadb_sink
+from tautochrone.sinks.mariadb.options import open_mariadb_sink
 
 __all__ = ["open_mariadb_sink"]

@@ -12,15 +12,10 @@ from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
 from tautochrone.model.database_sessions import MYSQL_LOGIN_REFUSED, mysql_session_sql
-from tautochrone.sinks.common.access import (
-    login_refused,
-    object_missing,
-    rights_missing,
-    statement_refused,
-)
+from tautochrone.sinks.common.errors import login_refused, object_missing, rights_missing, statement_refused
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
-__all__ = ["ConnectionLostError", "MariaDBDatabase", "quoted"]
+__all__ = ["ConnectionLostError", "MariaDBDatabase"]
 
 _SETTINGS = {
     # Without the strict mode a value that does not fit would be changed instead of refused.
@@ -71,11 +66,6 @@ class ConnectionLostError(SinkError):
     """The connection is gone, with the temporary tables of its transactions."""
 
     default_retryable = True
-
-
-def quoted(*names: str) -> str:
-    """A name as SQL."""
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 class MariaDBDatabase:

@@ -1,4 +1,4 @@
-"""The options of a sink of the format `mariadb`."""
+"""The options of a sink of the format `mariadb`, and how it is opened."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.options import (
     invalid_option,
+    needs_package,
     positive_number,
     refuse_password,
     require_known,
     require_option,
 )
 
-__all__ = ["MariadbOptions", "mariadb_options"]
+__all__ = ["MariadbOptions", "examine_mariadb_sink", "mariadb_options", "open_mariadb_sink"]
 
 _NAMES = frozenset({"url", "user", "password", "database", "chunk_rows", "key"})
 _PARAMETERS = frozenset({"ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"})
@@ -74,3 +76,34 @@ def mariadb_options(name: str, options: Mapping[str, str]) -> MariadbOptions:
         database=options.get("database") or unquote(url.path).strip("/") or "lake",
         chunk_rows=positive_number(name, options, "chunk_rows", 100_000, " of rows"),
     )
+
+
+def open_mariadb_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink; of an empty server, create its database.
+
+    Raises:
+        SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, or `SINK_NOT_REACHABLE`.
+    """
+    parsed = mariadb_options(name, options)
+    with needs_package(name, "pymysql", "mysql"):
+        from tautochrone.sinks.mariadb.sink import MariadbSink
+    return MariadbSink(name, parsed)
+
+
+def examine_mariadb_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_mariadb_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    parsed = mariadb_options(name, options)
+    with needs_package(name, "pymysql", "mysql"):
+        from tautochrone.sinks.mariadb.database import MariaDBDatabase
+    database = MariaDBDatabase(name, parsed)
+    try:
+        with database.autocommit() as cursor:
+            cursor.execute("SELECT VERSION(), CURRENT_USER()")
+            version, user = cursor.fetchone()
+    finally:
+        database.close()
+    return f"MariaDB {version} lets {user} in"

@@ -11,10 +11,11 @@ from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
-from tautochrone.sinks.common.contents import Content
-from tautochrone.sinks.common.mirrored import HASH, KEY, value_unsupported
+from tautochrone.sinks.common.errors import value_unsupported
+from tautochrone.sinks.common.mirrored import HASH, KEY, quoted
+from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.common.relational import RelationalSink
-from tautochrone.sinks.mariadb.database import MariaDBDatabase, quoted
+from tautochrone.sinks.mariadb.database import MariaDBDatabase
 from tautochrone.sinks.mariadb.options import MariadbOptions
 from tautochrone.sinks.mariadb.tables import MariaDBTables, MirroredTable
 

@@ -20,26 +20,26 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.errors import name_taken, unsupported_number
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     KEY,
+    NameRules,
     altered_columns,
     database_time,
     from_json,
     key_hash,
-    name_taken,
+    mirror_name,
+    quoted,
     refuse_changed_columns,
     refuse_columns_of_other_case,
     refuse_reserved_columns,
     require_same_key,
     row_hash,
     sql_type,
-    unsupported_number,
 )
-from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.json_rows import JsonRows
-from tautochrone.sinks.mariadb.database import quoted
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
 __all__ = ["MariaDBTables", "MirroredTable"]

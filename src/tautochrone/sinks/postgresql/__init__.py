@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.postgresql.open import open_postgresql_sink
+from tautochrone.sinks.postgresql.options import open_postgresql_sink
 
 __all__ = ["open_postgresql_sink"]

@@ -19,7 +19,7 @@ from tautochrone.model.database_sessions import (
     postgresql_session_sql,
     refused_settings_sql,
 )
-from tautochrone.sinks.common.access import (
+from tautochrone.sinks.common.errors import (
     database_missing,
     login_refused,
     object_missing,

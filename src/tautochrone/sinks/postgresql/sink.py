@@ -9,8 +9,8 @@ import psycopg
 from psycopg import sql
 
 from tautochrone.model.names import Fence, TableName
-from tautochrone.sinks.common.contents import Content
 from tautochrone.sinks.common.mirrored import HASH
+from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.common.relational import RelationalSink
 from tautochrone.sinks.postgresql.database import PostgreSQLDatabase
 from tautochrone.sinks.postgresql.options import PostgresqlOptions

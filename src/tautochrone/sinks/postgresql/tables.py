@@ -13,19 +13,19 @@ from psycopg import sql
 from pyspark.sql import types as spark
 
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.errors import name_taken, schema_unsupported
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
+    NameRules,
     altered_columns,
     from_json,
-    name_taken,
+    mirror_name,
     refuse_changed_columns,
     refuse_reserved_columns,
     row_hash,
-    schema_unsupported,
     sql_type,
 )
-from tautochrone.sinks.common.names import NameRules, mirror_name
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 

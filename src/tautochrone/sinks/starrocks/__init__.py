@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tautochrone.sinks.starrocks.open import open_starrocks_sink
+from tautochrone.sinks.starrocks.options import open_starrocks_sink
 
 __all__ = ["open_starrocks_sink"]

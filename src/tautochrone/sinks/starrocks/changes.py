@@ -2,22 +2,69 @@
 
 A table with a key has one row of each. In a table without a key, the copies of a row are numbered from 0, and
 hash and number are its key: a copy that comes gets the next number, one that goes has the highest.
+
+StarRocks cannot take a row back from an open transaction, and aborts one that is open for too long. So rows
+are computed before the transaction begins, into a file of this process, and can be sent again after it broke.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tautochrone.errors import SinkContentError, SinkError
-from tautochrone.sinks.common.mirrored import HASH, KEY
+from tautochrone.model.sink import Digest
+from tautochrone.sinks.common.mirrored import HASH, KEY, quoted
 from tautochrone.sinks.json_rows import to_text
-from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
-from tautochrone.sinks.starrocks.spool import Spool, SpooledRow
-from tautochrone.sinks.starrocks.tables import OPERATION, MirroredTable
+from tautochrone.sinks.starrocks.database import SqlDatabase
+from tautochrone.sinks.starrocks.tables import OPERATION, MirroredTable, SpooledRow
 
-__all__ = ["load_bodies", "operations"]
+__all__ = ["Spool", "batch_digest", "load_bodies", "operations"]
+
+_MEMORY_BYTES = 8 << 20
+
+
+def batch_digest(rows: Iterable[SpooledRow]) -> Digest:
+    """The digest of rows in any order."""
+    count = total = 0
+    for row in rows:
+        count += 1
+        total += row.sign * int(row.hash[:8], 16)
+    return Digest(count, str(total))
+
+
+class Spool:
+    """Rows in numbered chunks. Small ones stay in memory.
+
+    Attributes:
+        is_replacement: the rows are all rows of the table.
+    """
+
+    def __init__(self, *, is_replacement: bool) -> None:
+        self.is_replacement = is_replacement
+        self._file = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115
+
+    def append(self, rows: Iterable[SpooledRow]) -> None:
+        """Add a chunk."""
+        listed = [[row.sign, row.key, row.hash, row.columns] for row in rows]
+        self._file.write(to_text(listed).encode() + b"\n")
+
+    def chunks(self) -> Iterator[list[SpooledRow]]:
+        """What was added, chunk by chunk."""
+        self._file.seek(0)
+        for line in self._file:
+            yield [SpooledRow(*values) for values in json.loads(line)]
+
+    def rows(self) -> Iterator[SpooledRow]:
+        for chunk in self.chunks():
+            yield from chunk
+
+    def close(self) -> None:
+        self._file.close()
+
 
 _UPSERT, _DELETE = 0, 1
 _LITERALS = 1000

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.access import login_refused, rights_missing
+from tautochrone.sinks.common.errors import login_refused, rights_missing
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
 __all__ = ["AnswerLostError", "LabelState", "TransactionClient"]

@@ -12,10 +12,10 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.access import login_refused, object_missing, rights_missing
+from tautochrone.sinks.common.errors import login_refused, object_missing, rights_missing
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
-__all__ = ["SqlDatabase", "StarRocksDatabase", "quoted"]
+__all__ = ["SqlDatabase", "StarRocksDatabase"]
 
 _IDLE_S = 60
 """A connection that was idle for longer may have been closed by the server."""
@@ -43,11 +43,6 @@ class SqlDatabase(Protocol):
         """A statement that is a transaction of its own."""
 
     def close(self) -> None: ...
-
-
-def quoted(*names: str) -> str:
-    """A name as SQL."""
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 class StarRocksDatabase:

@@ -1,4 +1,4 @@
-"""The options of a sink of the format `starrocks`."""
+"""The options of a sink of the format `starrocks`, and how it is opened."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
+from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.options import (
     invalid_option,
+    needs_package,
     positive_number,
     refuse_password,
     require_known,
     require_option,
 )
 
-__all__ = ["StarrocksOptions", "starrocks_options"]
+__all__ = ["StarrocksOptions", "examine_starrocks_sink", "open_starrocks_sink", "starrocks_options"]
 
 _NAMES = frozenset(
     {
@@ -101,3 +103,36 @@ def starrocks_options(name: str, options: Mapping[str, str]) -> StarrocksOptions
         chunk_rows=positive_number(name, options, "chunk_rows", 50_000, " of rows"),
         timeout_s=positive_number(name, options, "transaction_timeout", 3600, " of seconds"),
     )
+
+
+def open_starrocks_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink; of a server without its database, create the database.
+
+    Raises:
+        SinkError: what is wrong with the options, `SINK_PACKAGE_MISSING`, `SINK_NOT_REACHABLE`,
+            or `SINK_SERVER_TOO_OLD`.
+    """
+    parsed = starrocks_options(name, options)
+    with needs_package(name, "pymysql", "mysql"):
+        from tautochrone.sinks.starrocks.database import StarRocksDatabase
+    from tautochrone.sinks.starrocks.client import TransactionClient
+    from tautochrone.sinks.starrocks.sink import StarrocksSink
+
+    return StarrocksSink(name, parsed, StarRocksDatabase(name, parsed), TransactionClient(name, parsed))
+
+
+def examine_starrocks_sink(name: str, options: Mapping[str, str]) -> str:
+    """Log in, and write nothing; a sentence about what answers.
+
+    Raises:
+        SinkError: as `open_starrocks_sink`, and `SINK_LOGIN_REFUSED`.
+    """
+    parsed = starrocks_options(name, options)
+    with needs_package(name, "pymysql", "mysql"):
+        from tautochrone.sinks.starrocks.database import StarRocksDatabase
+    database = StarRocksDatabase(name, parsed)
+    try:
+        ((version,),) = database.query("SELECT current_version()")
+    finally:
+        database.close()
+    return f"StarRocks {version} lets {parsed.user} in"

@@ -37,18 +37,19 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.contents import Content, Pointer, TableRecord, database_taken, table_changed
-from tautochrone.sinks.common.pointer_sink import PointerSink
+from tautochrone.sinks.common.errors import database_taken, table_changed
+from tautochrone.sinks.common.mirrored import quoted
+from tautochrone.sinks.common.pointer_sink import Content, Pointer, PointerSink, TableRecord
 from tautochrone.sinks.common.steps import require_fence, same_content
 from tautochrone.sinks.json_rows import comparable, to_text
-from tautochrone.sinks.starrocks.changes import load_bodies, operations
+from tautochrone.sinks.starrocks.changes import Spool, batch_digest, load_bodies, operations
 from tautochrone.sinks.starrocks.client import LabelState, TransactionClient
-from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
+from tautochrone.sinks.starrocks.database import SqlDatabase
 from tautochrone.sinks.starrocks.options import StarrocksOptions
-from tautochrone.sinks.starrocks.spool import Spool, SpooledRow, batch_digest
 from tautochrone.sinks.starrocks.tables import (
     OPERATION,
     MirroredTable,
+    SpooledRow,
     StarRocksTables,
     create_primary_key_table,
 )

@@ -17,31 +17,31 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.contents import Content
+from tautochrone.sinks.common.errors import name_taken, unsupported_number
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     KEY,
+    NameRules,
     altered_columns,
     database_time,
     from_json,
     key_hash,
-    name_taken,
+    mirror_name,
+    quoted,
     refuse_changed_columns,
     refuse_columns_of_other_case,
     refuse_reserved_columns,
     require_same_key,
     row_hash,
     sql_type,
-    unsupported_number,
 )
-from tautochrone.sinks.common.names import NameRules, mirror_name
+from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.json_rows import JsonRows
-from tautochrone.sinks.starrocks.database import SqlDatabase, quoted
+from tautochrone.sinks.starrocks.database import SqlDatabase
 from tautochrone.sinks.starrocks.options import StarrocksOptions
-from tautochrone.sinks.starrocks.spool import SpooledRow
 
-__all__ = ["OPERATION", "MirroredTable", "StarRocksTables", "create_primary_key_table"]
+__all__ = ["OPERATION", "MirroredTable", "SpooledRow", "StarRocksTables", "create_primary_key_table"]
 
 OPERATION = "__op"
 """StarRocks's name for what a loaded row does."""
@@ -78,6 +78,21 @@ def create_primary_key_table(
         f"CREATE TABLE IF NOT EXISTS {quoted(options.database, name)} ({columns}) PRIMARY KEY ({keys}) "
         f"DISTRIBUTED BY HASH ({keys}){properties}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledRow:
+    """A row that came (`sign` 1) or went (-1), as StarRocks's JSON loader takes it.
+
+    Attributes:
+        key: the hash of the columns of the key; that of the row in a table without one.
+        hash: of the row.
+    """
+
+    sign: int
+    key: str
+    hash: str
+    columns: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,9 @@ from tautochrone.sources.capture.copied_rows import (
     connection_lost,
     copy_by_tasks,
 )
-from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
-from tautochrone.sources.capture.net_rows import net_rows
+from tautochrone.sources.capture.log_table import SPARK_SCHEMA
 from tautochrone.sources.capture.set_aside import NewTables
-from tautochrone.sources.capture.typed_rows import TextFormat
+from tautochrone.sources.capture.typed_rows import TextFormat, net_rows
 
 __all__ = ["IDLE_BYTES", "CapturedLog", "columns_ignored"]
 

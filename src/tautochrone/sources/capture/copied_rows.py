@@ -24,8 +24,8 @@ from tautochrone.errors import IngestError
 from tautochrone.model.lake import TaskStage, TaskWriter
 from tautochrone.model.log_table import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.model.source_position import BulkProgress
-from tautochrone.sources.capture.access import TEXT_NOT_DECODABLE, text_not_decodable
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA, SPARK_SCHEMA
+from tautochrone.sources.capture.errors import TEXT_NOT_DECODABLE, text_not_decodable
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 
 __all__ = [

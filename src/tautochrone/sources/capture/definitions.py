@@ -24,7 +24,7 @@ from tautochrone.model.log_table import (
     parse_log_retention,
 )
 from tautochrone.model.names import quoted
-from tautochrone.sources.capture.log_schema import SPARK_SCHEMA
+from tautochrone.sources.capture.log_table import SPARK_SCHEMA
 
 __all__ = [
     "check_columns",

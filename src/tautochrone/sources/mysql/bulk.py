@@ -26,7 +26,7 @@ from tautochrone.sources.capture.copied_rows import (
     log_batches,
     parse_chunk,
 )
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.mysql.binlog import point_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError

@@ -28,13 +28,13 @@ from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
 from tautochrone.sources.capture.copied_rows import completed_rows
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.set_aside import definitions_outdated, outdated_if_refused
 from tautochrone.sources.mysql.binlog import dump, events_from, point_of
 from tautochrone.sources.mysql.bulk import TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.connection import connect, explained, fetch
-from tautochrone.sources.mysql.continuity import SameLog, log_lost
+from tautochrone.sources.mysql.continuity import SameLog, log_lost, table_changed
 from tautochrone.sources.mysql.flavors import file_identity, flavor_of, last_mark
 from tautochrone.sources.mysql.markers import (
     FILE,
@@ -53,7 +53,7 @@ from tautochrone.sources.mysql.markers import (
     since_when,
     without_history,
 )
-from tautochrone.sources.mysql.reader import LogReader, table_changed
+from tautochrone.sources.mysql.reader import LogReader
 from tautochrone.sources.mysql.rows import LAST_SEQUENCE, truncate_row
 from tautochrone.sources.mysql.server import (
     awaited_transactions,

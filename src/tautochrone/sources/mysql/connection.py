@@ -18,7 +18,7 @@ from pymysql.converters import escape_string
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
 from tautochrone.model.database_sessions import MYSQL_LOGIN_REFUSED, MYSQL_UNKNOWN_DATABASE, mysql_session_sql
 from tautochrone.redaction import keep_secret
-from tautochrone.sources.capture.access import database_missing, login_refused
+from tautochrone.sources.capture.errors import database_missing, login_refused
 
 __all__ = [
     "BINLOG_NOT_READABLE",

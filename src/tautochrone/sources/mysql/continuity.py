@@ -32,7 +32,15 @@ from tautochrone.sources.mysql.markers import (
 )
 from tautochrone.sources.mysql.server import check_server, log_sizes
 
-__all__ = ["SameLog", "log_lost", "other_file", "position_at"]
+__all__ = [
+    "SameLog",
+    "event_not_supported",
+    "log_lost",
+    "other_file",
+    "position_at",
+    "statement_logged",
+    "table_changed",
+]
 
 
 _FIRST_OFFSET = 4
@@ -161,6 +169,30 @@ def other_file(file: str) -> str:
 
 def log_lost(log: str, reason: str, hint: str = _LOG_GONE) -> IngestError:
     return IngestError("SOURCE_LOG_LOST", f"{log} cannot go on: {reason}", hint=hint)
+
+
+def table_changed(name: str, change: str) -> IngestError:
+    return IngestError(
+        "CAPTURED_TABLE_CHANGED",
+        f"The table {name} {change} since it is captured",
+        hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
+    )
+
+
+def event_not_supported(event: Event, what: str) -> IngestError:
+    return IngestError(
+        "CHANGE_LOG_EVENT_NOT_SUPPORTED",
+        f"The binary log has {what}, before {event.file} {event.end}",
+        hint=f"this is not read from the log; {_AGAIN}",
+    )
+
+
+def statement_logged(event: Event) -> IngestError:
+    return IngestError(
+        "CAPTURE_SERVER_NOT_USABLE",
+        f"The log has a statement instead of its rows, before {event.file} {event.end}",
+        hint=f"SET GLOBAL binlog_format = 'ROW', no session may change it; {_AGAIN}",
+    )
 
 
 @dataclass(slots=True)

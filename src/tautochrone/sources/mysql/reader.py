@@ -16,10 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, complete_images, identity_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
-from tautochrone.sources.mysql.continuity import log_lost, other_file
+from tautochrone.sources.mysql.continuity import (
+    event_not_supported,
+    log_lost,
+    other_file,
+    statement_logged,
+)
 from tautochrone.sources.mysql.flavors import LAST, Flavor, TransactionMark
 from tautochrone.sources.mysql.histories import History
 from tautochrone.sources.mysql.rows import LOGGED_TYPES, RowEvents, changed_types, log_rows, truncate_row
@@ -27,7 +32,7 @@ from tautochrone.sources.mysql.statements import Effect, Statement, XaEnd, xid_o
 from tautochrone.sources.mysql.tables import CapturedTable, Cascade
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
-__all__ = ["Change", "Group", "LogReader", "prepared_xid", "table_changed"]
+__all__ = ["Change", "Group", "LogReader", "prepared_xid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,6 @@ def prepared_xid(body: bytes) -> tuple[str, bool]:
 _DECODED_BYTES = 8 * 1024 * 1024
 _PREPARED_BYTES = 8 * 1024 * 1024
 """So much of prepared transactions is kept in memory; others are read again when they are committed."""
-_AGAIN = "copy the database again: --full-refresh of the log table and of the captured tables"
 _INCOMPLETE = (
     "has rows in the log without some of their columns, by a session with another binlog_row_image "
     "than FULL, or with binlog_row_value_options,"
@@ -109,14 +113,6 @@ _OTHER_TYPES = (
     "which ALTER TABLE ... FORCE with mysql56_temporal_format = ON ends,"
 )
 _OPERATIONS = ((Kind.WRITE, "insert"), (Kind.UPDATE, "update"), (Kind.DELETE, "delete"))
-
-
-def table_changed(name: str, change: str) -> IngestError:
-    return IngestError(
-        "CAPTURED_TABLE_CHANGED",
-        f"The table {name} {change} since it is captured",
-        hint=f"run again: a table that got other columns is copied; if it is refused again, {_AGAIN}",
-    )
 
 
 @dataclass(slots=True)
@@ -271,7 +267,7 @@ class LogReader:
             IngestError: `CHANGE_LOG_EVENT_NOT_SUPPORTED`: the transaction before has no end.
         """
         if self._group is not None and self._group.changes:
-            raise _not_supported(event, "a transaction whose end is not understood")
+            raise event_not_supported(event, "a transaction whose end is not understood")
         counter, mark, is_single = self.flavor.transaction_of(event)
         self._mark, self._group = (counter, mark), Group(is_single, event.file, event.start)
         self._group.is_prepared = self.flavor.is_prepared(event)
@@ -347,10 +343,10 @@ class LogReader:
         if event.may_be_ignored:
             return
         if event.kind not in Kind.LOADED_FILE:
-            raise _not_supported(event, f"an event of the unknown kind {event.kind}")
+            raise event_not_supported(event, f"an event of the unknown kind {event.kind}")
         # Its statement may change rows of any table, by triggers.
         if any(self._point(event) > since for _table, since in self.tables.values()):
-            raise _statement_logged(event)
+            raise statement_logged(event)
 
     def _take_rows(self, event: Event) -> None:
         captured = self._layouts.get(event.body[:6])
@@ -453,7 +449,7 @@ class LogReader:
                 continue
             table = self.tables[effect.relation][0]
             if effect.kind == "rows" or self._group is None:
-                raise _statement_logged(event)
+                raise statement_logged(event)
             self._group.changes.append(Change(Kind.QUERY, table, None, b""))
 
     def _may_pass_over(self, effect: Effect, statement: Statement) -> bool:
@@ -537,19 +533,3 @@ def _may_differ(table: CapturedTable, layout: TableMap, images: bytes, columns: 
         kind for column in table.logged if column.name in columns for kind in BINLOG_TYPES[column.data_type]
     }
     return changed is None or not changed.isdisjoint(kinds)
-
-
-def _not_supported(event: Event, what: str) -> IngestError:
-    return IngestError(
-        "CHANGE_LOG_EVENT_NOT_SUPPORTED",
-        f"The binary log has {what}, before {event.file} {event.end}",
-        hint=f"this is not read from the log; {_AGAIN}",
-    )
-
-
-def _statement_logged(event: Event) -> IngestError:
-    return IngestError(
-        "CAPTURE_SERVER_NOT_USABLE",
-        f"The log has a statement instead of its rows, before {event.file} {event.end}",
-        hint=f"SET GLOBAL binlog_format = 'ROW', no session may change it; {_AGAIN}",
-    )

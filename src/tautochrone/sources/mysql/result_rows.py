@@ -15,7 +15,7 @@ import pyarrow as pa
 from pymysql import err
 from pymysql.constants import COMMAND, CR
 
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, require_offsets
+from tautochrone.sources.capture.log_table import Bytes, Flags, Integers, require_offsets
 
 __all__ = ["columns_of_rows"]
 

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, require_offsets
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA, Bytes, Flags, Integers, require_offsets
 from tautochrone.sources.mysql.binlog import TableMap
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.tables import CapturedTable, TableColumn
@@ -19,10 +18,10 @@ from tautochrone.sources.mysql.values import (
     PADDING,
     Cells,
     UndecodableValueError,
+    column_texts,
     decimal_bytes,
     not_decodable,
     shown_bytes,
-    text_of,
 )
 
 __all__ = ["LAST_SEQUENCE", "LOGGED_TYPES", "RowEvents", "changed_types", "log_rows", "truncate_row"]
@@ -203,7 +202,7 @@ class _Writer:
             images.lengths[:, number],
             images.is_null[:, number],
         )
-        return text_of(column, cells, self._charsets, as_key=column.name in self._table.keys)
+        return column_texts(column, cells, self._charsets, as_key=column.name in self._table.keys)
 
     def _key(self, row: _Images) -> list[str | None]:
         columns = {column.name: (number, column) for number, column in enumerate(self._table.logged)}

@@ -18,6 +18,7 @@ column as STRING instead.
 from __future__ import annotations
 
 from tautochrone.errors import DefinitionError
+from tautochrone.sources.capture.log_table import literal_sql, value_text_sql
 from tautochrone.sources.mysql.tables import CapturedTable, TableColumn, quoted_name
 
 __all__ = [
@@ -170,7 +171,7 @@ def value_sql(column: TableColumn, table: str, *, as_text: bool, invalid_is_null
     >>> print(value_sql(TableColumn("id", "int", "int(11)"), "shop.t", as_text=True))
     columns['id']
     """
-    text, data_type = _text_of(column), lake_type(column)
+    text, data_type = value_text_sql(column.name), lake_type(column)
     if as_text or data_type == "STRING":
         return text
     if data_type == "BOOLEAN":
@@ -180,7 +181,7 @@ def value_sql(column: TableColumn, table: str, *, as_text: bool, invalid_is_null
     value = f"try_cast({text} AS {data_type})"
     if invalid_is_null:
         return value
-    problem = _literal(f"{table} has a value in {column.name} that {data_type} does not have: ")
+    problem = literal_sql(f"{table} has a value in {column.name} that {data_type} does not have: ")
     raised = f"raise_error(concat({problem}, {text}))"
     return f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {raised}) END"
 
@@ -188,17 +189,8 @@ def value_sql(column: TableColumn, table: str, *, as_text: bool, invalid_is_null
 def invalid_value_sql(column: TableColumn) -> str | None:
     """SQL over a row of the log table: `column = value` of a value that the type does not have, else NULL.
     None: there are no such values."""
-    text, data_type = _text_of(column), lake_type(column)
+    text, data_type = value_text_sql(column.name), lake_type(column)
     if data_type in ("STRING", "BOOLEAN", "BINARY"):
         return None
     is_invalid = f"{text} IS NOT NULL AND try_cast({text} AS {data_type}) IS NULL"
-    return f"CASE WHEN {is_invalid} THEN concat({_literal(f'{column.name} = ')}, {text}) END"
-
-
-def _text_of(column: TableColumn) -> str:
-    return f"columns[{_literal(column.name)}]"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    return f"CASE WHEN {is_invalid} THEN concat({literal_sql(f'{column.name} = ')}, {text}) END"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, text_column
+from tautochrone.sources.capture.log_table import Bytes, Flags, Integers, text_column
 from tautochrone.sources.mysql.charsets import UTF8_CHARSETS, Charset, Charsets, UndecodableError
 from tautochrone.sources.mysql.json_values import json_text
 from tautochrone.sources.mysql.tables import CapturedTable, TableColumn
@@ -27,12 +27,12 @@ __all__ = [
     "Cells",
     "UndecodableValueError",
     "charset_of",
+    "column_texts",
     "decimal_bytes",
     "decoded",
     "hexadecimal",
     "not_decodable",
     "shown_bytes",
-    "text_of",
 ]
 
 
@@ -163,7 +163,7 @@ class Cells:
         return bytes_of_values
 
 
-def text_of(column: TableColumn, cells: Cells, charsets: Charsets, *, as_key: bool = False) -> pa.Array:
+def column_texts(column: TableColumn, cells: Cells, charsets: Charsets, *, as_key: bool = False) -> pa.Array:
     """A column of strings, as the server prints the values; binaries in hexadecimal digits.
 
     Raises:

@@ -25,7 +25,6 @@ from pyarrow import csv
 
 from tautochrone.errors import IngestError
 from tautochrone.model.source_position import LogPosition
-from tautochrone.sources.capture.access import text_not_decodable
 from tautochrone.sources.capture.copied_rows import (
     CHUNK_BYTES,
     ChunkRows,
@@ -34,12 +33,12 @@ from tautochrone.sources.capture.copied_rows import (
     log_batches,
     parse_chunk,
 )
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.errors import text_not_decodable
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
-from tautochrone.sources.postgresql.partitions import Partition
 from tautochrone.sources.postgresql.server import one_row
-from tautochrone.sources.postgresql.tables import CapturedTable
+from tautochrone.sources.postgresql.tables import CapturedTable, Partition
 from tautochrone.sources.postgresql.types import FIRST_USER_TYPE
 
 __all__ = [

@@ -32,8 +32,8 @@ from tautochrone.sources.capture.definitions import (
 )
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url, connect, explained
-from tautochrone.sources.postgresql.examine import require_rights
 from tautochrone.sources.postgresql.messages import RelationColumn
+from tautochrone.sources.postgresql.server import require_rights
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
 from tautochrone.sources.postgresql.types import invalid_value_sql, value_sql, with_built_in_types
 from tautochrone.sources.registry import register_change_log
@@ -185,7 +185,7 @@ def _define_table(
         _dataset(name, table),
         log_table=f"{name}_log",
         relation=table.name,
-        keys=table.identity,
+        keys=table.identifying_columns,
         has_equal_rows=not table.keys,
         columns=columns,
         comment=f"The table {table.name} of the PostgreSQL capture {name}",

@@ -29,7 +29,7 @@ from tautochrone.model.source import KeptLog, LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
 from tautochrone.sources.capture.copied_rows import completed_rows
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.set_aside import aside_reason, definitions_outdated, outdated_if_refused
 from tautochrone.sources.postgresql.bulk import (
     TABLE_TOO_LARGE,
@@ -67,7 +67,6 @@ from tautochrone.sources.postgresql.copy_again import (
     resumed,
     table_changed,
 )
-from tautochrone.sources.postgresql.examine import examine, require_readable
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
     Alarms,
@@ -77,7 +76,9 @@ from tautochrone.sources.postgresql.server import (
     check_publication,
     check_server,
     create_slot,
+    examine,
     open_transactions,
+    require_readable,
     server_state,
     slots_of,
 )
@@ -98,7 +99,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
 
     def __init__(self, capture: Capture) -> None:
         super().__init__(capture, capture.tables)
-        self._keys = {table.name: table.identity for table in capture.tables}
+        self._keys = {table.name: table.identifying_columns for table in capture.tables}
         self._alarms = Alarms()
         self._is_verified = False
         """Whether this connection has seen that the log has what the table took last."""

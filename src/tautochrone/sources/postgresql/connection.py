@@ -22,7 +22,7 @@ from tautochrone.model.database_sessions import (
     refused_settings_sql,
 )
 from tautochrone.redaction import keep_secret
-from tautochrone.sources.capture.access import database_missing, login_refused, text_not_decodable
+from tautochrone.sources.capture.errors import database_missing, login_refused, text_not_decodable
 
 __all__ = ["checked_url", "connect", "explained", "lsn_number", "lsn_text"]
 

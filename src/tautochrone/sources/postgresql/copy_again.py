@@ -10,7 +10,7 @@ the log and earlier copies had, and not for the copied rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import psycopg
@@ -19,7 +19,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import LogPosition
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.postgresql import server
 from tautochrone.sources.postgresql.bulk import chunks_of, chunks_of_partition, durable_log_end
 from tautochrone.sources.postgresql.continuity import (
@@ -31,12 +31,12 @@ from tautochrone.sources.postgresql.continuity import (
     restart_entries,
     restarts,
 )
-from tautochrone.sources.postgresql.fingerprints import Difference, difference
 from tautochrone.sources.postgresql.messages import DecodedBatch
 from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
-from tautochrone.sources.postgresql.tables import CapturedTable
+from tautochrone.sources.postgresql.tables import CapturedTable, Partition, attached, has_lost_rows
 
 __all__ = [
+    "Difference",
     "copied_again",
     "copied_up_to",
     "differences",
@@ -46,14 +46,92 @@ __all__ = [
     "table_changed",
 ]
 
+_, _COLUMNS, _FILES, _ATTRIBUTES, _KEY, _ORIGIN, _PARTITIONS, _LAST_NUMBER = range(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """
+    Attributes:
+        change: what was changed, as a part of a sentence; empty: nothing that the log does not have.
+        attached: partitions whose rows must be copied; empty: those of the whole table must.
+        columns_before: so many columns it had before others were added that are NULL in all rows that were
+            there; the log has rows without these.
+    """
+
+    change: str = ""
+    attached: Sequence[Partition] = ()
+    columns_before: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.change)
+
+
+def _difference(before: str | None, table: CapturedTable) -> Difference:
+    """Compare a table with the fingerprint that it had.
+
+    ALTER TABLE may write the rows anew, such as `ALTER COLUMN … TYPE … USING …` with the same type: then
+    files and attributes are others. Files alone are others after VACUUM FULL or TRUNCATE, attributes alone
+    after SET DEFAULT.
+    """
+    if not before:
+        return Difference("came, or must be copied")
+    old, new = before.split("/"), table.fingerprint.split("/")
+    if old == new:
+        return Difference()
+    if len(old) != len(new):
+        return Difference("came, or must be copied")
+    if old[_KEY] != new[_KEY]:
+        return Difference("got another key")
+    if old[_ORIGIN] != new[_ORIGIN]:
+        return Difference("was dropped and made anew, or its publication was changed")
+    if old[_COLUMNS] != new[_COLUMNS]:
+        columns_before = _count_of_columns_before(old, new, table)
+        return Difference("" if columns_before else "got other columns", columns_before=columns_before)
+    if table.partitions is not None:
+        return _of_partitions(old[_PARTITIONS], table.partitions)
+    if old[_FILES] != new[_FILES] and old[_ATTRIBUTES] != new[_ATTRIBUTES]:
+        return Difference("was written anew by ALTER TABLE")
+    return Difference()
+
+
+def _count_of_columns_before(old: Sequence[str], new: Sequence[str], table: CapturedTable) -> int | None:
+    """How many columns it had, if nothing happened but that columns without a value were added."""
+    if (
+        len(old) <= _LAST_NUMBER
+        or table.partitions is not None
+        or not table.keys
+        or old[_FILES] != new[_FILES]
+    ):
+        # Without a key all columns identify a row.
+        return None
+    last_number = int(old[_LAST_NUMBER])
+    if any(number > last_number for number in table.filled_numbers):
+        return None
+    return (
+        table.count_of_columns(last_number) if table.digest_of_columns(last_number) == old[_COLUMNS] else None
+    )
+
+
+def _of_partitions(before: str, partitions: Sequence[Partition]) -> Difference:
+    if has_lost_rows(before, partitions):
+        return Difference("has partitions that were detached, dropped, truncated or written anew")
+    came = attached(before, partitions)
+    return Difference("has partitions that were attached", attached=came) if came else Difference()
+
+
 _TRIES = 10
 _OTHER_SHAPE = "had other columns, or another REPLICA IDENTITY, for a while"
 
 
 def differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
     """Of the tables whose rows may have changed without events since the position."""
-    compared = {table.name: difference(position.marker.get(table.name), table) for table in tables}
-    return {name: change for name, change in compared.items() if change}
+    return {name: change for name, change in _compared(position, tables).items() if change}
+
+
+def _compared(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
+    """By name, each table with what it was at the position."""
+    return {table.name: _difference(position.marker.get(table.name), table) for table in tables}
 
 
 def resumed(
@@ -175,7 +253,7 @@ def copied_up_to(position: LogPosition, names: Iterable[str]) -> dict[str, int]:
 def _to_copy(
     position: LogPosition, tables: Sequence[CapturedTable], follows: bool, anew: Collection[str]
 ) -> dict[str, Difference]:
-    changes = {table.name: difference(position.marker.get(table.name), table) for table in tables}
+    changes = _compared(position, tables)
     for name, change in changes.items():
         # A column without a value needs no copy, and is a change all the same.
         refused = not follows and (change or change.columns_before is not None)
@@ -227,10 +305,11 @@ def _with_copies(
 def _columns_before(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, int]:
     """Of tables that got columns without a value: how many they had. The log may have rows behind the
     position that are as old."""
-    counts = {
-        table.name: difference(position.marker.get(table.name), table).columns_before for table in tables
+    return {
+        name: change.columns_before
+        for name, change in _compared(position, tables).items()
+        if change.columns_before is not None
     }
-    return {name: count for name, count in counts.items() if count is not None}
 
 
 def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[str, object]]:

@@ -19,9 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.access import text_not_decodable
-from tautochrone.sources.capture.arrow_columns import Bytes, Flags, Integers, list_offsets, text_column
-from tautochrone.sources.capture.log_schema import ARROW_SCHEMA
+from tautochrone.sources.capture.errors import text_not_decodable
+from tautochrone.sources.capture.log_table import (
+    ARROW_SCHEMA,
+    Bytes,
+    Flags,
+    Integers,
+    list_offsets,
+    text_column,
+)
 
 __all__ = ["DecodedBatch", "Relation", "RelationColumn", "decode"]
 
@@ -59,7 +65,7 @@ class Relation:
     point: int = 0
 
     @property
-    def identity(self) -> frozenset[str]:
+    def replica_identity(self) -> frozenset[str]:
         """Columns of which updates and deletes have the values before. Without any there are none."""
         return frozenset(column.name for column in self.columns if column.is_key)
 
@@ -69,7 +75,7 @@ class DecodedBatch:
     """Whole transactions.
 
     Attributes:
-        rows: with the columns of `log_schema`, in the order of the log. `transaction` has the 32-bit number
+        rows: with the columns of `log_table`, in the order of the log. `transaction` has the 32-bit number
             that the log has.
         relations: all relations that the batch names, in every version, in the order of the log.
         end_point: end of the last commit record; None without a transaction.
@@ -216,7 +222,10 @@ class _Batch:
             of_version = indexes[(oids == relation.oid) & (indexes > begin) & (indexes < end)]
             # A partition's rows have its root's number, and the identity that it has itself.
             parts = [part for at, part in versions if part.root == relation.oid and at < end]
-            identities = [relation.identity, *(part.identity for part in parts if part.identity)]
+            identities = [
+                relation.replica_identity,
+                *(part.replica_identity for part in parts if part.replica_identity),
+            ]
             known = frozenset.intersection(*identities)
             if kind != ord("I") and not known.issuperset(self._keys[relation.name]):
                 ends = self._end_points[self._transaction[of_version]]

@@ -24,6 +24,7 @@ from dataclasses import replace
 
 import psycopg
 
+from tautochrone.sources.capture.log_table import literal_sql, value_text_sql
 from tautochrone.sources.postgresql.messages import RelationColumn
 
 __all__ = ["FIRST_USER_TYPE", "invalid_value_sql", "lake_type", "value_sql", "with_built_in_types"]
@@ -133,7 +134,7 @@ def value_sql(column: RelationColumn, table: str, *, as_text: bool, invalid_is_n
     >>> print(value_sql(RelationColumn("id", 20, -1, True), "public.t", as_text=True))
     columns['id']
     """
-    text = _text_of(column)
+    text = value_text_sql(column.name)
     data_type = lake_type(column)
     if as_text or data_type == "STRING":
         return text
@@ -141,7 +142,7 @@ def value_sql(column: RelationColumn, table: str, *, as_text: bool, invalid_is_n
     value = _typed(text, data_type)
     if invalid_is_null or invalid is None:
         return value
-    problem = _literal(f"{table} has a value in {column.name} that {data_type} does not have: ")
+    problem = literal_sql(f"{table} has a value in {column.name} that {data_type} does not have: ")
     return f"CASE WHEN {invalid} THEN raise_error(concat({problem}, {text})) ELSE {value} END"
 
 
@@ -151,16 +152,12 @@ def invalid_value_sql(column: RelationColumn) -> str | None:
 
     >>> invalid_value_sql(RelationColumn("note", 25, -1, False))
     """
-    text = _text_of(column)
+    text = value_text_sql(column.name)
     invalid = _is_invalid(text, lake_type(column))
     if invalid is None:
         return None
-    name = _literal(f"{column.name} = ")
+    name = literal_sql(f"{column.name} = ")
     return f"CASE WHEN {invalid} THEN concat({name}, left({text}, {_SHOWN_CHARACTERS})) END"
-
-
-def _text_of(column: RelationColumn) -> str:
-    return f"columns[{_literal(column.name)}]"
 
 
 def _typed(text: str, data_type: str) -> str:
@@ -199,19 +196,14 @@ def _is_invalid(text: str, data_type: str) -> str | None:
 
 
 def _without_bounds(text: str) -> str:
-    return f"regexp_replace({text}, {_literal(_BOUNDS)}, '')"
+    return f"regexp_replace({text}, {literal_sql(_BOUNDS)}, '')"
 
 
 def _elements(text: str) -> str:
     """The texts of an array's elements. A text that could be misread is quoted, and `NULL` is not."""
     body = f"substr({_without_bounds(text)}, 2, length({_without_bounds(text)}) - 2)"
-    unquoted = f"regexp_replace(substr(e, 2, length(e) - 2), {_literal(_ESCAPED)}, '$1')"
+    unquoted = f"regexp_replace(substr(e, 2, length(e) - 2), {literal_sql(_ESCAPED)}, '$1')"
     return (
-        f"transform(regexp_extract_all({body}, {_literal(_ELEMENT)}, 0), "
+        f"transform(regexp_extract_all({body}, {literal_sql(_ELEMENT)}, 0), "
         f"e -> CASE WHEN e = 'NULL' THEN NULL WHEN startswith(e, '\"') THEN {unquoted} ELSE e END)"
     )
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -1,7 +1,9 @@
-"""Settings: what a statement means must not depend on what a user's profile says.
+"""How statements are written, and sent, so that they mean the same on every server.
 
-ClickHouse applies the settings of a user's profile to every statement of the user, and some of them change
-what a statement stores or answers, without an error. So every statement is sent with settings of its own:
+Names and texts are quoted as ClickHouse spells them. What a statement means must not depend on what a user's
+profile says either: ClickHouse applies the settings of a user's profile to every statement of the user, and
+some of them change what a statement stores or answers, without an error. So every statement is sent with
+settings of its own:
 
 - `OWN`: those that make our reading of the server's settings true, or of which we need a certain value;
 - of every other setting that the profile changes, the server's default, unless it is one of `_LIMITS`: limits
@@ -18,7 +20,28 @@ from typing import Any
 
 from tautochrone.errors import SinkError
 
-__all__ = ["OWN", "inherited_settings", "setting_refused", "unknown_setting"]
+__all__ = ["OWN", "inherited_settings", "name_sql", "setting_refused", "text_sql", "unknown_setting"]
+
+
+def name_sql(name: str) -> str:
+    """A name, quoted.
+
+    Example:
+        >>> name_sql("a`b")
+        '`a\\\\`b`'
+    """
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def text_sql(value: str) -> str:
+    """A string literal.
+
+    Example:
+        >>> text_sql("it's")
+        "'it\\\\'s'"
+    """
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
 
 _OVERFLOWS = ("read", "group_by", "sort", "result", "timeout", "set", "join", "transfer", "distinct")
 OWN: Mapping[str, str] = {

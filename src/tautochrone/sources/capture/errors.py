@@ -1,5 +1,4 @@
-"""What a database answers to a capture that it does not let in, or cannot give its texts, as errors that all
-captures share."""
+"""What a database answers to a capture, as errors that all captures share."""
 
 from __future__ import annotations
 
