@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.meta import MetaStore
-from tautochrone.metaservice.api.alarms import LATE_MS, alarms_after
-from tautochrone.metaservice.api.events import Cursor, events_after
+from tautochrone.metaservice.api.events import LATE_MS, Cursor, alarms_after, events_after
 from tautochrone.model.names import Fence
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.transactions import TransactionOperation

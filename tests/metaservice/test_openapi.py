@@ -12,7 +12,7 @@ from schemathesis import Case
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from tautochrone.meta import MetaStore
-from tautochrone.metaservice.api import write_tokens as after
+from tautochrone.metaservice.api import reads
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 
@@ -31,7 +31,7 @@ REFUSED = ("NAME_INVALID", "TOKEN_NEEDS_CHECKPOINT", "HTTP_400")  # the last: no
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(after, "_POLL_S", 3_600)
+    monkeypatch.setattr(reads, "_POLL_S", 3_600)
 
 
 @_SCHEMA.parametrize()

@@ -10,8 +10,7 @@ from starlette.testclient import TestClient
 
 from tautochrone.meta import Store
 from tautochrone.meta.sql.reads import MAX_PINS_PER_PRINCIPAL
-from tautochrone.metaservice.http.access import Access, Role
-from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
+from tautochrone.metaservice.http.access import LONGEST_LEASE_MS, Access, Role
 
 from .conftest import Shop
 

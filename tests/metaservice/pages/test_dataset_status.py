@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tautochrone.meta import DatasetStatus
-from tautochrone.metaservice.pages.dataset_status import DatasetState, Topology, _state
-from tautochrone.metaservice.pages.drawing import _outside_texts
+from tautochrone.metaservice.pages.graph import _outside_texts
 from tautochrone.metaservice.pages.rendering import _described, _name_markup
+from tautochrone.metaservice.pages.status import DatasetState, Topology, _state
 from tautochrone.model.inputs import file_table
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import Reason, ReasonCode, describe

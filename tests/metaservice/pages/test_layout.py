@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tautochrone.metaservice.pages.layout import layered
+from tautochrone.metaservice.pages.graph import layered
 
 names = st.sampled_from([f"n{number}" for number in range(14)])
 graphs = st.tuples(st.sets(names, max_size=14), st.sets(st.tuples(names, names), max_size=30))

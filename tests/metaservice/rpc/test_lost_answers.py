@@ -24,7 +24,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore, Store
 from tautochrone.meta.database.tables import metadata
 from tautochrone.meta.wire import remote_calls
-from tautochrone.metaservice.rpc.remote_store import RemoteStore
+from tautochrone.metaservice.rpc import RemoteStore
 from tautochrone.model import events
 from tautochrone.model.names import Fence
 

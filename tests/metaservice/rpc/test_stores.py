@@ -18,7 +18,7 @@ from tautochrone.cli.main import main
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.metaservice.rpc.remote_store import RemoteStore
+from tautochrone.metaservice.rpc import RemoteStore
 from tautochrone.reader.leases import Leases
 
 SPEC = "name: shop\nstorage: storage\nlibraries:\n  - glob: {include: t/**}\n"

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import Store
-from tautochrone.metaservice.api.flip import Flag
+from tautochrone.metaservice.api.reads import Flag
 from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.metaservice.http.problems import PROBLEMS
-from tautochrone.metaservice.http.request_names import checked_text
+from tautochrone.metaservice.http.validation import checked_text
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import (
     CLIENT,

@@ -1,10 +1,11 @@
-"""The pages with forms that act: queries, previews, revisions. The protocols in `ports` do the work."""
+"""The pages with forms that act: queries, previews, revisions. A `Runner` and `Revisions` do it, if given."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
@@ -12,7 +13,6 @@ from starlette.responses import Response
 from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import Store
 from tautochrone.metaservice.http.access import Role
-from tautochrone.metaservice.pages.ports import Answer, Forms, Revisions, Runner
 from tautochrone.metaservice.pages.rendering import render
 from tautochrone.metaservice.pages.safety import checked_form
 from tautochrone.model.checkpoint import Consistency
@@ -21,14 +21,71 @@ from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 
-__all__ = ["add_actions"]
+__all__ = ["Answer", "Forms", "Revisions", "Runner", "add_forms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The first rows of a query's result, each value as text (None: NULL; a text that is cut ends with `…`).
+
+    `checkpoint` was read; None: the newest version of each table. `more`: there are more rows than these.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    checkpoint: int | None
+    more: bool
+
+
+class Runner(Protocol):
+    """Runs queries that only read."""
+
+    @property
+    def started(self) -> bool:
+        """Whether Spark runs already; if not, the first query starts it."""
+
+    def run(self, sql: str, consistency: Consistency, checkpoint: int | None, limit: int) -> Answer:
+        """At most `limit` rows of a query, at one checkpoint or at the newest version of each table.
+
+        Raises:
+            QueryError: the query is wrong, would write (`QUERY_NOT_READ_ONLY`) or took too long.
+            CheckpointUnavailableError: no such checkpoint.
+        """
+
+
+class Revisions(Protocol):
+    """Plans and executes revisions."""
+
+    def plan(self, request: RevisionRequest) -> RevisionPlan:
+        """What the revision would do; changes nothing.
+
+        Raises:
+            TautochroneError: it is not possible.
+        """
+
+    def carry_out(self, request: RevisionRequest, accepted: RevisionPlan) -> str:
+        """Execute the accepted plan. Returns the revision's id when all tables are taken back.
+
+        Raises:
+            TautochroneError: nothing was taken back.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forms:
+    """What the forms use: `runner` for queries and previews. `unavailable_reason` says why there is none."""
+
+    runner: Runner | None = None
+    revisions: Revisions | None = None
+    unavailable_reason: str = ""
+
 
 _QUERY_ROWS, _PREVIEW_ROWS = 200, 20
 
 Form = Annotated[Mapping[str, str], Depends(checked_form)]
 
 
-def add_actions(router: APIRouter, store: Store, forms: Forms) -> None:
+def add_forms(router: APIRouter, store: Store, forms: Forms) -> None:
     """The query box, previews and the revision form."""
     _add_query(router, store, forms)
     _add_revision(router, store, forms)
