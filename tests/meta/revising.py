@@ -96,7 +96,7 @@ class Reviser:
 
 def plan_revisions(simulation: Simulation) -> list[Reviser]:
     """Somebody who takes a random dataset back to a random checkpoint, if there are any."""
-    known = sorted(e.name for e in simulation.store.datasets.entries() if e.name in simulation.lake.tables)
+    known = sorted(e.name for e in simulation.store.datasets.registered() if e.name in simulation.lake.tables)
     published = [c.number for c in simulation.store.checkpoints.newest(9) if c.state in _STANDING]
     if not known or not published:
         return []
@@ -119,7 +119,7 @@ def _survey(simulation: Simulation, store: Store, named: TableName, to: Checkpoi
         entry.name: DatasetNode(
             table=entry.name, job=owners[entry.name], kind=entry.kind, inputs=entry.inputs
         )
-        for entry in store.datasets.entries()
+        for entry in store.datasets.registered()
     }
     request = RevisionRequest(named=(named,), to=to, read_again=True)
     names = {node.table for node in affected(request, nodes)}

@@ -150,11 +150,11 @@ def test_a_job_that_only_ingests_has_to_look_too(world: World) -> None:
     entry = InvariantEntry(name="one", location="x", definition="d", tables=frozenset({FAR, COUNT}))
     world.start("far", [entry])
     world.start("sums", [])
-    assert store.invariants.entries("far") == (entry,)
+    assert store.invariants.registered("far") == (entry,)
     number = world.open("counts")
     assert {p.job: p.part for p in store.checkpoints.progress(number)} == {
         "counts": Part.PENDING,
         "far": Part.PENDING,
     }
     store.registrations.unregister("far", world.fences["far"])
-    assert store.invariants.entries() == ()
+    assert store.invariants.registered() == ()

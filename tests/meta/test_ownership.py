@@ -83,7 +83,7 @@ def test_second_run_is_refused_and_changes_nothing(store: Store, clock: Clock) -
         assert parameters["lease_left_ms"] == "10000"
         assert f"checkpoint {number} is open, with 2 of 3 datasets done" in refused.value.message
     # The topology of the run that goes on, and its fence.
-    assert len(store.datasets.entries("job")) == 3
+    assert len(store.datasets.registered("job")) == 3
     store.checkpoints.record_version("job", fence, number, TOP, Version("1"), FULL)
     store.checkpoints.publish("job", fence, number, 1)
     with pytest.raises(MetaError, match="no checkpoint of it is open"):
@@ -170,7 +170,7 @@ def test_two_starts_at_the_same_moment(backing: Backing) -> None:
         winners = [index for index, how in ended if how == f"fence {turn + 1}"]
         assert len(winners) == 1, ended
         assert [how for _, how in ended].count("JOB_RUNNING") == count - 1, ended
-        assert [entry.name.table for entry in stores[0].datasets.entries("job")] == [f"t{winners[0]}"]
+        assert [entry.name.table for entry in stores[0].datasets.registered("job")] == [f"t{winners[0]}"]
         stores[0].jobs.end_run("job", Fence(turn + 1))
 
 

@@ -262,14 +262,14 @@ def test_newer_run_rolls_back_what_older_runs_had_not_prepared(store: SqlTransac
             call(store, step, state.value)
     store.begin("other", "another", 1, TIMEOUT_MS)
     for _ in range(2):
-        assert {t.id: t.state for t in store.recover("loader", 2)} == {
+        assert {t.id: t.state for t in store.roll_back_older_runs("loader", 2)} == {
             "initialized": _S.ABORTING,
             "prepared": _S.PREPARED,
             "committing": _S.COMMITTING,
         }
     assert state_of(store, "other") is _S.INITIALIZED
     store.begin("new", "loader", 2, TIMEOUT_MS)
-    assert "new" in {t.id for t in store.recover("loader", 2) if t.state is _S.INITIALIZED}
+    assert "new" in {t.id for t in store.roll_back_older_runs("loader", 2) if t.state is _S.INITIALIZED}
 
 
 def test_chunks_of_ended_transactions_are_forgotten_and_ids_stay_used(

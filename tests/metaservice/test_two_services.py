@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
             elif operation == "write":
                 service.write(*run, TransactionChunk(id=chunk, table="t", rows=1, hash="h"))
             elif operation == "recover":
-                store.recover("loader", fence)
+                store.roll_back_older_runs("loader", fence)
             elif operation == "sweep":
                 service.sweep()
                 service.join(10)

@@ -165,7 +165,7 @@ class Console:
         owners = {status.dataset: status.job for status in self._store.datasets.statuses()}
         owners_of_named = [owners[name] for name in named if name in owners]
         jobs_reading_named = [
-            owners[e.name] for e in self._store.datasets.entries() if e.inputs.intersection(named)
+            owners[e.name] for e in self._store.datasets.registered() if e.inputs.intersection(named)
         ]
         candidates = (
             [job for job in (*owners_of_named, *jobs_reading_named) if job in own_jobs]

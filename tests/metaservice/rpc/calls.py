@@ -37,10 +37,10 @@ READS = {
     "checkpoints.highest_used_number", "checkpoints.latest_done", "checkpoints.latest_published",
     "checkpoints.newest", "checkpoints.next_for", "checkpoints.progress", "checkpoints.states",
     "checkpoints.unexpired", "checkpoints.versions_at", "datasets.details", "datasets.details_of_job",
-    "datasets.entries", "datasets.lineage", "datasets.skipped_files", "datasets.statuses",
+    "datasets.registered", "datasets.lineage", "datasets.skipped_files", "datasets.statuses",
     "datasets.table_ids", "deliveries.sinks", "history.delays", "history.newest_refresh_id",
     "history.recent_refreshes", "history.refreshes", "history.refreshes_after", "history.refreshes_at",
-    "history.timeline", "incarnation", "invariants.entries", "invariants.last_check", "jobs.entries",
+    "history.timeline", "incarnation", "invariants.registered", "invariants.last_check", "jobs.registered",
     "jobs.newest_fence", "jobs.owner_process", "jobs.require_free", "jobs.states", "now_ms", "pins.live",
     "pins.pinned_checkpoints", "pins.retained_versions", "reads.knows", "reads.missing_reason",
     "reads.newest_versions", "reads.publication_blockers", "reads.published_versions", "recovery.compare",
@@ -295,9 +295,9 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         store.deliveries.forget("mirror"),
     )[1:],
     "transactions.fence": lambda store, _: store.transactions.fence("loader", 2),
-    "transactions.recover": lambda store, _: (
+    "transactions.roll_back_older_runs": lambda store, _: (
         begun(store),
-        len(store.transactions.recover("loader", 2)),
+        len(store.transactions.roll_back_older_runs("loader", 2)),
     )[1:],
     "transactions.begin": lambda store, _: begun(store),
     "transactions.write": lambda store, _: (

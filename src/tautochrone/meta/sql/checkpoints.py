@@ -153,7 +153,7 @@ _C, _I, _P = t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
 class SqlInvariants(Repository):
     """`protocols.checkpoints.Invariants` in SQL."""
 
-    def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
+    def registered(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
         query = select(t.invariants).order_by(_I.name)
         if job is not None:
             query = query.where(_I.job == job)

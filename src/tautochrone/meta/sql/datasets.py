@@ -59,7 +59,7 @@ _DETAILS = t.dataset_details.c
 class SqlDatasets(Repository):
     """`protocols.datasets.Datasets` in SQL."""
 
-    def entries(self, job: str | None = None) -> tuple[DatasetEntry, ...]:
+    def registered(self, job: str | None = None) -> tuple[DatasetEntry, ...]:
         with self._read() as connection:
             edges = direct_inputs(connection)
             query = select(t.datasets).where(t.datasets.c.retired.is_(False))

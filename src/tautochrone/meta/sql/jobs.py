@@ -171,7 +171,7 @@ class SqlJobs(Repository):
             process = connection.execute(select(_J.process).where(_J.name == job)).scalar()
             return None if process is None else RunProcess(**process)
 
-    def entries(self) -> tuple[JobEntry, ...]:
+    def registered(self) -> tuple[JobEntry, ...]:
         with self._read() as connection:
             jobs = {row.name: row for row in connection.execute(select(t.jobs))}
             sinks: dict[str, set[str]] = {}

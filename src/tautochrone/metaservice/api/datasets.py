@@ -140,7 +140,7 @@ def add(router: APIRouter, store: Store) -> None:
         """One dataset by its name."""
         table = parse_table_name(name)
         status = next((status for status in store.datasets.statuses() if status.dataset == table), None)
-        entry = next((entry for entry in store.datasets.entries() if entry.name == table), None)
+        entry = next((entry for entry in store.datasets.registered() if entry.name == table), None)
         if status is None or entry is None:
             raise _unknown(table)
         direct = store.datasets.lineage(table)
@@ -175,7 +175,7 @@ def lineage_of(store: Store, table: TableName) -> Lineage:
     Raises:
         QueryError: `DATASET_NOT_FOUND`.
     """
-    stored, entries = store.datasets.lineage(table), store.datasets.entries()
+    stored, entries = store.datasets.lineage(table), store.datasets.registered()
     if not stored.inputs and not stored.outputs and all(entry.name != table for entry in entries):
         raise _unknown(table)
     connected = {table} | stored.upstream | stored.downstream

@@ -89,7 +89,7 @@ def add(router: APIRouter, store: Store) -> None:
     def pipelines() -> list[Pipeline]:
         """All pipelines, by name."""
         entries: dict[str, list[JobEntry]] = {}
-        for entry in store.jobs.entries():
+        for entry in store.jobs.registered():
             entries.setdefault(entry.pipeline, []).append(entry)
         return [
             Pipeline(
@@ -154,7 +154,7 @@ def add_registrations(router: APIRouter, store: Store) -> None:
 
 def _start(store: Store, job: str, claim: Claim) -> StartedJob:
     fence = store.registrations.start(job, claim)
-    sources = next(entry.sources for entry in store.jobs.entries() if entry.name == job)
+    sources = next(entry.sources for entry in store.jobs.registered() if entry.name == job)
     known = [table for table in sources if store.reads.knows(table)]
     try:
         resolution = store.reads.resolve(tables=known, lease_ms=0) if known else None
@@ -172,7 +172,7 @@ def _start(store: Store, job: str, claim: Claim) -> StartedJob:
 def jobs_of(store: Store) -> list[Job]:
     """All jobs as the API shows them, by name."""
     statuses = {status.name: status for status in store.jobs.states()}
-    return [_job(entry, statuses.get(entry.name)) for entry in store.jobs.entries()]
+    return [_job(entry, statuses.get(entry.name)) for entry in store.jobs.registered()]
 
 
 def _job(entry: JobEntry, status: JobStatus | None) -> Job:

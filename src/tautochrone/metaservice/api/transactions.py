@@ -157,7 +157,7 @@ def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoo
         """What a new run calls first: older runs are refused, what they had not prepared is rolled back.
 
         The answer is what has not ended: prepared transactions to decide, and decisions to carry out."""
-        records = store.transactions.recover(_owner(coordinator, run), run.fence)
+        records = store.transactions.roll_back_older_runs(_owner(coordinator, run), run.fence)
         return [transaction_model(record) for record in records]
 
     @router.post("/{transaction}/begin")

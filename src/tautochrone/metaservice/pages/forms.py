@@ -208,7 +208,7 @@ def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
 
 def _revisable_tables(store: Store) -> set[TableName]:
     """The tables that a revision can name: datasets and their inputs, without clocks."""
-    entries = store.datasets.entries()
+    entries = store.datasets.registered()
     tables = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
     return {name for name in tables if not is_clock(name)}
 

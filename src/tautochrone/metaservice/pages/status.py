@@ -85,7 +85,7 @@ class Topology:
 
 def read_topology(store: Store) -> Topology:
     """All datasets and jobs of the store."""
-    statuses, entries, jobs = store.datasets.statuses(), store.datasets.entries(), store.jobs.states()
+    statuses, entries, jobs = store.datasets.statuses(), store.datasets.registered(), store.jobs.states()
     newest = {job.name: job.newest_done for job in jobs}
     inputs = {entry.name: entry.inputs for entry in entries}
     outside = frozenset[TableName]().union(*inputs.values()) - inputs.keys()
@@ -159,7 +159,10 @@ def progress_of(store: Store, line: CheckpointLine) -> Progress:
     """The progress of an open checkpoint in all jobs that take part in it."""
     parts = store.checkpoints.progress(line.number)
     entries = [
-        entry for part in parts if part.part is not Part.SKIPPED for entry in store.datasets.entries(part.job)
+        entry
+        for part in parts
+        if part.part is not Part.SKIPPED
+        for entry in store.datasets.registered(part.job)
     ]
     names = {entry.name for entry in entries if entry.kind in VERSIONED_KINDS}
     done = names & store.checkpoints.versions_at(line.number).keys()
