@@ -6,11 +6,11 @@ from typing import Annotated
 from uuid import uuid4
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import JobEntry, Store, TableRole
-from tautochrone.metaservice.api.reads import BIGGEST, FromText, TableVersion, version_list
+from tautochrone.metaservice.api.reads import BIGGEST, Switch, TableVersion, version_list
 from tautochrone.metaservice.http.validation import parse_job_name, table_of_path
 from tautochrone.model.jobs import Claim, JobState, JobStatus, RunProcess
 from tautochrone.model.names import Fence, TableName
@@ -128,9 +128,7 @@ def add_registrations(router: APIRouter, store: Store) -> None:
             Query(max_length=200, description="where the run is, shown to a caller that is refused"),
         ] = None,
         takeover: Annotated[
-            bool,
-            Field(strict=True),
-            FromText,
+            Switch,
             Query(description="fence off another run of the job that is alive"),
         ] = False,
     ) -> StartedJob:

@@ -36,10 +36,10 @@ __all__ = [
     "AfterToken",
     "CreatedPin",
     "Flag",
-    "FromText",
     "Number",
     "Pin",
     "PinRequest",
+    "Switch",
     "TableVersion",
     "Versions",
     "WaitMs",
@@ -89,7 +89,9 @@ LeaseMs = Annotated[
     ),
 ]
 PinId = Annotated[str, Path(pattern="^[0-9a-f-]{36}$")]
-FromText = BeforeValidator(lambda text: {"true": True, "false": False}.get(text, text))
+_FromText = BeforeValidator(lambda text: {"true": True, "false": False}.get(text, text))
+Switch = Annotated[bool, Field(strict=True), _FromText]
+"""A flag in the query of an address."""
 
 
 class ConsistencyType(StrEnum):
@@ -166,7 +168,7 @@ def add_versions(router: APIRouter, store: Store) -> None:
         database: str,
         table: str,
         checkpoint: Annotated[int | None, Query(ge=0, le=BIGGEST)] = None,
-        only_named: Annotated[Flag, FromText, Query()] = False,
+        only_named: Annotated[Flag, _FromText, Query()] = False,
         after: Annotated[AfterToken, Query()] = None,
         wait_ms: Annotated[WaitMs, Query()] = 0,
     ) -> Response:

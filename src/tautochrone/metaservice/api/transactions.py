@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import Store
-from tautochrone.metaservice.api.reads import Flag
+from tautochrone.metaservice.api.reads import Switch
 from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.metaservice.http.problems import PROBLEMS
 from tautochrone.metaservice.http.validation import checked_text
@@ -119,7 +119,7 @@ def _add_reads(router: APIRouter, store: Store) -> None:
     def transactions(
         owner: Annotated[str | None, Query(max_length=255)] = None,
         state: TransactionState | None = None,
-        attention: Flag = False,
+        attention: Annotated[Switch, Query(description="only those that need attention")] = False,
         after: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     ) -> list[Transaction]:
