@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.meta.test_transactions import Clock
+from tests.meta.sql.test_transactions import Clock
 from tests.support.stores import fresh_postgres
 
 from tautochrone.errors import MetaError, TautochroneError

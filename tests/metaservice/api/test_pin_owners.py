@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.metaservice.conftest import Shop
 
 from tautochrone.meta import Store
 from tautochrone.meta.sql.reads import MAX_PINS_PER_PRINCIPAL
 from tautochrone.metaservice.http.access import LONGEST_LEASE_MS, Access, Role
-
-from .conftest import Shop
 
 READ, OTHER, OPERATE = "a-token-that-may-read", "another-one-that-reads", "a-token-that-may-operate"
 TOKENS = Access.by_tokens({READ: Role.READ, OTHER: Role.READ, OPERATE: Role.OPERATE})

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.metaservice.conftest import Shop, name
 
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.api.events import LATE_MS, Cursor, alarms_after, events_after
 from tautochrone.model.names import Fence
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.transactions import TransactionOperation
-
-from .conftest import Shop, name
 
 
 class Clock:

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.meta.test_transactions import Clock, call, opened, state_of
+from tests.meta.sql.test_transactions import Clock, call, opened, state_of
 from tests.support.stores import Backing
 
 from tautochrone.errors import MetaError

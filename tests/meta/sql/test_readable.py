@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.meta.test_coordinator import BOTH, COUNT, JOBS, SUM, WORDS, World
-from tests.meta.test_invariants import BROKEN
-from tests.meta.test_invariants import World as Checked
+from tests.meta.sql.test_invariants import BROKEN
+from tests.meta.sql.test_invariants import World as Checked
+from tests.meta.sql.test_shared_checkpoints import BOTH, COUNT, JOBS, SUM, WORDS, World
 from tests.support.stores import Backing
 
 from tautochrone.model.checkpoint import CheckpointState

@@ -17,7 +17,7 @@ from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
 if TYPE_CHECKING:
-    from tests.meta.simulation import Simulation
+    from tests.meta.simulation.simulation import Simulation
 
 __all__ = ["FULL", "StoreFaults", "Stores"]
 

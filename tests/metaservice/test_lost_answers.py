@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import select
-from tests.metaservice.rpc.calls import READS, TOPOLOGY, WRITES, repaired
+from tests.metaservice.calls import READS, TOPOLOGY, WRITES, repaired
 from tests.support.stores import ServiceThread
 
 from tautochrone.errors import MetaError

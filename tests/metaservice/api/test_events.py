@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.metaservice.conftest import FULL, Shop, name
+from tests.metaservice.serving import serving
 
 from tautochrone.errors import QueryError
 from tautochrone.meta import Store
@@ -19,9 +21,6 @@ from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
-
-from .conftest import FULL, Shop, name
-from .serving import serving
 
 Event = tuple[str, str, dict[str, Any]]
 

@@ -10,13 +10,12 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import Case
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+from tests.metaservice.conftest import Shop
 
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.api import reads
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
-
-from .conftest import Shop
 
 _FOLDER = tempfile.TemporaryDirectory()
 _STORE = MetaStore.open(f"sqlite:///{Path(_FOLDER.name)}/meta.db")

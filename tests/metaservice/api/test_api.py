@@ -8,13 +8,12 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
+from tests.metaservice.conftest import Shop, name
 
 from tautochrone.meta.sql.datasets import SqlDatasets
 from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.redaction import keep_secret
-
-from .conftest import Shop, name
 
 
 def test_datasets_and_one_of_them(client: TestClient, shop: Shop) -> None:

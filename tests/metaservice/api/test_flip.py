@@ -8,12 +8,11 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
+from tests.metaservice.conftest import FULL, Shop, name
 
 from tautochrone.errors import FencedError
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.names import Version
-
-from .conftest import FULL, Shop, name
 
 
 def register(client: TestClient, job: str, role: str, table: str) -> int:

@@ -14,14 +14,13 @@ import httpx
 import psutil
 import pytest
 from starlette.testclient import TestClient
+from tests.metaservice.conftest import Shop
+from tests.metaservice.serving import serving
+from tests.metaservice.test_process import started
 
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
-
-from .conftest import Shop
-from .serving import serving
-from .test_process import started
 
 READ, OPERATE = "a-token-that-may-read", "a-token-that-may-operate"
 TOKENS = Access.by_tokens({READ: Role.READ, OPERATE: Role.OPERATE})
