@@ -18,7 +18,7 @@ from typing import Any
 
 from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.metaservice.api.flip import resolve_versions
+from tautochrone.metaservice.api.reads import resolve_versions
 from tautochrone.metaservice.client import Client
 from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version

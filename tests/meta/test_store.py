@@ -287,7 +287,7 @@ def test_topology_refresh_retires_and_brings_back(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1 = run(store, fence, 1, "r1", view="a1", top="t1")
     store.jobs.start_run("shop", "job", TOPOLOGY[:2], fence=fence)
-    assert [d.name for d in store.datasets.entries()] == [ROOT, VIEW]
+    assert [d.name for d in store.datasets.registered()] == [ROOT, VIEW]
     n2 = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: v("r2")}, 2)).number
     store.checkpoints.record_version("job", fence, n2, VIEW, v("a2"), FULL)
     with pytest.raises(MetaError, match="DATASET_NOT_FOUND"):

@@ -14,7 +14,7 @@ from tautochrone.errors import MetaError
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.client import Client
 from tautochrone.metaservice.http.access import Access, Role
-from tautochrone.metaservice.http.request_names import parse_table_name
+from tautochrone.metaservice.http.validation import parse_table_name
 
 from .conftest import Shop
 from .serving import serving

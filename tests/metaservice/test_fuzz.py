@@ -20,10 +20,9 @@ from starlette.testclient import TestClient
 from tautochrone.meta import MetaStore
 from tautochrone.meta.database.tables import metadata
 from tautochrone.meta.wire import remote_calls
-from tautochrone.metaservice.api import write_tokens as after
+from tautochrone.metaservice.api import reads
 from tautochrone.metaservice.app import create_app
-from tautochrone.metaservice.http.access import Access, Role
-from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
+from tautochrone.metaservice.http.access import LONGEST_LEASE_MS, Access, Role
 
 from .conftest import Shop
 
@@ -93,7 +92,7 @@ _BEFORE = dump()
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(after, "_POLL_S", 3_600)
+    monkeypatch.setattr(reads, "_POLL_S", 3_600)
 
 
 def reconcile_store() -> None:

@@ -14,9 +14,8 @@ from tests.metaservice.serving import serving
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.app import create_app
-from tautochrone.metaservice.coordinator import CoordinatorLoop, TransactionCoordinator
+from tautochrone.metaservice.coordinator import CALLS_AT_ONCE, CoordinatorLoop, TransactionCoordinator
 from tautochrone.metaservice.http.access import Access, Role
-from tautochrone.metaservice.participant_calls import CALLS_AT_ONCE
 from tautochrone.model.events import Event, TransactionParticipantSlow
 from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import TransactionState

@@ -351,6 +351,7 @@ def test_exhausted_retries_raise_an_alarm_and_a_command_settles(
         assert service.events[-1].json_fields()["error"] == "no route to the target"
         assert "tautochrone_transactions_needing_attention 1.0" in service.http.get("/metrics").text
         assert [line["id"] for line in taut("list", "--attention")] == ["t"]
+        assert [line["id"] for line in service.http.get("/v1/transactions?attention=true").json()] == ["t"]
         assert taut("show", "t")[0]["chunks"][0]["rows"] == 1
         assert client.commit("t") is _S.COMMITTING  # the program cannot end the alarm
         assert main(["transactions", "rollback", "t", "--meta", service.url]) == 1

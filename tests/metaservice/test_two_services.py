@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.meta.test_transactions import Clock
+from tests.meta.sql.test_transactions import Clock
 from tests.support.stores import fresh_postgres
 
 from tautochrone.errors import MetaError, TautochroneError
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
             elif operation == "write":
                 service.write(*run, TransactionChunk(id=chunk, table="t", rows=1, hash="h"))
             elif operation == "recover":
-                store.recover("loader", fence)
+                store.roll_back_older_runs("loader", fence)
             elif operation == "sweep":
                 service.sweep()
                 service.join(10)

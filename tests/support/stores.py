@@ -25,8 +25,7 @@ from sqlalchemy import create_engine, text
 from tautochrone.meta import MetaStore, Store
 from tautochrone.meta.database import parsed_url
 from tautochrone.meta.database.repository import now_ms
-from tautochrone.metaservice.rpc.remote_store import RemoteStore
-from tautochrone.metaservice.rpc.routes import add_store_routes
+from tautochrone.metaservice.rpc import RemoteStore, add_store_routes
 from tautochrone.model.closeable import Closeable
 
 __all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]

@@ -25,7 +25,7 @@ from tautochrone.errors import QueryError
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.meta import Store
 from tautochrone.metaservice.http.logs import FIELDS
-from tautochrone.metaservice.pages.ports import Answer
+from tautochrone.metaservice.pages.forms import Answer
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.events import Event
 from tautochrone.model.names import TableName
@@ -48,7 +48,7 @@ _MAX_RUNNING, _MAX_WAITING = 2, 6
 
 
 class Console:
-    """See `pages.ports`: both `Runner` and `Revisions`. Safe to share between threads.
+    """See `pages.forms`: both `Runner` and `Revisions`. Safe to share between threads.
 
     Args:
         spec: the project.
@@ -165,7 +165,7 @@ class Console:
         owners = {status.dataset: status.job for status in self._store.datasets.statuses()}
         owners_of_named = [owners[name] for name in named if name in owners]
         jobs_reading_named = [
-            owners[e.name] for e in self._store.datasets.entries() if e.inputs.intersection(named)
+            owners[e.name] for e in self._store.datasets.registered() if e.inputs.intersection(named)
         ]
         candidates = (
             [job for job in (*owners_of_named, *jobs_reading_named) if job in own_jobs]

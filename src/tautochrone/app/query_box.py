@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField
 
-from tautochrone.metaservice.pages.ports import Answer
+from tautochrone.metaservice.pages.forms import Answer
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.reader.queries import query_error
 from tautochrone.reader.reader import Reader

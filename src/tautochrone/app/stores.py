@@ -42,7 +42,7 @@ def open_store(
     if not is_service(url):
         return MetaStore.open(url)
     # Imported only for a service: it takes a quarter of a second.
-    from tautochrone.metaservice.rpc.remote_store import DEFAULT_RETRY_MS, RemoteStore
+    from tautochrone.metaservice.rpc import DEFAULT_RETRY_MS, RemoteStore
 
     return RemoteStore(
         url, token=token, retry_ms=DEFAULT_RETRY_MS if retry_ms is None else retry_ms, emit=emit

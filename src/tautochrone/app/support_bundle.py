@@ -117,7 +117,7 @@ def _store(store: Store) -> Iterable[Line]:
 
 
 def _datasets(store: Store) -> Iterable[Line]:
-    inputs = {entry.name: sorted(map(str, entry.inputs)) for entry in store.datasets.entries()}
+    inputs = {entry.name: sorted(map(str, entry.inputs)) for entry in store.datasets.registered()}
     for status in store.datasets.statuses():
         yield {
             **asdict(status),

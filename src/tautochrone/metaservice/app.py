@@ -26,8 +26,7 @@ from starlette.types import Scope
 
 from tautochrone.meta import Store
 from tautochrone.metaservice.http.access import Access, AccessMiddleware, Sessions
-from tautochrone.metaservice.http.catalog_paths import is_catalog_path
-from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems
+from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems, is_catalog_path
 from tautochrone.metaservice.http.request_limits import RequestLimits
 from tautochrone.rest_catalog.metadata_files import MetadataSource
 from tautochrone.rest_catalog.read_points import ReadPointResolver
@@ -101,7 +100,7 @@ def create_app(
     app.add_middleware(RequestLimits)
     app.add_middleware(AccessMiddleware, access=access, sessions=sessions)
     if metrics is not None:
-        from tautochrone.metaservice.http.request_log import RequestLog
+        from tautochrone.metaservice.http.logs import RequestLog
 
         app.add_middleware(RequestLog, metrics=metrics)
     return app
@@ -112,17 +111,15 @@ def _add_store(
 ) -> Metrics:
     # Imported here, because the catalog alone does not need them.
     from tautochrone.metaservice.api import add_api
-    from tautochrone.metaservice.api.flip import add_flip
     from tautochrone.metaservice.api.transactions import add_transactions
     from tautochrone.metaservice.coordinator import TransactionCoordinator
-    from tautochrone.metaservice.http.login import add_login
+    from tautochrone.metaservice.http.access import add_login
     from tautochrone.metaservice.http.metrics import add_metrics
     from tautochrone.metaservice.pages import Forms, add_pages
-    from tautochrone.metaservice.rpc.routes import add_store_routes
+    from tautochrone.metaservice.rpc import add_store_routes
 
     add_store_routes(app, store)
     add_pages(app, store, Forms(unavailable_reason=forms) if isinstance(forms, str) else forms)
-    add_flip(app, store)
     add_api(app, store)
     add_transactions(app, store, coordinator or TransactionCoordinator(store))
     if app.state.access.hashes:

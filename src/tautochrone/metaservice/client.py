@@ -19,20 +19,27 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from tautochrone.errors import MetaError
+from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.api.datasets import DatasetSummary, Lineage, dataset_summaries, lineage_of
-from tautochrone.metaservice.api.flip import StartedJob, Versions
-from tautochrone.metaservice.api.jobs import Job, jobs_of
-from tautochrone.metaservice.api.pins import CreatedPin, Pin, pins_of
-from tautochrone.metaservice.api.tokens import WriteToken
-from tautochrone.metaservice.api.write_tokens import write_token
+from tautochrone.metaservice.api.jobs import Job, StartedJob, jobs_of
+from tautochrone.metaservice.api.reads import CreatedPin, Pin, Versions, WriteToken, pins_of, write_token
 from tautochrone.metaservice.http.problems import Problem
-from tautochrone.metaservice.http.request_names import parse_table_name
+from tautochrone.metaservice.http.validation import parse_table_name
 from tautochrone.model.closeable import Closeable
 from tautochrone.redaction import keep_secret
 
-__all__ = ["TOKEN_VARIABLE", "Client", "LocalService", "Service", "is_http", "open_service"]
+__all__ = [
+    "TOKEN_VARIABLE",
+    "Client",
+    "LocalService",
+    "Service",
+    "answered_error",
+    "is_http",
+    "open_service",
+    "unknown_service",
+    "unreachable_service",
+]
 
 TOKEN_VARIABLE = "TAUTOCHRONE_META_TOKEN"
 _TIMEOUT_S = 30.0
@@ -260,35 +267,47 @@ class Client(Closeable):
         try:
             return TypeAdapter(result_type).validate_json(answer.content)
         except ValidationError as error:
-            raise _unknown_service(answer) from error
+            raise unknown_service(answer) from error
 
     def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
         try:
             answer = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise MetaError(
-                "META_SERVICE_UNREACHABLE",
-                f"The MetaService at {self._http.base_url} does not answer: {error or type(error).__name__}",
-                hint="`taut serve` starts it; the setting is meta.url.",
-                retryable=True,
-            ) from error
+            raise unreachable_service(self._http, error) from error
         if answer.is_success:
             return answer
-        try:
-            problem = Problem.model_validate_json(answer.content)
-        except ValidationError:
-            raise _unknown_service(answer) from None
-        raise MetaError(
-            problem.error_class,
-            problem.detail,
-            hint=problem.hint,
-            sqlstate=problem.sqlstate,
-            retryable=problem.retryable,
-            parameters=problem.parameters,
-        )
+        raise answered_error(answer)
 
 
-def _unknown_service(answer: httpx.Response) -> MetaError:
+def answered_error(answer: httpx.Response) -> MetaError | FencedError:
+    """The error that a service answered."""
+    try:
+        problem = Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return unknown_service(answer)
+    kind = FencedError if problem.error_class == "TRANSACTION_FENCED" else MetaError
+    return kind(
+        problem.error_class,
+        problem.detail,
+        hint=problem.hint,
+        sqlstate=problem.sqlstate,
+        retryable=problem.retryable,
+        parameters=problem.parameters,
+    )
+
+
+def unreachable_service(client: httpx.Client, error: httpx.HTTPError) -> MetaError:
+    """The error for a service that does not answer."""
+    return MetaError(
+        "META_SERVICE_UNREACHABLE",
+        f"The MetaService at {client.base_url} does not answer: {error or type(error).__name__}",
+        hint="`taut serve` starts it; the setting is meta.url.",
+        retryable=True,
+    )
+
+
+def unknown_service(answer: httpx.Response) -> MetaError:
+    """The error for an answer that no MetaService of this version gives."""
     return MetaError(
         "META_SERVICE_UNKNOWN",
         f"What answers at {answer.url.copy_with(query=None)} (status {answer.status_code}) is no MetaService "

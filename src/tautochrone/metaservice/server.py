@@ -88,7 +88,7 @@ def uvicorn_server(app: ASGIApp) -> uvicorn.Server:
     """A server without a log of its own, which gives open requests two seconds when it stops."""
     import uvicorn
 
-    from tautochrone.metaservice.http.connections import HeadTimeoutProtocol
+    from tautochrone.metaservice.http.request_limits import HeadTimeoutProtocol
 
     return uvicorn.Server(
         uvicorn.Config(
@@ -150,7 +150,7 @@ class _CompleteOnDemand:
         self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from tautochrone.metaservice.http.catalog_paths import is_catalog_path
+        from tautochrone.metaservice.http.problems import is_catalog_path
 
         if not self._is_complete and not is_catalog_path(scope.get("path", "")):
             async with self._making:

@@ -22,9 +22,8 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from tautochrone.errors import FencedError, MetaError
 from tautochrone.metaservice.api.transactions import Answer, Transaction, TransactionDetails
-from tautochrone.metaservice.http.problems import Problem
+from tautochrone.metaservice.client import answered_error, unknown_service, unreachable_service
 from tautochrone.model.backoff import Backoff
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.sink import TransactionState
@@ -138,26 +137,12 @@ class TransactionClient(Closeable):
 
     def _request(self, result_type: type[_Result], method: str, path: str, body: Any = None) -> _Result:
         answer = self._send(method, f"/v1/transactions{path}", body)
+        if not answer.is_success:
+            raise answered_error(answer)
         try:
-            if answer.is_success:
-                return TypeAdapter(result_type).validate_json(answer.content)
-            problem = Problem.model_validate_json(answer.content)
+            return TypeAdapter(result_type).validate_json(answer.content)
         except ValidationError:
-            raise MetaError(
-                "META_SERVICE_UNKNOWN",
-                f"What answers at {answer.url.copy_with(query=None)} (status {answer.status_code}) is no "
-                "MetaService of this version",
-                hint="the setting meta.url; the same version of Tautochrone on both sides",
-            ) from None
-        kind = FencedError if problem.error_class == "TRANSACTION_FENCED" else MetaError
-        raise kind(
-            problem.error_class,
-            problem.detail,
-            hint=problem.hint,
-            sqlstate=problem.sqlstate,
-            retryable=problem.retryable,
-            parameters=problem.parameters,
-        )
+            raise unknown_service(answer) from None
 
     def _send(self, method: str, path: str, body: Any) -> httpx.Response:
         """One call, repeated while nothing answers. That is safe: every operation may be repeated."""
@@ -171,11 +156,5 @@ class TransactionClient(Closeable):
                     return answer
             except httpx.TransportError as error:
                 if time.monotonic() + wait_s > until:
-                    raise MetaError(
-                        "META_SERVICE_UNREACHABLE",
-                        f"The MetaService at {self._http.base_url} does not answer: "
-                        f"{error or type(error).__name__}",
-                        hint="`taut serve` starts it; the setting is meta.url.",
-                        retryable=True,
-                    ) from error
+                    raise unreachable_service(self._http, error) from error
             time.sleep(wait_s)

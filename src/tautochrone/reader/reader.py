@@ -20,7 +20,7 @@ from tautochrone.errors import QueryError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import reader_session, start_session
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
-from tautochrone.metaservice.api.write_tokens import token_time_ms, wait_for, write_token
+from tautochrone.metaservice.api.reads import token_time_ms, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.catalog import NEWEST
 from tautochrone.model.checkpoint import Consistency, Resolution

@@ -54,7 +54,7 @@ def show_meta_tables(
 def _relations(store: Store, *, sinks: bool) -> Rows:
     return [
         (job.name, str(table))
-        for job in store.jobs.entries()
+        for job in store.jobs.registered()
         for table in sorted(job.sinks if sinks else job.sources)
         if not is_clock(table)
     ]
@@ -69,7 +69,9 @@ def _versions(store: Store, consistency: Consistency, checkpoint: int | None) ->
         return []
     resolution = store.reads.resolve(consistency, None, checkpoint, lease_ms=0)
     derived = {
-        entry.name for entry in store.datasets.entries() if any(not is_clock(table) for table in entry.inputs)
+        entry.name
+        for entry in store.datasets.registered()
+        if any(not is_clock(table) for table in entry.inputs)
     }
     return [
         (str(name), version, "Intermediate" if name in derived else "Root")

@@ -76,9 +76,9 @@ jobs = Table(
 """`process` has the fields of `RunProcess` for its owner. `observed_ms` is when its owner last observed that
 its sources have nothing new. `observations` has by table with a source the time of the last source
 observation: all that the source held then is in the reported version (`meta.queries.source_observations`).
-`lake` is the address of the lake that has the job's tables (`meta.queries.ownership`). `lake_fence` is the
+`lake` is the address of the lake that has the job's tables (`meta.sql.jobs`). `lake_fence` is the
 highest fence of the job in the lake's commit metadata when the store was last reconciled
-(`meta.queries.recovery`)."""
+(`meta.sql.recovery`)."""
 
 datasets = Table(
     "datasets",

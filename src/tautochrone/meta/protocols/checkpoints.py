@@ -131,7 +131,7 @@ class Invariants(Protocol):
     """The invariants that jobs check, and the last check of each job."""
 
     @reads
-    def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
+    def registered(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
         """The invariants that one job checks, or all jobs, by name."""
 
     @reads

@@ -90,7 +90,7 @@ class Datasets(Protocol):
     """The datasets of all jobs: definition, lineage, status, and the files that they lack."""
 
     @reads
-    def entries(self, job: str | None = None) -> tuple[DatasetEntry, ...]:
+    def registered(self, job: str | None = None) -> tuple[DatasetEntry, ...]:
         """The registered datasets that are not retired, of one job or of all."""
 
     @reads

@@ -144,7 +144,7 @@ class Jobs(Protocol):
         """The process that took the job over last; None for an unknown job, or when it did not say."""
 
     @reads
-    def entries(self) -> tuple[JobEntry, ...]:
+    def registered(self) -> tuple[JobEntry, ...]:
         """All jobs, with the tables that they read and write, by name."""
 
     @reads

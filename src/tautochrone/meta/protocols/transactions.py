@@ -35,7 +35,7 @@ class Transactions(Protocol):
         """Refuse every lower fence of this owner from now on. Repeatable."""
 
     @writes
-    def recover(self, owner: str, fence: int) -> tuple[CoordinatedTransaction, ...]:
+    def roll_back_older_runs(self, owner: str, fence: int) -> tuple[CoordinatedTransaction, ...]:
         """What a new run calls first: refuse older runs, and roll back what they had not prepared.
 
         Returns:

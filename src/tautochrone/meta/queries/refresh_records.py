@@ -14,7 +14,7 @@ from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, u
 
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import parse
-from tautochrone.meta.queries.read_models import stored_failure
+from tautochrone.meta.queries.checkpoints import stored_failure
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshRecord
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import CheckpointNumber, Version

@@ -40,12 +40,14 @@ __all__ = [
     "cut_at",
     "discard",
     "drop_unneeded",
+    "end_external",
     "has_newer",
     "is_live",
     "is_needed",
     "record",
     "recorded",
     "repair",
+    "retire",
     "transfer",
 ]
 
@@ -152,6 +154,28 @@ def close_before(connection: Connection, job: str, table: str, number: int) -> N
     row = _current(connection, job, table)
     if row is not None and row.from_checkpoint < number:
         connection.execute(update(t.versions).where(_V.id == row.id).values(to_checkpoint=number - 1))
+
+
+def retire(connection: Connection, job: str, table: str) -> None:
+    """End the interval of a table that no job writes any more. An open checkpoint that has no version of it
+    yet will not contain it."""
+    current = (_V.job == job) & (_V.table_name == table) & _V.to_checkpoint.is_(None)
+    pending = select(func.min(_P.checkpoint)).where(_P.job == job, _P.state == Part.PENDING.value)
+    target = connection.execute(pending).scalar()
+    if target is not None:
+        before = update(t.versions).where(current, _V.confirmed < target)
+        connection.execute(before.values(to_checkpoint=target - 1))
+    connection.execute(update(t.versions).where(current).values(to_checkpoint=_last_number(connection)))
+
+
+def end_external(connection: Connection, table: str) -> None:
+    """End the interval of a table that was external until now: from here on its job records its versions."""
+    external = (_V.job == EXTERNAL) & (_V.table_name == table) & _V.to_checkpoint.is_(None)
+    connection.execute(update(t.versions).where(external).values(to_checkpoint=_last_number(connection)))
+
+
+def _last_number(connection: Connection) -> int:
+    return int(connection.execute(select(t.stores.c.last_number)).scalar_one())
 
 
 def repair(connection: Connection, job: str, table: str, version: str, number: int) -> None:

@@ -20,27 +20,25 @@ from tautochrone.meta.protocols.checkpoints import (
     UnexpiredCheckpoint,
 )
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.coordinator import (
+from tautochrone.meta.queries.checkpoints import (
+    as_checkpoint,
+    as_versions,
     assign_parts,
     busy_jobs_with,
+    checkpoint_row,
+    close_if_finished,
     is_alive,
     next_checkpoint,
     pending,
+    row_cut,
+    set_state,
     skip,
     skip_before,
     skip_stale_parts,
-)
-from tautochrone.meta.queries.invariant_checks import record_broken
-from tautochrone.meta.queries.read_models import (
-    as_checkpoint,
-    as_versions,
-    checkpoint_row,
-    close_if_finished,
-    row_cut,
-    set_state,
     stored_failure,
     unrecorded_datasets,
 )
+from tautochrone.meta.queries.invariant_checks import record_broken
 from tautochrone.meta.queries.refresh_records import prune_failures, record_refresh
 from tautochrone.meta.queries.source_observations import aligned_cut, observations_of_cut, record_observations
 from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
@@ -156,7 +154,7 @@ _C, _I, _P = t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
 class SqlInvariants(Repository):
     """`protocols.checkpoints.Invariants` in SQL."""
 
-    def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
+    def registered(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
         query = select(t.invariants).order_by(_I.name)
         if job is not None:
             query = query.where(_I.job == job)

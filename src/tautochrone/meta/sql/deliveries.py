@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from tautochrone.errors import MetaError, SinkFencedError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
-from tautochrone.meta.queries.coordinator import is_alive
+from tautochrone.meta.queries.checkpoints import is_alive
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import (

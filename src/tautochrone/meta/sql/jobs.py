@@ -1,27 +1,38 @@
-"""`store.jobs` and `store.registrations` in SQL."""
+"""`store.jobs` and `store.registrations` in SQL: who owns a job, and which datasets it writes.
+
+A claim is checked in the transaction that takes the job, with its row locked: of two runs that start at the
+same moment exactly one gets it. It must never know how to check that a process has ended.
+
+People copy and rename projects, so a job's name alone says nothing: a copy of a project has the same. So each
+job remembers the lake that its tables are in, and a run over another lake is refused before it takes anything
+over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import Repository, Transactions, check_fence, parse, unknown_job
+from tautochrone.meta.database.repository import (
+    VERSIONED_KINDS,
+    Repository,
+    Transactions,
+    check_fence,
+    parse,
+    unknown_job,
+)
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.jobs import REGISTERED, JobEntry, TableRole
-from tautochrone.meta.queries.coordinator import job_status, pending, skip
-from tautochrone.meta.queries.dataset_registration import register_dataset, retire
+from tautochrone.meta.queries import version_intervals as intervals
+from tautochrone.meta.queries.checkpoints import is_alive, job_status, pending, skip, unrecorded_datasets
 from tautochrone.meta.queries.invariant_checks import replace_invariants
-from tautochrone.meta.queries.ownership import (
-    TABLES_BY_JOB,
-    bind_lake,
-    has_history,
-    ownership_columns,
-    require_free,
-)
 from tautochrone.meta.queries.source_observations import (
     mark_source_times_unknown,
     record_observations,
@@ -30,13 +41,23 @@ from tautochrone.meta.queries.source_observations import (
 from tautochrone.meta.queries.topology import direct_inputs, read_topology, require_acyclic
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, RunProcess
+from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Part, RunProcess
 from tautochrone.model.names import Fence, TableName
 
 __all__ = ["SqlJobs", "SqlRegistrations"]
 
-
-_D, _J = t.datasets.c, t.jobs.c
+_D, _J, _P, _R = t.datasets.c, t.jobs.c, t.checkpoint_jobs.c, t.registrations.c
+_TABLES_BY_JOB = (
+    t.datasets,
+    t.invariants,
+    t.invariants_broken,
+    t.reports,
+    t.checkpoints,
+    t.checkpoint_jobs,
+    t.versions,
+    t.registrations,
+)
+"""Tables whose rows name a job under `job`."""
 
 
 class SqlJobs(Repository):
@@ -57,8 +78,8 @@ class SqlJobs(Repository):
         entries = {str(entry.name): entry for entry in datasets}
         with self._write() as connection:
             if claim is not None:
-                require_free(connection, job, claim, self._clock(), lock=True)
-            known = connection.execute(select(t.jobs).where(t.jobs.c.name == job)).first()
+                _require_free_job(connection, job, claim, self._clock(), lock=True)
+            known = connection.execute(select(t.jobs).where(_J.name == job)).first()
             if known is None:
                 connection.execute(insert(t.jobs).values(name=job, pipeline=pipeline, fence=0))
             elif known.pipeline != pipeline:
@@ -68,24 +89,15 @@ class SqlJobs(Repository):
                     hint="Give the job another name; if the pipeline was renamed: "
                     f"`taut adopt --from-pipeline {known.pipeline}`.",
                 )
-            bind_lake(connection, job, None if known is None else known.lake, lake)
+            _bind_lake(connection, job, None if known is None else known.lake, lake)
             if fence is not None:
                 check_fence(connection, job, fence)
             if claim is not None:
-                own = ownership_columns(claim, self._clock(), lease_ms)
-                connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
+                own = _ownership_columns(claim, self._clock(), lease_ms)
+                connection.execute(update(t.jobs).where(_J.name == job).values(own))
             # The lock puts this change of the topology before or after any revision.
             connection.execute(select(t.stores.c.last_number).with_for_update())
-            owners = {
-                row.name: row
-                for row in connection.execute(select(t.datasets)).all()
-                if row.name in entries or row.job == job
-            }
-            for name, entry in entries.items():
-                register_dataset(connection, job, name, entry)
-            for name, row in owners.items():
-                if name not in entries and not row.retired:
-                    retire(connection, job, name)
+            _replace_datasets(connection, job, entries)
             require_acyclic(direct_inputs(connection), entries)
             replace_invariants(connection, job, invariants)
 
@@ -100,30 +112,16 @@ class SqlJobs(Repository):
         claim: Claim | None = None,
     ) -> Fence:
         with self._write() as connection:
-            query = select(t.jobs.c.fence).where(t.jobs.c.name == job).with_for_update()
+            query = select(_J.fence).where(_J.name == job).with_for_update()
             stored = connection.execute(query).scalar()
             if stored is None:
                 raise unknown_job(job)
             fence = Fence(max(stored, at_least) + 1)
             now = self._clock()
             if claim is not None:
-                require_free(connection, job, claim, now)
-            connection.execute(
-                update(t.jobs)
-                .where(t.jobs.c.name == job)
-                .values(
-                    fence=fence,
-                    state=JobState.RUNNING.value,
-                    owner=owner,
-                    started_ms=now,
-                    heartbeat_ms=now,
-                    lease_until_ms=now + lease_ms,
-                    process=None,
-                )
-            )
-            if claim is not None:
-                own = ownership_columns(claim, now, lease_ms)
-                connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
+                _require_free_job(connection, job, claim, now)
+            own = _ownership_columns(claim, now, lease_ms, owner)
+            connection.execute(update(t.jobs).where(_J.name == job).values(fence=fence, **own))
             reset_observations(
                 connection, job, None if ingests is None else [str(table) for table in ingests]
             )
@@ -147,7 +145,7 @@ class SqlJobs(Repository):
             values = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
             if observed_ms is not None:
                 values["observed_ms"] = observed_ms
-            connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(values))
+            connection.execute(update(t.jobs).where(_J.name == job).values(values))
             if observations is not None:
                 observed_at_ms = {str(name): at_ms for name, at_ms in observations.items()}
                 record_observations(connection, job, observed_at_ms, checkpoint)
@@ -155,25 +153,25 @@ class SqlJobs(Repository):
     def end_run(self, job: str, fence: Fence) -> None:
         with self._fenced(job, fence) as connection:
             values = {"state": JobState.ENDED.value, "lease_until_ms": None}
-            connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(values))
+            connection.execute(update(t.jobs).where(_J.name == job).values(values))
 
     def newest_fence(self, job: str) -> Fence:
         with self._read() as connection:
-            stored = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job)).scalar()
+            stored = connection.execute(select(_J.fence).where(_J.name == job)).scalar()
             if stored is None:
                 raise unknown_job(job)
             return Fence(stored)
 
     def require_free(self, job: str, claim: Claim) -> None:
         with self._read() as connection:
-            require_free(connection, job, claim, self._clock())
+            _require_free_job(connection, job, claim, self._clock())
 
     def owner_process(self, job: str) -> RunProcess | None:
         with self._read() as connection:
             process = connection.execute(select(_J.process).where(_J.name == job)).scalar()
             return None if process is None else RunProcess(**process)
 
-    def entries(self) -> tuple[JobEntry, ...]:
+    def registered(self) -> tuple[JobEntry, ...]:
         with self._read() as connection:
             jobs = {row.name: row for row in connection.execute(select(t.jobs))}
             sinks: dict[str, set[str]] = {}
@@ -244,7 +242,7 @@ class SqlJobs(Repository):
             if taken is not None and (
                 taken.pipeline not in (before, after) or any(row.name == before for row in rows)
             ):
-                if taken.pipeline != after or has_history(connection, after):
+                if taken.pipeline != after or _has_history(connection, after):
                     raise MetaError(
                         "JOB_NAME_TAKEN",
                         f"There is a job {after} of pipeline {taken.pipeline} already",
@@ -260,14 +258,11 @@ class SqlJobs(Repository):
                 update(t.jobs).where(_J.name == before, _J.pipeline == after).values(name=after)
             )
             if any(row.name == before for row in rows):
-                for table in TABLES_BY_JOB:
+                for table in _TABLES_BY_JOB:
                     connection.execute(update(table).where(table.c.job == before).values(job=after))
                 waits = t.checkpoint_jobs.c.waits_for
                 connection.execute(update(t.checkpoint_jobs).where(waits == before).values(waits_for=after))
             return len(rows)
-
-
-_R = t.registrations.c
 
 
 class SqlRegistrations(Repository):
@@ -280,7 +275,7 @@ class SqlRegistrations(Repository):
     def register(self, job: str, table: TableName, role: TableRole) -> None:
         key = {"job": job, "table_name": str(table), "role": role.value}
         with self._write() as connection:
-            pipeline = connection.execute(select(t.jobs.c.pipeline).where(t.jobs.c.name == job)).scalar()
+            pipeline = connection.execute(select(_J.pipeline).where(_J.name == job)).scalar()
             if pipeline not in (None, REGISTERED):
                 raise MetaError(
                     "JOB_NAME_TAKEN",
@@ -288,7 +283,7 @@ class SqlRegistrations(Repository):
                     hint="Give the job another name.",
                 )
             if role is TableRole.SINK:
-                _require_free(connection, job, str(table))
+                _require_free_table(connection, job, str(table))
             announced_tables = _announced_tables(connection, job)
             announced_tables[role].add(str(table))
             edges = direct_inputs(connection)
@@ -321,7 +316,7 @@ class SqlRegistrations(Repository):
         with self._write() as connection:
             if fence is not None:
                 check_fence(connection, job, fence)
-            row = connection.execute(select(t.jobs).where(t.jobs.c.name == job).with_for_update()).first()
+            row = connection.execute(select(t.jobs).where(_J.name == job).with_for_update()).first()
             announced = connection.execute(delete(t.registrations).where(_R.job == job)).rowcount
             if row is None and not announced:
                 raise unknown_job(job)
@@ -331,11 +326,11 @@ class SqlRegistrations(Repository):
                 skip(connection, job, number)
             announced_tables = select(_D.name).where(_D.job == job, _D.retired.is_(False))
             for name in connection.execute(announced_tables).scalars().all():
-                retire(connection, job, name)
+                _retire(connection, job, name)
             replace_invariants(connection, job, ())
             # The higher fence refuses later writes of a process of the ended run.
             ended = {"state": JobState.ENDED.value, "lease_until_ms": None, "fence": row.fence + 1}
-            connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(ended))
+            connection.execute(update(t.jobs).where(_J.name == job).values(ended))
 
 
 def _announced_tables(connection: Connection, job: str) -> dict[TableRole, set[str]]:
@@ -345,7 +340,7 @@ def _announced_tables(connection: Connection, job: str) -> dict[TableRole, set[s
     return tables_by_role
 
 
-def _require_free(connection: Connection, job: str, table: str) -> None:
+def _require_free_table(connection: Connection, job: str, table: str) -> None:
     owner = connection.execute(select(_D.job).where(_D.name == table, _D.retired.is_(False))).scalar()
     if owner is not None and owner != job:
         raise MetaError(
@@ -353,3 +348,154 @@ def _require_free(connection: Connection, job: str, table: str) -> None:
             f"Dataset {table} is written by job {owner}; job {job} must not write it too",
             hint=f"Let job {owner} write it by another flow, or unregister that job.",
         )
+
+
+def _require_free_job(
+    connection: Connection, job: str, claim: Claim, now: int, *, lock: bool = False
+) -> None:
+    """See `Jobs.require_free`; with `lock` the job's row is locked until the transaction ends."""
+    query = select(t.jobs).where(_J.name == job)
+    row = connection.execute(query.with_for_update() if lock else query).first()
+    if row is None or claim.takeover or not is_alive(row.state, row.lease_until_ms, now):
+        return
+    process = row.process or {}
+    # The run that owns the job repeats its call, or the owner has ended.
+    if process and process["run"] in (claim.process.run, claim.ended_run):
+        return
+    raise _job_running_error(connection, row, process, now)
+
+
+def _ownership_columns(
+    claim: Claim | None, now: int, lease_ms: int, owner: str | None = None
+) -> dict[str, Any]:
+    """The columns of `jobs` by which the run of `claim`, or `owner`, owns the job from now on."""
+    process = None if claim is None else claim.process
+    if process is not None:
+        owner = process.host if process.pid is None else f"{process.host}:{process.pid}"
+    return {
+        "state": JobState.RUNNING.value,
+        "owner": owner,
+        "process": None if process is None else asdict(process),
+        "started_ms": now,
+        "heartbeat_ms": now,
+        "lease_until_ms": now + lease_ms,
+    }
+
+
+def _job_running_error(
+    connection: Connection, row: Row[Any], process: Mapping[str, Any], now: int
+) -> MetaError:
+    job = row.name
+    open_checkpoints = pending(connection, job)
+    count = select(func.count()).where(_D.job == job, _D.retired.is_(False), _D.kind.in_(VERSIONED_KINDS))
+    datasets = connection.execute(count).scalar_one()
+    parameters = {"job": job, "owner": row.owner or "", "datasets": str(datasets)}
+    parameters |= {key: str(process[key]) for key in ("host", "pid") if process.get(key) is not None}
+    parameters["since_ms"] = "" if row.started_ms is None else str(row.started_ms)
+    left_ms = row.lease_until_ms - now
+    parameters["lease_left_ms"] = str(left_ms)
+    if open_checkpoints:
+        done = datasets - len(unrecorded_datasets(connection, job, open_checkpoints[0]))
+        parameters |= {"checkpoint": str(open_checkpoints[0]), "done": str(done)}
+        progress = f"checkpoint {open_checkpoints[0]} is open, with {done} of {datasets} datasets done"
+    else:
+        progress = "no checkpoint of it is open"
+    owner = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
+    if process.get("pid") is not None:
+        owner = f"process {process['pid']} on host {process['host']}"
+    since_start = "" if row.started_ms is None else f" since {_iso_time(row.started_ms)}"
+    return MetaError(
+        "JOB_RUNNING",
+        f"Job {job} is run by {owner}{since_start}; {progress}",
+        hint="--wait waits until it has ended, --takeover fences it off; should it be dead and not of this "
+        f"machine, its lease ends in {left_ms / 1000:.0f} s",
+        retryable=True,
+        sqlstate="55006",
+        parameters=parameters,
+    )
+
+
+def _iso_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _bind_lake(connection: Connection, job: str, known: str | None, lake: str | None) -> None:
+    """Let the job belong to `lake`; nothing happens for a caller that knows none.
+
+    Raises:
+        MetaError: `JOB_OF_ANOTHER_LAKE`.
+    """
+    if lake is None or lake == known:
+        return
+    if known is not None:
+        raise MetaError(
+            "JOB_OF_ANOTHER_LAKE",
+            f"Job {job} of this store writes the tables of {known}, not those of {lake}",
+            hint="a copy of a project needs a store of its own ([meta] url), or another name in its spec; "
+            "if it is the same project whose lake was moved: `taut relocate --moved`",
+            sqlstate="42P07",
+            parameters={"job": job, "lake": lake, "known": known},
+        )
+    connection.execute(update(t.jobs).where(_J.name == job).values(lake=lake))
+
+
+def _has_history(connection: Connection, job: str) -> bool:
+    """Whether a job wrote anything that readers could have seen."""
+    p = t.versions.c
+    return bool(connection.execute(select(func.count()).where(p.job == job)).scalar())
+
+
+def _replace_datasets(connection: Connection, job: str, entries: Mapping[str, DatasetEntry]) -> None:
+    """Register the datasets of a job, and retire those that it no longer has."""
+    before = connection.execute(select(_D.name).where(_D.job == job, _D.retired.is_(False))).scalars().all()
+    for name, entry in entries.items():
+        _register_dataset(connection, job, name, entry)
+    for name in before:
+        if name not in entries:
+            _retire(connection, job, name)
+
+
+def _register_dataset(connection: Connection, job: str, name: str, entry: DatasetEntry) -> None:
+    row = connection.execute(select(t.datasets).where(_D.name == name)).first()
+    values = {
+        "job": job,
+        "kind": entry.kind,
+        "definition": entry.definition,
+        "is_root": entry.is_root,
+        "retired": False,
+    }
+    if row is None:
+        connection.execute(insert(t.datasets).values(name=name, **values))
+        intervals.end_external(connection, name)
+    elif row.job != job and not row.retired:
+        raise MetaError(
+            "DATASET_OWNED_BY_ANOTHER_JOB",
+            f"Dataset {name} is written by job {row.job}; job {job} must not write it too",
+        )
+    else:
+        if row.job != job:
+            _transfer(connection, name, row.job, job)
+        connection.execute(update(t.datasets).where(_D.name == name).values(**values))
+    connection.execute(delete(t.dataset_inputs).where(t.dataset_inputs.c.dataset == name))
+    for table in sorted(map(str, entry.inputs)):
+        connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
+
+
+def _transfer(connection: Connection, name: str, before: str, job: str) -> None:
+    """Move the recorded versions of a table to its new job, and up to which checkpoint they are complete."""
+    intervals.transfer(connection, name, job)
+    connection.execute(update(t.reports).where(t.reports.c.table_name == name).values(job=job))
+    done = select(func.max(_P.checkpoint)).where(_P.job == before, _P.state == Part.DONE.value)
+    newest = connection.execute(done).scalar()
+    parts_of_job = select(_P.checkpoint).where(_P.job == job)
+    if newest is not None and connection.execute(parts_of_job).first() is None:
+        connection.execute(
+            insert(t.checkpoint_jobs).values(checkpoint=newest, job=job, state=Part.DONE.value)
+        )
+
+
+def _retire(connection: Connection, job: str, name: str) -> None:
+    """No job writes the dataset any more."""
+    connection.execute(update(t.datasets).where(_D.name == name).values(retired=True))
+    connection.execute(delete(t.dataset_inputs).where(t.dataset_inputs.c.dataset == name))
+    intervals.retire(connection, job, name)

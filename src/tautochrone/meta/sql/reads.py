@@ -11,15 +11,15 @@ from tautochrone.errors import AccessError, CheckpointUnavailableError, QueryErr
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VISIBLE_STATES, Repository, parse
 from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
-from tautochrone.meta.queries.coordinator import is_alive
-from tautochrone.meta.queries.invariant_checks import held_back
-from tautochrone.meta.queries.read_models import (
+from tautochrone.meta.queries.checkpoints import (
     as_versions,
     checkpoint_row,
+    is_alive,
     require_readable,
     unfinished_parts,
     unobserved_sources,
 )
+from tautochrone.meta.queries.invariant_checks import held_back
 from tautochrone.meta.queries.read_versions import (
     incomplete_error,
     missing_reason,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, func, insert, or_, select, updat
 from tautochrone.errors import ConflictError, MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VISIBLE_STATES, Repository, check_fence
-from tautochrone.meta.queries.read_models import (
+from tautochrone.meta.queries.checkpoints import (
     checkpoint_row,
     close_if_finished,
     require_readable,

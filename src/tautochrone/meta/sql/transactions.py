@@ -39,7 +39,7 @@ class SqlTransactions(Repository):
         with self._write() as connection:
             _raise_fence(connection, owner, fence)
 
-    def recover(self, owner: str, fence: int) -> tuple[CoordinatedTransaction, ...]:
+    def roll_back_older_runs(self, owner: str, fence: int) -> tuple[CoordinatedTransaction, ...]:
         older = (_T.owner == owner) & (_T.state == _S.INITIALIZED) & (_T.fence < fence)
         remaining = select(t.transactions).where(_T.owner == owner, _T.state.not_in(ENDED)).order_by(_T.id)
         with self._write() as connection:

@@ -1,19 +1,26 @@
-"""`/api/v1`: the content of the store as typed JSON. Each module adds the routes of one resource."""
+"""The API for programs: FLIP-276, and `/api/v1`, the content of the store as typed JSON.
+
+Each module adds the routes of one resource.
+"""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI
 
 from tautochrone.meta import Store
-from tautochrone.metaservice.api import checkpoints, datasets, delays, events, jobs, pins, tokens
+from tautochrone.metaservice.api import checkpoints, datasets, events, jobs, reads
 from tautochrone.metaservice.http.problems import PROBLEMS
 
 __all__ = ["add_api"]
 
 
 def add_api(app: FastAPI, store: Store) -> None:
-    """Put the routes on `app`."""
+    """Put the routes on `app`: those of FLIP-276, and those of `/api/v1`."""
+    flip = APIRouter(responses=PROBLEMS)
+    jobs.add_registrations(flip, store)
+    reads.add_versions(flip, store)
+    app.include_router(flip)
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
-    for module in (datasets, delays, jobs, checkpoints, pins, tokens, events):
+    for module in (datasets, jobs, checkpoints, reads, events):
         module.add(router, store)
     app.include_router(router)

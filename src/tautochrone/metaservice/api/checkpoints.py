@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,10 +9,9 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 
 from tautochrone.meta import Store
-from tautochrone.metaservice.api.flip import BIGGEST, TableVersion
+from tautochrone.metaservice.api.reads import BIGGEST, TableVersion, version_list
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import Part
-from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import reason_fields
 
 __all__ = ["CheckpointDetail", "CheckpointSummary", "add"]
@@ -86,7 +84,7 @@ def add(router: APIRouter, store: Store) -> None:
         stored = store.checkpoints.get(number)
         return CheckpointDetail(
             **_fields(stored),
-            versions=_version_list(store.checkpoints.versions_at(number)),
+            versions=version_list(store.checkpoints.versions_at(number)),
             failures=[
                 Failure(dataset=str(name), **reason_fields("error", reason))
                 for name, reason in sorted(store.checkpoints.failures_at(number).items())
@@ -101,12 +99,8 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
         "state": checkpoint.state,
         "cut_at_ms": checkpoint.cut_at_ms,
         "published_at_ms": checkpoint.published_at_ms,
-        "roots": _version_list(checkpoint.roots),
+        "roots": version_list(checkpoint.roots),
         "broken": [
             BrokenInvariant(**asdict(invariant), error=invariant.error) for invariant in checkpoint.broken
         ],
     }
-
-
-def _version_list(versions: Mapping[TableName, Version]) -> list[TableVersion]:
-    return [TableVersion(table=str(name), version=version) for name, version in sorted(versions.items())]

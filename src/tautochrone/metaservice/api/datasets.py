@@ -1,4 +1,4 @@
-"""Datasets: status, lag, refresh history, lineage."""
+"""Datasets: status, lag, refresh history, lineage, delays from the cut to each dataset and over each edge."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pydantic import BaseModel, Field
 
 from tautochrone.errors import QueryError
 from tautochrone.meta import DatasetStatus, Store
-from tautochrone.metaservice.http.request_names import parse_table_name
+from tautochrone.metaservice.http.validation import parse_table_name
 from tautochrone.model.checkpoint import RefreshMode, RefreshRecord
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
 
 __all__ = [
+    "DatasetDelay",
     "DatasetDetail",
     "DatasetSummary",
     "Lineage",
@@ -138,7 +139,7 @@ def add(router: APIRouter, store: Store) -> None:
         """One dataset by its name."""
         table = parse_table_name(name)
         status = next((status for status in store.datasets.statuses() if status.dataset == table), None)
-        entry = next((entry for entry in store.datasets.entries() if entry.name == table), None)
+        entry = next((entry for entry in store.datasets.registered() if entry.name == table), None)
         if status is None or entry is None:
             raise _unknown(table)
         direct = store.datasets.lineage(table)
@@ -159,6 +160,8 @@ def add(router: APIRouter, store: Store) -> None:
         """Upstream and downstream of any table that a job of this store reads or writes."""
         return lineage_of(store, parse_table_name(name))
 
+    _add_delays(router, store)
+
 
 def dataset_summaries(store: Store) -> list[DatasetSummary]:
     """All datasets as the API shows them, by name."""
@@ -171,7 +174,7 @@ def lineage_of(store: Store, table: TableName) -> Lineage:
     Raises:
         QueryError: `DATASET_NOT_FOUND`.
     """
-    stored, entries = store.datasets.lineage(table), store.datasets.entries()
+    stored, entries = store.datasets.lineage(table), store.datasets.registered()
     if not stored.inputs and not stored.outputs and all(entry.name != table for entry in entries):
         raise _unknown(table)
     connected = {table} | stored.upstream | stored.downstream
@@ -249,3 +252,36 @@ def _unknown(table: TableName) -> QueryError:
         f"No job here reads or writes {table}",
         hint="/api/v1/datasets lists what there is.",
     )
+
+
+class EdgeDelay(BaseModel):
+    """The time from when the input had its version for the checkpoint until the dataset had its own."""
+
+    input: str
+    delay_ms: int
+
+
+class DatasetDelay(BaseModel):
+    """The delay of a dataset's newest refresh that changed something."""
+
+    dataset: str
+    checkpoint: int
+    end_to_end_ms: int = Field(description="from the cut until the dataset had its version for it")
+    refresh_ms: int = Field(description="the part of it in which the dataset was refreshed")
+    edges: list[EdgeDelay]
+
+
+def _add_delays(router: APIRouter, store: Store) -> None:
+    @router.get("/delays", tags=["datasets"])
+    def delays() -> list[DatasetDelay]:
+        """Delays of all datasets that were ever refreshed. They do not include the time before the cut."""
+        return [
+            DatasetDelay(
+                dataset=str(delay.dataset),
+                checkpoint=delay.checkpoint,
+                end_to_end_ms=delay.end_to_end_ms,
+                refresh_ms=delay.refresh_ms,
+                edges=[EdgeDelay(input=str(edge.input), delay_ms=edge.delay_ms) for edge in delay.edges],
+            )
+            for delay in store.history.delays()
+        ]

@@ -1,14 +1,30 @@
-"""Pipelines and their jobs."""
+"""Pipelines and their jobs. Jobs of other programs register what they read and write, as FLIP-276 says."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+from uuid import uuid4
+
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from tautochrone.meta import JobEntry, Store
-from tautochrone.model.jobs import JobState, JobStatus
+from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.meta import JobEntry, Store, TableRole
+from tautochrone.metaservice.api.reads import BIGGEST, Switch, TableVersion, version_list
+from tautochrone.metaservice.http.validation import parse_job_name, table_of_path
+from tautochrone.model.jobs import Claim, JobState, JobStatus, RunProcess
+from tautochrone.model.names import Fence, TableName
 
-__all__ = ["Job", "Pipeline", "add", "jobs_of"]
+__all__ = [
+    "Job",
+    "Pipeline",
+    "Registration",
+    "StartedJob",
+    "UnregisteredJob",
+    "add",
+    "add_registrations",
+    "jobs_of",
+]
 
 
 class Job(BaseModel):
@@ -40,6 +56,29 @@ class Pipeline(BaseModel):
     datasets: list[str]
 
 
+class Registration(BaseModel):
+    """An announced table of a job. Others see it when the job starts."""
+
+    job: str
+    table: str
+    role: TableRole
+
+
+class StartedJob(BaseModel):
+    """The job's fence, and the checkpoint and versions of its sources from which it continues."""
+
+    job: str
+    fence: int
+    checkpoint: int | None
+    versions: list[TableVersion]
+
+
+class UnregisteredJob(BaseModel):
+    """A job whose relations are removed."""
+
+    job: str
+
+
 def add(router: APIRouter, store: Store) -> None:
     @router.get("/jobs", tags=["jobs"])
     def jobs() -> list[Job]:
@@ -50,7 +89,7 @@ def add(router: APIRouter, store: Store) -> None:
     def pipelines() -> list[Pipeline]:
         """All pipelines, by name."""
         entries: dict[str, list[JobEntry]] = {}
-        for entry in store.jobs.entries():
+        for entry in store.jobs.registered():
             entries.setdefault(entry.pipeline, []).append(entry)
         return [
             Pipeline(
@@ -62,10 +101,76 @@ def add(router: APIRouter, store: Store) -> None:
         ]
 
 
+def add_registrations(router: APIRouter, store: Store) -> None:
+    def register(job: str, table: TableName, role: TableRole) -> Registration:
+        store.registrations.register(parse_job_name(job), table, role)
+        return Registration(job=job, table=str(table), role=role)
+
+    @router.post("/register/source/{job}/{catalog}/{database}/{table}", tags=["jobs"])
+    def register_source(job: str, catalog: str, database: str, table: str) -> Registration:
+        """The job will read the table. Others see it when the job starts."""
+        return register(job, table_of_path(catalog, database, table), TableRole.SOURCE)
+
+    @router.post("/register/sink/{job}/{catalog}/{database}/{table}", tags=["jobs"])
+    def register_sink(job: str, catalog: str, database: str, table: str) -> Registration:
+        """The job will write the table. Refused when another job does, or when it would close a cycle."""
+        return register(job, table_of_path(catalog, database, table), TableRole.SINK)
+
+    @router.post("/start/{job}", tags=["jobs"])
+    def start(
+        job: str,
+        run: Annotated[
+            str | None,
+            Query(max_length=200, description="an id for this run: with it the call may be repeated"),
+        ] = None,
+        owner: Annotated[
+            str | None,
+            Query(max_length=200, description="where the run is, shown to a caller that is refused"),
+        ] = None,
+        takeover: Annotated[
+            Switch,
+            Query(description="fence off another run of the job that is alive"),
+        ] = False,
+    ) -> StartedJob:
+        """Start the job: its relations become visible. Returns the checkpoint to continue its sources from.
+
+        Refused with `JOB_RUNNING` until the other run is unregistered or its lease ends.
+        """
+        process = RunProcess(run=run or uuid4().hex, host=owner or "outside")
+        return _start(store, parse_job_name(job), Claim(process=process, takeover=takeover))
+
+    @router.post("/unregister/{job}", tags=["jobs"])
+    @router.delete("/unregister/{job}", tags=["jobs"])
+    def unregister(
+        job: str,
+        fence: Annotated[int | None, Query(ge=0, le=BIGGEST, description="of the run that ended")] = None,
+    ) -> UnregisteredJob:
+        """End the job: its relations are removed, what it published stays readable."""
+        store.registrations.unregister(parse_job_name(job), None if fence is None else Fence(fence))
+        return UnregisteredJob(job=job)
+
+
+def _start(store: Store, job: str, claim: Claim) -> StartedJob:
+    fence = store.registrations.start(job, claim)
+    sources = next(entry.sources for entry in store.jobs.registered() if entry.name == job)
+    known = [table for table in sources if store.reads.knows(table)]
+    try:
+        resolution = store.reads.resolve(tables=known, lease_ms=0) if known else None
+    except CheckpointUnavailableError:
+        # No published checkpoint shows all of them: the job begins at its own first checkpoint.
+        resolution = None
+    return StartedJob(
+        job=job,
+        fence=fence,
+        checkpoint=None if resolution is None else resolution.checkpoint,
+        versions=[] if resolution is None else version_list(resolution.versions),
+    )
+
+
 def jobs_of(store: Store) -> list[Job]:
     """All jobs as the API shows them, by name."""
     statuses = {status.name: status for status in store.jobs.states()}
-    return [_job(entry, statuses.get(entry.name)) for entry in store.jobs.entries()]
+    return [_job(entry, statuses.get(entry.name)) for entry in store.jobs.registered()]
 
 
 def _job(entry: JobEntry, status: JobStatus | None) -> Job:

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import Store
-from tautochrone.metaservice.api.flip import Flag
+from tautochrone.metaservice.api.reads import Switch
 from tautochrone.metaservice.coordinator import TransactionCoordinator
 from tautochrone.metaservice.http.problems import PROBLEMS
-from tautochrone.metaservice.http.request_names import checked_text
+from tautochrone.metaservice.http.validation import checked_text
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import (
     CLIENT,
@@ -119,7 +119,7 @@ def _add_reads(router: APIRouter, store: Store) -> None:
     def transactions(
         owner: Annotated[str | None, Query(max_length=255)] = None,
         state: TransactionState | None = None,
-        attention: Flag = False,
+        attention: Annotated[Switch, Query(description="only those that need attention")] = False,
         after: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     ) -> list[Transaction]:
@@ -157,7 +157,7 @@ def _add_operations(router: APIRouter, store: Store, coordinator: TransactionCoo
         """What a new run calls first: older runs are refused, what they had not prepared is rolled back.
 
         The answer is what has not ended: prepared transactions to decide, and decisions to carry out."""
-        records = store.transactions.recover(_owner(coordinator, run), run.fence)
+        records = store.transactions.roll_back_older_runs(_owner(coordinator, run), run.fence)
         return [transaction_model(record) for record in records]
 
     @router.post("/{transaction}/begin")

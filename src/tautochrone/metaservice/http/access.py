@@ -3,6 +3,10 @@
 Tokens are compared by their hashes, in constant time; the tokens themselves are not kept. A page of any site
 can make a browser send requests with its cookies, also to services on loopback. So a request without a bearer
 token must come from a page of this service, and, when the service has no tokens, name a host of this machine.
+Browsers log in with a form, which takes the token and sets a session cookie without it.
+
+The lease of a pin ends by itself, so that the pin of a reader that died does not keep versions forever. Its
+length is bounded here by the caller's role; readers renew it.
 """
 
 from __future__ import annotations
@@ -13,20 +17,86 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from threading import Lock
-from urllib.parse import urlsplit
+from types import MappingProxyType
+from urllib.parse import parse_qs, urlsplit
 
-from starlette.requests import Request
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tautochrone.errors import AccessError
+from tautochrone.errors import AccessError, QueryError
 from tautochrone.meta.wire import remote_calls
-from tautochrone.metaservice.http.catalog_paths import is_catalog_path
-from tautochrone.metaservice.http.pin_owners import CALLER, Caller, Role
-from tautochrone.metaservice.http.problems import problem_of
-from tautochrone.rest_catalog.routes import iceberg_error
+from tautochrone.metaservice.http.problems import is_catalog_path, problem_of, refusal_of
 
-__all__ = ["COOKIE", "LOOPBACK", "SESSION_S", "Access", "AccessMiddleware", "Role", "Sessions"]
+__all__ = [
+    "CALLER",
+    "COOKIE",
+    "LONGEST_LEASE_MS",
+    "LOOPBACK",
+    "SESSION_S",
+    "Access",
+    "AccessMiddleware",
+    "Caller",
+    "Role",
+    "Sessions",
+    "add_login",
+    "caller_of",
+]
+
+CALLER = "tautochrone_caller"
+"""The key of the caller in a request's scope. `AccessMiddleware` sets it."""
+
+
+class Role(StrEnum):
+    """`READ` may read and hold short pins of its own, `OPERATE` may also change."""
+
+    READ = "read"
+    OPERATE = "operate"
+
+
+LONGEST_LEASE_MS = MappingProxyType({Role.READ: 3_600_000, Role.OPERATE: 24 * 3_600_000})
+"""An hour for readers, a day for operators, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The client that sent a request.
+
+    Attributes:
+        role: what it may do.
+        identity: the same for all requests with one token, and for all requests without a token.
+    """
+
+    role: Role
+    identity: str
+
+    @property
+    def pin_principal(self) -> str | None:
+        """Whose pins the caller may renew and release; None: those of all callers."""
+        return None if self.role is Role.OPERATE else self.identity
+
+    def require_lease(self, lease_ms: int, *, least: int = 1) -> None:
+        """Check the length of a lease.
+
+        Raises:
+            QueryError: `LEASE_INVALID`: shorter than `least`, or longer than the role allows.
+        """
+        longest = LONGEST_LEASE_MS[self.role]
+        if not least <= lease_ms <= longest:
+            raise QueryError(
+                "LEASE_INVALID",
+                f"A pin of the role {self.role} lasts {least} to {longest} milliseconds from now",
+                hint="renew it while you read",
+            )
+
+
+def caller_of(scope: object) -> Caller:
+    """The caller of a request; with the role operate in an application without `AccessMiddleware`."""
+    caller = scope.get(CALLER) if isinstance(scope, dict) else None
+    return caller if isinstance(caller, Caller) else Caller(Role.OPERATE, "operate")
+
 
 COOKIE = "tautochrone_session"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -126,8 +196,7 @@ class AccessMiddleware:
                 scope["tautochrone_role"] = None if caller is None else caller.role
             except AccessError as error:
                 status = 401 if error.error_class.startswith("TOKEN_") else 403
-                catalog = is_catalog_path(scope["path"])
-                answer = iceberg_error(status, error) if catalog else problem_of(error, status)
+                answer = refusal_of(scope["path"], error, status)
                 if status == 401:
                     answer.headers["WWW-Authenticate"] = 'Bearer realm="tautochrone"'
                 await answer(scope, receive, send)
@@ -206,3 +275,53 @@ def _require_same_site(request: Request) -> None:
         raise AccessError(
             "CROSS_SITE_REQUEST", "This came from a page of another site, and would have changed something"
         )
+
+
+_MAX_LOGIN_BYTES = 4_096
+_LOGIN_FORM = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Tautochrone</title></head>
+<body><main><h1>Tautochrone</h1>
+<form method="post" action="/login"><label>Token <input name="token" type="password" required autofocus
+autocomplete="current-password"></label> <button>Open</button></form></main></body></html>
+"""
+_LOGIN_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'",
+}
+
+
+def add_login(app: FastAPI, access: Access, sessions: Sessions) -> None:
+    """Add `/login` and `/logout`, for browsers, to `app`."""
+
+    @app.get("/login", include_in_schema=False)
+    def form() -> Response:
+        return HTMLResponse(_LOGIN_FORM, headers=_LOGIN_HEADERS)
+
+    @app.post("/login", include_in_schema=False)
+    async def login(request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MAX_LOGIN_BYTES:
+                break
+        fields = parse_qs(body[:_MAX_LOGIN_BYTES].decode("utf-8", "replace"))
+        caller = access.caller_of(fields.get("token", [""])[0])
+        if caller is None:
+            return problem_of(AccessError("TOKEN_UNKNOWN", "The token that was shown is not known here"), 401)
+        answer = RedirectResponse("/", status_code=303, headers=_LOGIN_HEADERS)
+        answer.set_cookie(
+            COOKIE,
+            sessions.open(caller),
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    @app.post("/logout", include_in_schema=False)
+    def logout(request: Request) -> Response:
+        sessions.close(request.cookies.get(COOKIE, ""))
+        answer = RedirectResponse("/login", status_code=303, headers=_LOGIN_HEADERS)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return answer

@@ -140,7 +140,7 @@ class _StoreGauges:
             "Time since the cut of a job's newest published checkpoint",
             labels=["job"],
         )
-        for job in self._store.jobs.entries():
+        for job in self._store.jobs.registered():
             newest = self._store.checkpoints.latest_published(job.name)
             if newest is not None:
                 published.add_metric([job.name], newest.number)

@@ -1,6 +1,7 @@
 """Errors over HTTP: RFC 9457 problem documents with class, message and hint.
 
-The Iceberg catalog under `/v1` answers errors in Iceberg's form (`rest_catalog.routes`).
+The Iceberg catalog under `/v1` answers errors in Iceberg's form (`rest_catalog.routes`), because its clients
+expect it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,24 @@ from tautochrone.errors import (
     QueryError,
     TautochroneError,
 )
+from tautochrone.rest_catalog.routes import iceberg_error
 from tautochrone.traces import trace_of
 
-__all__ = ["PROBLEMS", "Problem", "add_problems", "problem_of", "status_of"]
+__all__ = [
+    "PROBLEMS",
+    "TRANSACTIONS",
+    "Problem",
+    "add_problems",
+    "is_catalog_path",
+    "problem_of",
+    "refusal_of",
+    "status_of",
+]
 
 _log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+TRANSACTIONS = "/v1/transactions"
 _GONE_CLASSES = ("CHECKPOINT_EXPIRED", "CHECKPOINT_REVOKED", "PIN_EXPIRED")
 _STATUS_BY_CLASS = {
     "BODY_TOO_SLOW": 408,
@@ -144,6 +156,20 @@ def problem_of(error: TautochroneError, status: int | None = None) -> Response:
     if error.retryable:
         answer.headers["Retry-After"] = "1"
     return answer
+
+
+def is_catalog_path(path: str) -> bool:
+    """Whether the catalog answers this path; the transactions lie beside it.
+
+    >>> is_catalog_path("/v1/config"), is_catalog_path("/v1/transactions/t/begin")
+    (True, False)
+    """
+    return path.startswith("/v1/") and path != TRANSACTIONS and not path.startswith(f"{TRANSACTIONS}/")
+
+
+def refusal_of(path: str, error: TautochroneError, status: int) -> Response:
+    """The answer to a request to `path` that no route gets, in the form that clients of the path expect."""
+    return iceberg_error(status, error) if is_catalog_path(path) else problem_of(error, status)
 
 
 def status_of(error: TautochroneError) -> int:

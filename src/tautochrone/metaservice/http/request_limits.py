@@ -1,7 +1,8 @@
-"""Limits of requests: length of the address, size and content of the body, time, number at once.
+"""Limits of requests: time for the head, length of the address, size and content of the body, number at once.
 
 The middleware runs after `AccessMiddleware`, because the limits depend on the role. It reads and checks the
-body; routes get it complete. Event streams are limited by their route.
+body; routes get it complete. Event streams are limited by their route. `HeadTimeoutProtocol` adds the limit
+that uvicorn does not have.
 """
 
 from __future__ import annotations
@@ -12,21 +13,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
+import h11
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tautochrone.errors import AccessError, QueryError, TautochroneError
-from tautochrone.meta.wire import UnreadableError
-from tautochrone.metaservice.http.catalog_paths import TRANSACTIONS, is_catalog_path
-from tautochrone.metaservice.http.pin_owners import Role, caller_of
-from tautochrone.metaservice.http.problems import problem_of
-from tautochrone.metaservice.http.strict_json import InvalidJsonError, JsonLimits, parse_json
-from tautochrone.rest_catalog.routes import iceberg_error
+from tautochrone.metaservice.http.access import Role, caller_of
+from tautochrone.metaservice.http.problems import TRANSACTIONS, refusal_of, status_of
+from tautochrone.metaservice.http.validation import InvalidJsonError, JsonLimits, parse_json
 
-__all__ = ["ROLE_LIMITS", "RequestLimits", "RoleLimits", "check_arguments"]
+__all__ = ["HEAD_TIMEOUT_S", "ROLE_LIMITS", "HeadTimeoutProtocol", "RequestLimits", "RoleLimits"]
 
 MAX_PATH, MAX_QUERY = 8_000, 32_000
 """Characters of an address before and after the question mark."""
@@ -34,12 +32,8 @@ BODY_TIMEOUT_S = 30.0
 """How long a client may take to send a body, and to receive a part of an answer."""
 _DISCARD_S = 2.0
 _CHECKED_INLINE_BYTES = 16_384
-_MAX_LIMIT = 10_000
-# The store adds to numbers and subtracts times: the results must also fit into 64 bits.
-_MAX_NUMBER, _MAX_MS = 2**62, 2**53
 _JSON_PATHS = ("/rpc/", "/version/", "/api/v1/pins", f"{TRANSACTIONS}/")
 _EVENT_STREAM = "/api/v1/events"
-_WITHOUT_NUMBERS = frozenset({"besides", "numbers", "without"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,33 +184,45 @@ def _send_with_timeout(send: Send) -> Send:
 
 
 async def _send_refusal(scope: Scope, receive: Receive, send: Send, error: TautochroneError) -> None:
-    answer = _refusal(scope, error)
+    answer = refusal_of(scope["path"], error, status_of(error))
     if error.error_class in ("BODY_TOO_LARGE", "BODY_TOO_SLOW"):
         answer.headers["Connection"] = "close"
     await answer(scope, receive, send)
 
 
-def _refusal(scope: Scope, error: TautochroneError) -> Response:
-    answer = problem_of(error)
-    return iceberg_error(answer.status_code, error) if is_catalog_path(scope["path"]) else answer
+HEAD_TIMEOUT_S = 10.0
+"""How long a client may take from the opening, or the first byte, to the end of a request's head."""
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Check the range of the numbers among the arguments of a call of the store.
+class HeadTimeoutProtocol(H11Protocol):
+    """Closes a connection on which the head of a request is not complete in time."""
 
-    Raises:
-        UnreadableError: a number is negative or too large.
-    """
-    for name, value in arguments.items():
-        values = value if name in _WITHOUT_NUMBERS else (value,)
-        for number in values:
-            if isinstance(number, int) and not isinstance(number, bool):
-                _check_number(name, number)
+    _head_timer: asyncio.TimerHandle | None = None
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._update_timer()
 
-def _check_number(name: str, number: int) -> None:
-    maximum = _MAX_LIMIT if name == "limit" else _MAX_MS if name.endswith("_ms") else _MAX_NUMBER
-    # Times may be negative here: the lease of a pin has its own check.
-    minimum = -maximum if name.endswith("_ms") else 0
-    if not minimum <= number <= maximum:
-        raise UnreadableError(f"{name} is from {minimum} to {maximum}, not {number}")
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._update_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    def _update_timer(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_connection)
+
+    def _cancel_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _close_connection(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tautochrone.meta import CheckpointLine
-from tautochrone.metaservice.pages.formats import axis_time, count, duration
+from tautochrone.metaservice.pages.rendering import axis_time, count, duration
 from tautochrone.model.checkpoint import RefreshRecord
 
 __all__ = ["Bar", "Chart", "Tick", "checkpoint_chart", "delay_chart", "duration_chart", "rows_chart"]

@@ -1,10 +1,11 @@
-"""Renders templates as HTML: their filters and functions, and pages for errors."""
+"""Renders templates as HTML: their functions and filters, numbers and times for people, error pages."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,11 +19,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
-from tautochrone.metaservice.pages import formats
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
 from tautochrone.model.names import TableName, describe_files, is_file_table
 
-__all__ = ["ASSETS", "NAVIGATION", "PageRoute", "asset", "render"]
+__all__ = [
+    "ASSETS",
+    "NAVIGATION",
+    "PageRoute",
+    "ago",
+    "asset",
+    "axis_time",
+    "count",
+    "duration",
+    "iso",
+    "moment",
+    "render",
+]
 
 NAVIGATION = (
     ("/", "Overview"),
@@ -63,9 +75,9 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[..., str]] = {
-        "count": formats.count,
-        "duration": formats.duration,
-        "moment": formats.moment,
+        "count": count,
+        "duration": duration,
+        "moment": moment,
         "slug": lambda text: str(text).replace(" ", "-").replace("_", "-"),
         "shown": _name_markup,
         "described": _described,
@@ -101,7 +113,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         if at_ms is None:
             return escape("–")
         return Markup('<time datetime="{}" title="{}">{}</time>').format(
-            formats.iso(at_ms), formats.moment(at_ms), formats.ago(at_ms, now)
+            iso(at_ms), moment(at_ms), ago(at_ms, now)
         )
 
     context = {
@@ -161,3 +173,56 @@ def _status(error: TautochroneError) -> int:
     if isinstance(error, QueryError):
         return 400
     return 503 if error.retryable else 500
+
+
+_STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
+
+
+def duration(ms: float | None) -> str:
+    """Milliseconds in one or two units: `850 ms`, `3.2 s`, `2 min 5 s`, `1 d 4 h`."""
+    if ms is None:
+        return "–"
+    if ms < 0:
+        return f"−{duration(-ms)}"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 10_000:
+        return f"{ms / 1000:.1f} s".replace(".0 ", " ")
+    if ms < 60_000:
+        return f"{ms / 1000:.0f} s"
+    for index, (size, unit) in enumerate(_STEPS):
+        if ms >= size:
+            lower, name = _STEPS[index + 1] if index + 1 < len(_STEPS) else (1_000, "s")
+            whole, rest = int(ms // size), int(ms % size // lower)
+            return f"{whole} {unit} {rest} {name}" if rest else f"{whole} {unit}"
+    raise AssertionError(ms)
+
+
+def ago(at_ms: int | None, now_ms: int) -> str:
+    """How long ago; what lies ahead (clocks of two machines) is `just now`."""
+    if at_ms is None:
+        return "never"
+    passed = now_ms - at_ms
+    return "just now" if passed < 1_000 else f"{duration(passed)} ago"
+
+
+def iso(at_ms: int) -> str:
+    """For `<time datetime>`."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment(at_ms: int | None) -> str:
+    """`2026-05-01 12:03:04 UTC`."""
+    if at_ms is None:
+        return "–"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def axis_time(at_ms: int) -> str:
+    """For axes: `05-01 12:03:04`."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%m-%d %H:%M:%S")
+
+
+def count(number: int | None) -> str:
+    """With thin spaces between thousands: `1 234 567`."""
+    return "–" if number is None else f"{number:,}".replace(",", "\u202f")

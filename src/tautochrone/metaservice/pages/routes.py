@@ -9,19 +9,17 @@ from starlette.responses import Response
 
 from tautochrone.errors import MetaError, QueryError
 from tautochrone.meta import Store
-from tautochrone.metaservice.pages.actions import add_actions
 from tautochrone.metaservice.pages.charts import (
     checkpoint_chart,
     delay_chart,
     duration_chart,
     rows_chart,
 )
-from tautochrone.metaservice.pages.dataset_status import DatasetState, read_topology
-from tautochrone.metaservice.pages.drawing import BOX_HEIGHT, BOX_WIDTH, draw, neighbourhood
-from tautochrone.metaservice.pages.ports import Forms
-from tautochrone.metaservice.pages.progress import progress_of
+from tautochrone.metaservice.pages.forms import Forms, add_forms
+from tautochrone.metaservice.pages.graph import BOX_HEIGHT, BOX_WIDTH, draw, neighbourhood
 from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, render
 from tautochrone.metaservice.pages.safety import protect
+from tautochrone.metaservice.pages.status import DatasetState, progress_of, read_topology
 from tautochrone.model.names import TableName
 
 __all__ = ["add_pages"]
@@ -46,7 +44,7 @@ def add_pages(app: FastAPI, store: Store, forms: Forms) -> None:
     _add_overview(router, store)
     _add_datasets(router, store, forms)
     _add_checkpoints(router, store)
-    add_actions(router, store, forms)
+    add_forms(router, store, forms)
     app.include_router(router)
 
 

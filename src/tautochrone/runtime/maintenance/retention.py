@@ -94,7 +94,7 @@ def needs_of(
     """
     needs = Needs(_with_companions(store.pins.retained_versions(without), tables))
     versions_at: dict[int, dict[TableName, Version]] = {}
-    inputs = {entry.name: entry.inputs for entry in store.datasets.entries()}
+    inputs = {entry.name: entry.inputs for entry in store.datasets.registered()}
     for status in store.datasets.statuses():
         if status.checkpoint is None:
             continue

@@ -65,7 +65,7 @@ def tables_named(store: Store, definitions: Definitions, texts: Sequence[str]) -
     Raises:
         DefinitionError: `DATASET_NOT_FOUND`.
     """
-    entries = store.datasets.entries()
+    entries = store.datasets.registered()
     names = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
     tables = []
     for text in texts:
@@ -239,7 +239,7 @@ def _nodes(store: Store, topology: JobTopology) -> dict[TableName, DatasetNode]:
     project_tables = {*topology.graph.order, *topology.sibling_tables}
     owners = {status.dataset: status.job for status in store.datasets.statuses()}
     nodes = {}
-    for entry in store.datasets.entries():
+    for entry in store.datasets.registered():
         own = entry.name in project_tables
         dataset = topology.definitions.datasets[entry.name] if own else None
         nodes[entry.name] = DatasetNode(

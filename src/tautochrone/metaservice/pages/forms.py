@@ -1,0 +1,248 @@
+"""The pages with forms that act: queries, previews, revisions. A `Runner` and `Revisions` do it, if given."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from tautochrone.errors import QueryError, TautochroneError
+from tautochrone.meta import Store
+from tautochrone.metaservice.http.access import Role
+from tautochrone.metaservice.pages.rendering import render
+from tautochrone.metaservice.pages.safety import checked_form
+from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.names import CheckpointNumber, TableName, is_clock
+from tautochrone.model.revision import RevisionPlan
+from tautochrone.runtime.revision.plan import RevisionRequest
+
+__all__ = ["Answer", "Forms", "Revisions", "Runner", "add_forms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The first rows of a query's result, each value as text (None: NULL; a text that is cut ends with `…`).
+
+    `checkpoint` was read; None: the newest version of each table. `more`: there are more rows than these.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    checkpoint: int | None
+    more: bool
+
+
+class Runner(Protocol):
+    """Runs queries that only read."""
+
+    @property
+    def started(self) -> bool:
+        """Whether Spark runs already; if not, the first query starts it."""
+
+    def run(self, sql: str, consistency: Consistency, checkpoint: int | None, limit: int) -> Answer:
+        """At most `limit` rows of a query, at one checkpoint or at the newest version of each table.
+
+        Raises:
+            QueryError: the query is wrong, would write (`QUERY_NOT_READ_ONLY`) or took too long.
+            CheckpointUnavailableError: no such checkpoint.
+        """
+
+
+class Revisions(Protocol):
+    """Plans and executes revisions."""
+
+    def plan(self, request: RevisionRequest) -> RevisionPlan:
+        """What the revision would do; changes nothing.
+
+        Raises:
+            TautochroneError: it is not possible.
+        """
+
+    def carry_out(self, request: RevisionRequest, accepted: RevisionPlan) -> str:
+        """Execute the accepted plan. Returns the revision's id when all tables are taken back.
+
+        Raises:
+            TautochroneError: nothing was taken back.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forms:
+    """What the forms use: `runner` for queries and previews. `unavailable_reason` says why there is none."""
+
+    runner: Runner | None = None
+    revisions: Revisions | None = None
+    unavailable_reason: str = ""
+
+
+_QUERY_ROWS, _PREVIEW_ROWS = 200, 20
+
+Form = Annotated[Mapping[str, str], Depends(checked_form)]
+
+
+def add_forms(router: APIRouter, store: Store, forms: Forms) -> None:
+    """The query box, previews and the revision form."""
+    _add_query(router, store, forms)
+    _add_revision(router, store, forms)
+
+
+def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:
+    runner = forms.runner
+
+    def page(request: Request, **values: Any) -> Response:
+        form = {"sql": "", "consistency": "strong", "checkpoint": "", "answer": None, "error": None}
+        published = [line for line in store.history.timeline() if line.state == "published"]
+        return render(
+            request,
+            "query.html",
+            **form | values,
+            published=published,
+            available=runner is not None,
+            started=runner is not None and runner.started,
+            unavailable_reason=forms.unavailable_reason,
+        )
+
+    @router.get("/query")
+    def query(request: Request, sql: Annotated[str, Query(max_length=100_000)] = "") -> Response:
+        return page(request, sql=sql)
+
+    @router.post("/query")
+    def run(request: Request, form: Form) -> Response:
+        fields = {key: form.get(key, "") for key in ("sql", "consistency", "checkpoint")}
+        runner = _required_runner(forms)
+        try:
+            answer = _run_query(
+                runner, fields["sql"], fields["consistency"], fields["checkpoint"], _QUERY_ROWS
+            )
+        except TautochroneError as error:
+            # The form keeps its content.
+            return page(request, **fields, error=error)
+        return page(request, **fields, answer=answer)
+
+    @router.post("/preview")
+    def preview(request: Request, form: Form) -> Response:
+        name = form.get("name", "")
+        tables = [status.dataset for status in store.datasets.statuses() if str(status.dataset) == name]
+        if not tables:
+            raise QueryError("DATASET_NOT_FOUND", f"No job of this store writes {name}")
+        sql = f"SELECT * FROM {tables[0].sql} LIMIT {_PREVIEW_ROWS}"
+        answer = _run_query(
+            _required_runner(forms), sql, Consistency.STRONG, form.get("checkpoint", ""), _PREVIEW_ROWS
+        )
+        is_fragment = "hx-request" in request.headers
+        return render(
+            request, "_answer.html" if is_fragment else "preview.html", answer=answer, table=tables[0]
+        )
+
+
+def _required_runner(forms: Forms) -> Runner:
+    if forms.runner is None:
+        raise QueryError(
+            "QUERIES_UNAVAILABLE",
+            f"There are no queries here. {forms.unavailable_reason}",
+            hint="ask with `taut query` in the project",
+        )
+    return forms.runner
+
+
+def _run_query(runner: Runner, sql: str, consistency: str, checkpoint: str, limit: int) -> Answer:
+    if not sql.strip():
+        raise QueryError("QUERY_EMPTY", "There is no query to run")
+    if consistency not in list(Consistency):
+        raise QueryError("QUERY_INSTANT_INVALID", f"{consistency!r} is neither strong nor weak")
+    return runner.run(sql, Consistency(consistency), _checkpoint_number(checkpoint), limit)
+
+
+def _checkpoint_number(text: str) -> int | None:
+    if not text.strip():
+        return None
+    if not (text.strip().isascii() and text.strip().isdigit() and len(text.strip()) <= 18):
+        raise QueryError("QUERY_INSTANT_INVALID", f"{text[:40]!r} is no checkpoint's number")
+    return int(text)
+
+
+def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
+    revisions = forms.revisions
+
+    def page(request: Request, **values: Any) -> Response:
+        shown: dict[str, Any] = {"names": [], "to": "", "full": False, "read_again": False}
+        shown |= {"plan": None, "seen": "", "error": None, "done": None, "changed": False}
+        published = [line for line in store.history.timeline() if line.state == "published"]
+        return render(
+            request,
+            "revision.html",
+            **shown | values,
+            published=published,
+            datasets=sorted(_revisable_tables(store)),
+            available=revisions is not None,
+            unavailable_reason=forms.unavailable_reason,
+            # Without access control there is no role, and revisions are allowed.
+            may=request.scope.get("tautochrone_role") != Role.READ,
+        )
+
+    @router.get("/revision")
+    def revision(request: Request, name: str | None = None) -> Response:
+        return page(request, names=[name] if name else [])
+
+    @router.post("/revision")
+    def revise(request: Request, form: Form) -> Response:
+        names = [text.strip() for text in form.get("names", "").splitlines() if text.strip()]
+        options = {option: option in form for option in ("full", "read_again")}
+        fields: dict[str, Any] = {"names": names, "to": form.get("to", ""), **options}
+        if revisions is None:
+            raise QueryError(
+                "REVISIONS_UNAVAILABLE",
+                f"There are no revisions here. {forms.unavailable_reason}",
+                hint="use `taut revise` in the project",
+            )
+        try:
+            return page(request, **fields, **_revise(store, revisions, fields, form))
+        except TautochroneError as error:
+            return page(request, **fields, error=error)
+
+
+def _revisable_tables(store: Store) -> set[TableName]:
+    """The tables that a revision can name: datasets and their inputs, without clocks."""
+    entries = store.datasets.registered()
+    tables = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
+    return {name for name in tables if not is_clock(name)}
+
+
+def _revise(
+    store: Store, revisions: Revisions, fields: Mapping[str, Any], form: Mapping[str, str]
+) -> dict[str, Any]:
+    """Show the plan, or execute it when the form confirms the plan that was shown."""
+    if not fields["names"]:
+        raise QueryError("QUERY_EMPTY", "A revision needs the tables that were wrong")
+    known = {str(name): name for name in _revisable_tables(store)}
+    unknown = [name for name in fields["names"] if name not in known]
+    if unknown:
+        raise QueryError("DATASET_NOT_FOUND", f"No job of this store writes or reads {', '.join(unknown)}")
+    to = _checkpoint_number(fields["to"])
+    if to is None and not fields["full"]:
+        raise QueryError("QUERY_INSTANT_INVALID", "A revision needs the checkpoint to go back to")
+    request = RevisionRequest(
+        named=tuple(known[name] for name in fields["names"]),
+        to=None if to is None else CheckpointNumber(to),
+        read_again=fields["read_again"],
+        full=fields["full"],
+    )
+    plan = revisions.plan(request)
+    seen = _plan_digest(request, plan)
+    confirmed = form.get("seen", "")
+    if "confirm" in form and confirmed == seen:
+        return {"done": revisions.carry_out(request, plan)}
+    return {"plan": plan, "seen": seen, "changed": bool(confirmed) and confirmed != seen}
+
+
+def _plan_digest(request: RevisionRequest, plan: RevisionPlan) -> str:
+    """A hash of the plan that was shown, so that only this plan can be confirmed.
+
+    Without the revoked checkpoints, because a running job publishes more of them.
+    """
+    shown = (request, plan.to, plan.tables, plan.sinks)
+    return hashlib.sha256(repr(shown).encode()).hexdigest()

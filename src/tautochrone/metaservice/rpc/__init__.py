@@ -1,1 +1,0 @@
-"""The store for jobs on other machines."""

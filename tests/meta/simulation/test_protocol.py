@@ -1,0 +1,16 @@
+"""Simulated schedules of the protocol of shared checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+from tests.meta.simulation.simulation.simulation import CI, SOAK, run
+
+
+def test_schedules() -> None:
+    run(range(CI))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_many_schedules() -> None:
+    run(range(CI, SOAK))

@@ -1,0 +1,169 @@
+"""`/api/v1`, `/metrics`, the log: what they say about a store that is known."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+from tests.metaservice.conftest import Shop, name
+
+from tautochrone.meta.sql.datasets import SqlDatasets
+from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
+from tautochrone.model.definitions import ExpectationCount, ViolationAction
+from tautochrone.redaction import keep_secret
+
+
+def test_datasets_and_one_of_them(client: TestClient, shop: Shop) -> None:
+    shop.checkpoint(2, cut_at_ms=5_000, fail=True)
+    datasets = {d["name"]: d for d in client.get("/api/v1/datasets").json()}
+    assert datasets["lake.db.totals"]["lag_ms"] == 0
+    assert datasets["lake.db.top"]["lag_ms"] == 4_000
+    assert datasets["lake.db.top"]["error"] == "division by zero"
+    totals = client.get("/api/v1/datasets/lake.db.totals").json()
+    assert (totals["inputs"], totals["outputs"], totals["definition"]) == (
+        ["lake.db.orders"],
+        ["lake.db.top"],
+        "b",
+    )
+    assert client.get("/api/v1/datasets/lake.db.nope").json()["error_class"] == "DATASET_NOT_FOUND"
+    newest, first = client.get("/api/v1/datasets/lake.db.top/refreshes").json()
+    assert (newest["error"], first["version"], first["nodes"][0]["node"]) == (
+        "division by zero",
+        "10",
+        "Aggregate",
+    )
+    up = client.get("/api/v1/lineage/lake.db.top").json()
+    assert up["upstream"] == ["lake.db.orders", "lake.db.totals"]
+
+
+def test_checkpoints(client: TestClient, shop: Shop) -> None:
+    n = shop.checkpoint(2, fail=True)
+    assert [c["number"] for c in client.get("/api/v1/checkpoints?limit=1").json()] == [n]
+    checkpoint = client.get(f"/api/v1/checkpoints/{n}").json()
+    assert {v["table"]: v["version"] for v in checkpoint["versions"]} == {
+        "lake.db.orders": "2",
+        "lake.db.totals": "20",
+    }
+    assert checkpoint["failures"] == [
+        {
+            "dataset": "lake.db.top",
+            "error": "division by zero",
+            "error_code": "UNKNOWN",
+            "error_params": {"text": "division by zero"},
+        }
+    ]
+    assert client.get("/api/v1/checkpoints/99").status_code == 404
+    assert client.get("/api/v1/checkpoints/99999999999999999999").status_code == 422
+
+
+def test_pipelines(client: TestClient) -> None:
+    (pipeline,) = client.get("/api/v1/pipelines").json()
+    assert (pipeline["name"], pipeline["jobs"], len(pipeline["datasets"])) == ("shop", ["shop"], 3)
+
+
+def test_delays_count_from_the_cut_and_over_edges(client: TestClient, shop: Shop) -> None:
+    shop.checkpoint(2, cut_at_ms=50_000)
+    delays = {d["dataset"]: d for d in client.get("/api/v1/delays").json()}
+    assert "lake.db.orders" not in delays, "a root is there at the cut"
+    # Cut at 0, totals ready after 400 ms, top after 1000 ms.
+    totals, top = delays["lake.db.totals"], delays["lake.db.top"]
+    assert (totals["end_to_end_ms"], totals["refresh_ms"]) == (400, 300)
+    assert totals["edges"] == [{"input": "lake.db.orders", "delay_ms": 400}]
+    assert top["end_to_end_ms"] == 1_000
+    assert top["edges"] == [{"input": "lake.db.totals", "delay_ms": 600}]
+
+
+def test_a_pin_is_made_renewed_seen_and_released(client: TestClient) -> None:
+    request = {"owner": "a notebook", "tables": ["lake.db.totals"], "lease_ms": 60_000}
+    created = client.post("/api/v1/pins", json=request)
+    assert created.status_code == 201
+    pin = created.json()["id"]
+    (seen,) = client.get("/api/v1/pins").json()
+    assert (seen["id"], seen["owner"], seen["checkpoint"]) == (pin, "a notebook", 1)
+    assert client.post(f"/api/v1/pins/{pin}/renew", json={"lease_ms": 120_000}).status_code == 204
+    assert client.get("/api/v1/pins").json()[0]["expires_at_ms"] > seen["expires_at_ms"]
+    assert client.delete(f"/api/v1/pins/{pin}").status_code == 204
+    assert client.get("/api/v1/pins").json() == []
+    expired = client.post(f"/api/v1/pins/{pin}/renew", json={})
+    assert (expired.status_code, expired.json()["error_class"]) == (410, "PIN_EXPIRED")
+
+
+def test_a_defect_is_a_problem_without_its_text(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_self: object) -> object:
+        raise RuntimeError("the inner words")
+
+    monkeypatch.setattr(SqlDatasets, "statuses", broken)
+    answer = client.get("/api/v1/datasets")
+    assert (answer.status_code, answer.json()["error_class"]) == (500, "INTERNAL_ERROR")
+    assert "inner words" not in answer.text
+
+
+def test_expectations_of_datasets_are_told_and_measured(client: TestClient, shop: Shop) -> None:
+    known = ExpectationCount("known", ViolationAction.DROP, 12, 2)
+    shop.store.datasets.record_expectations("shop", shop.fence, name("orders"), [known])
+    expectations = {d["name"]: d["expectations"] for d in client.get("/api/v1/datasets").json()}
+    assert expectations["lake.db.totals"] == []
+    assert expectations["lake.db.orders"] == [
+        {"name": "known", "action": "drop", "violations": 12, "change": 2}
+    ]
+    labels = {"dataset": "lake.db.orders", "job": "shop", "expectation": "known", "action": "drop"}
+    assert samples(client)["tautochrone_expectation_violations", frozenset(labels.items())] == 12
+
+
+def samples(client: TestClient) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_follow_the_store(client: TestClient, shop: Shop) -> None:
+    def value(metric: str, **labels: str) -> float | None:
+        return metrics.get((metric, frozenset(labels.items())))
+
+    metrics = samples(client)
+    assert value("tautochrone_refresh_total", dataset="lake.db.totals", mode="full") is None
+    shop.checkpoint(2, cut_at_ms=3_000, fail=True)
+    client.get("/api/v1/datasets/lake.db.totals")
+    for _ in range(2):  # asking twice counts once
+        metrics = samples(client)
+        assert value("tautochrone_refresh_total", dataset="lake.db.totals", mode="full") == 1
+    assert value("tautochrone_refresh_total", dataset="lake.db.top", mode="failed") == 1
+    assert value("tautochrone_rows_changed_total", dataset="lake.db.totals", change_type="insert") == 7
+    assert value("tautochrone_dataset_lag_seconds", dataset="lake.db.top", job="shop") == 2
+    assert value("tautochrone_dataset_failing", dataset="lake.db.top", job="shop") == 1
+    assert value("tautochrone_checkpoint_published", job="shop") == 2
+    route = "/api/v1/datasets/{name}"
+    assert value("tautochrone_http_requests_total", method="GET", route=route, status="200") == 1
+
+
+def test_log_has_a_line_per_request_without_secrets(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_secret("very-secret-token-0815")
+    caplog.set_level(logging.INFO)
+    client.get("/api/v1/jobs?x=very-secret-token-0815", headers={"Authorization": "Bearer other"})
+    client.get("/nowhere/very-secret-token-0815%0Aforged line")
+    first, second = (r for r in caplog.records if r.name == "tautochrone.access")
+    line = json.loads(_Json().format(first))
+    assert (line["message"], line["path"], line["status"], line["role"]) == (
+        "request",
+        "/api/v1/jobs",
+        200,
+        "operate",
+    )
+    for formatter in (_Json(), _Text()):
+        text = formatter.format(second)
+        assert "very-secret" not in text
+        assert "\n" not in text
+    assert "other" not in json.dumps(first.__dict__[FIELDS])
+
+
+def test_without_a_lake_the_catalog_says_so(client: TestClient) -> None:
+    answer = client.get("/v1/config")
+    assert answer.status_code == 404
+    assert "[CATALOG_NOT_SERVED]" in answer.json()["error"]["message"]
