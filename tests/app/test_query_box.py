@@ -16,7 +16,7 @@ from tautochrone.app.locate import Options, locate
 from tautochrone.app.query_box import ReaderRunner
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.reader.reader import Reader
+from tautochrone.reader import Reader
 
 pytestmark = pytest.mark.spark
 STRONG, WEAK = Consistency.STRONG, Consistency.WEAK

@@ -32,7 +32,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.reader.reader import Reader
+from tautochrone.reader import Reader
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey

@@ -44,7 +44,7 @@ from tautochrone.project.sinks import sink_declarations, stream_sinks
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.validate import mapped_datasets, mapping_reason
 from tautochrone.redaction import redacted
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.runtime.job.effects import effects_from_environment
 from tautochrone.runtime.job.job import Job

@@ -9,7 +9,7 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import DatasetStatus
 from tautochrone.model.names import TableName
 from tautochrone.model.source import quarantine_of
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.metadata import metadata_source
 
 __all__ = ["quarantined_rows"]
 

@@ -11,8 +11,7 @@ from pyspark.sql.types import BinaryType, StructField
 
 from tautochrone.metaservice.pages.ports import Answer
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.reader.queries import query_error
-from tautochrone.reader.reader import Reader
+from tautochrone.reader import Reader, query_error
 
 __all__ = ["ReaderRunner"]
 

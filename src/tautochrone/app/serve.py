@@ -23,7 +23,7 @@ from tautochrone.metaservice.server import listen, uri_of, uvicorn_server
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import keep_secret
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 
 __all__ = ["ListenAddress", "access_for", "run"]

@@ -27,7 +27,7 @@ def query(arguments: argparse.Namespace) -> int:
     from pyspark.errors import PySparkException
 
     from tautochrone.app.connect import open_connection
-    from tautochrone.reader.queries import query_error
+    from tautochrone.reader import query_error
 
     with open_connection(options_of(arguments), short_lived=True) as connection:
         frame = connection.sql(
