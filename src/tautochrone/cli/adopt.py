@@ -33,7 +33,7 @@ def adopt(arguments: argparse.Namespace) -> int:
         raise SettingsError("CONFLICTING_OPTIONS", "--from-pipeline takes no other options")
     from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
-    from tautochrone.app.warehouse_copy import WarehouseCopy
+    from tautochrone.app.relocation import WarehouseCopy
     from tautochrone.model.reason import Reason, ReasonCode
     from tautochrone.runtime.adoption.adopt import Adoption
     from tautochrone.runtime.adoption.renaming import hand_over

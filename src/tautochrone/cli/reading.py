@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +12,6 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import csv_rows, json_line, table
 from tautochrone.cli.stdout import answer
 from tautochrone.errors import SinkError
-from tautochrone.model.events import Event
 from tautochrone.model.names import TableName
 from tautochrone.redaction import redacted
 
@@ -60,12 +58,12 @@ def verify_views(arguments: argparse.Namespace) -> int:
     """Recompute and compare: 1 when a view differs, 3 when what was asked for could not be compared."""
     if arguments.sink:
         return _verify_sink(arguments)
-    from tautochrone.app.open import Project
+    from tautochrone.app.open import Project, log_event
     from tautochrone.runtime.job.selection import find_all
     from tautochrone.runtime.refresh.verify import verify
 
     answers: dict[TableName, bool | None] = {}
-    with Project(options_of(arguments), _log_event, short_lived=True) as project:
+    with Project(options_of(arguments), log_event, short_lived=True) as project:
         definitions, graph = project.analysed()
         store = project.store()
         named = find_all(definitions, arguments.names)
@@ -87,7 +85,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
 
 def _verify_sink(arguments: argparse.Namespace) -> int:
     """Compare a sink with the lake; exit statuses as those of `verify_views`."""
-    from tautochrone.app.open import Project
+    from tautochrone.app.open import Project, log_event
     from tautochrone.model.reason import reason_fields
     from tautochrone.project.sinks import sink_declarations
     from tautochrone.runtime.delivery.audit import verify_sink
@@ -95,7 +93,7 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
     from tautochrone.sinks import has_adapter
 
     answers: dict[TableName, bool | None] = {}
-    with Project(options_of(arguments), _log_event, short_lived=True) as project:
+    with Project(options_of(arguments), log_event, short_lived=True) as project:
         definitions, graph = project.analysed()
         declared = sink_declarations(definitions, graph, project.settings.sinks, has_adapter)
         by_name = {declaration.name: declaration for declaration in declared}
@@ -157,10 +155,6 @@ def _exit_status(
     if not answers:
         sys.stderr.write("nothing was compared: there is nothing to compare\n")
     return 0 if any(answers.values()) else _EXIT_NOT_COMPARED
-
-
-def _log_event(event: Event) -> None:
-    logging.getLogger(__name__).debug("%s", event)
 
 
 def _plain(value: Any) -> Any:

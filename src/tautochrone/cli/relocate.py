@@ -14,7 +14,7 @@ __all__ = ["relocate"]
 def relocate(arguments: argparse.Namespace) -> int:
     """Rewrite the paths of a copied or moved storage; without Spark."""
     from tautochrone.app.locate import locate
-    from tautochrone.app.relocate import Relocation
+    from tautochrone.app.relocation import Relocation
     from tautochrone.runtime.job.effects import effects_from_environment
 
     emit = json_events if arguments.json else line_events

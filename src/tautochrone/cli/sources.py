@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from tautochrone.cli.stdout import answer
 
 if TYPE_CHECKING:
     from tautochrone.app.captures import CaptureStatus
-    from tautochrone.model.events import Event
     from tautochrone.model.reason import Reason
 
 __all__ = ["show_sources", "source_line", "sources"]
@@ -24,10 +22,7 @@ __all__ = ["show_sources", "source_line", "sources"]
 def sources(arguments: argparse.Namespace) -> int:
     """Each capture: phase, progress, lag, and the log that its database keeps."""
     from tautochrone.app.captures import capture_statuses
-    from tautochrone.app.open import Project
-
-    def log_event(event: Event) -> None:
-        logging.getLogger(__name__).debug("%s", event)
+    from tautochrone.app.open import Project, log_event
 
     with Project(options_of(arguments), log_event, short_lived=True) as project:
         lines = [source_line(status) for status in capture_statuses(project)]
