@@ -6,18 +6,22 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import csv_rows, json_line, table
-from tautochrone.cli.stdout import answer
+from tautochrone.cli.output import answer, csv_rows, json_line, table
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted
+
+if TYPE_CHECKING:
+    from tautochrone.runtime.delivery.audit import SinkVerdict
 
 __all__ = ["query", "verify_views"]
 
 _EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
+_RESULTS = {True: "equal", False: "DIFFERENT", None: "not comparable"}
 
 
 def query(arguments: argparse.Namespace) -> int:
@@ -77,7 +81,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
                 line = {**asdict(verdict), "dataset": str(verdict.dataset)}
                 json_line({key: value for key, value in line.items() if key != "reason" or value})
             else:
-                result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
+                result = _RESULTS[verdict.equal]
                 detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
                 answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
     return _exit_status(answers, named, "it is not a view: nothing recomputes it")
@@ -86,7 +90,6 @@ def verify_views(arguments: argparse.Namespace) -> int:
 def _verify_sink(arguments: argparse.Namespace) -> int:
     """Compare a sink with the lake; exit statuses as those of `verify_views`."""
     from tautochrone.app.open import Project, log_event
-    from tautochrone.model.reason import reason_fields
     from tautochrone.project.sinks import sink_declarations
     from tautochrone.runtime.delivery.audit import verify_sink
     from tautochrone.runtime.job.selection import find_all
@@ -116,23 +119,27 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
             is_other = arguments.checkpoint not in (None, verdict.checkpoint)
             # Equal at another checkpoint than the one that was asked for is no answer about that one.
             answers[verdict.dataset] = None if is_other and verdict.equal else verdict.equal
-            if arguments.json:
-                line = {**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal}
-                del line["reason"]
-                json_line({**line, **reason_fields("reason", verdict.reason)})
-                continue
-            result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
-            counts = f"{verdict.lake_rows} rows in the lake, {verdict.sink_rows} in the sink"
-            answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({counts})\n")
-            if verdict.reason is not None:
-                answer().write(f"  {verdict.reason}\n")
-            if any(verdict.parts):
-                answer().write(f"  in the parts {', '.join(verdict.parts)}\n")
-            for difference in verdict.differences:
-                copies = f"lake {difference.in_lake}, sink {difference.in_sink}"
-                answer().write(f"  {copies}  {difference.row}\n")
+            _show_sink_verdict(verdict, as_json=arguments.json)
     named = tables or (list(answers) if arguments.checkpoint is not None else [])
     return _exit_status(answers, named, "the sink does not show it")
+
+
+def _show_sink_verdict(verdict: SinkVerdict, *, as_json: bool) -> None:
+    if as_json:
+        line = {**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal}
+        del line["reason"]
+        json_line({**line, **reason_fields("reason", verdict.reason)})
+        return
+    result = _RESULTS[verdict.equal]
+    counts = f"{verdict.lake_rows} rows in the lake, {verdict.sink_rows} in the sink"
+    answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({counts})\n")
+    if verdict.reason is not None:
+        answer().write(f"  {verdict.reason}\n")
+    if any(verdict.parts):
+        answer().write(f"  in the parts {', '.join(verdict.parts)}\n")
+    for difference in verdict.differences:
+        copies = f"lake {difference.in_lake}, sink {difference.in_sink}"
+        answer().write(f"  {copies}  {difference.row}\n")
 
 
 def _exit_status(
