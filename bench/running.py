@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.support.harness import Happened, Pipeline
 
 from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.runtime.loop.run import Run
 
 __all__ = ["catalog_commits", "continuous", "cpu_s", "cpu_since", "record_checkpoints", "root", "wait_until"]

@@ -17,7 +17,7 @@ from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
-from tautochrone.rest_catalog.metadata_files import MetadataSource, metadata_source
+from tautochrone.rest_catalog.metadata import MetadataSource, metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))

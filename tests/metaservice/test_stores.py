@@ -19,7 +19,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.rpc import RemoteStore
-from tautochrone.reader.leases import Leases
+from tautochrone.reader import Leases
 
 SPEC = "name: shop\nstorage: storage\nlibraries:\n  - glob: {include: t/**}\n"
 

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from tests.published_lake import Lake, name
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError, QueryError
-from tautochrone.reader.queries import qualified, tables_in
-from tautochrone.reader.reader import Reader
+from tautochrone.reader import Reader, qualified, tables_in
 
 pytestmark = pytest.mark.spark
 

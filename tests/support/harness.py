@@ -26,8 +26,8 @@ from tautochrone.model.events import Event
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.settings import Settings
-from tautochrone.reader.reader import Reader
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.reader import Reader
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.runtime.job.effects import CountingEffects
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import select

@@ -9,7 +9,7 @@ from pathlib import Path
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.storage import check_storage
 from tautochrone.app.stores import existing_store
-from tautochrone.reader.reader import Reader
+from tautochrone.reader import Reader
 
 __all__ = ["connect", "open_connection"]
 

@@ -8,6 +8,7 @@ Revisions are those of `taut revise`; definitions are read anew for each.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,11 +17,13 @@ from threading import BoundedSemaphore, Lock
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StructField
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
-from tautochrone.app.query_box import ReaderRunner
 from tautochrone.errors import QueryError
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.meta import Store
@@ -32,19 +35,21 @@ from tautochrone.model.names import TableName
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.reader.reader import Reader
+from tautochrone.reader import Reader, query_error
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey
 from tautochrone.spark.session.factory import stop_session
 from tautochrone.spark.session.jvm_liveness import jvm_failure
 
-__all__ = ["Console"]
+__all__ = ["Console", "query_answer"]
 
 _log = logging.getLogger("tautochrone.serve")
 
 _TIME_LIMIT_S = 60.0
 _MAX_RUNNING, _MAX_WAITING = 2, 6
+_MAX_CHARACTERS = 2_000
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 class Console:
@@ -149,7 +154,7 @@ class Console:
         database = self._spec.database or "default"
         # One reader for each query: a shared one never goes back, and would refuse older checkpoints.
         with Reader(self._store, catalog, base=base, database=database, confined=True) as reader:
-            return ReaderRunner(reader, catalog.name).run(sql, consistency, checkpoint, limit)
+            return query_answer(reader, catalog.name, sql, consistency, checkpoint, limit)
 
     @contextmanager
     def _job(self, named: Sequence[TableName]) -> Iterator[Job]:
@@ -173,6 +178,44 @@ class Console:
             else []
         )
         return candidates[0] if candidates else self._settings.job
+
+
+def query_answer(
+    reader: Reader, catalog: str, sql: str, consistency: Consistency, checkpoint: int | None, limit: int
+) -> Answer:
+    """The answer of a reader to a query of the query box; see `Runner.run` of `pages.ports`.
+
+    Args:
+        catalog: the name of the reader's catalog.
+    """
+    frame = reader.sql(sql, consistency, checkpoint)
+    # Two columns may have the same name, so they are renamed by position.
+    numbered = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
+    # One character more than is shown tells that the value is longer.
+    texts = [_text(field).substr(1, _MAX_CHARACTERS + 1) for field in numbered.schema.fields]
+    try:
+        rows = numbered.select(*texts).limit(limit + 1).collect()
+    except PySparkException as error:
+        # Some errors appear only while the query runs: a division by zero, a missing file.
+        raise query_error(error, sql) from error
+    read_point = frame.sparkSession.conf.get(f"spark.sql.catalog.{catalog}.warehouse", "") or ""
+    checkpoint_match = _CHECKPOINT.fullmatch(read_point)
+    return Answer(
+        columns=tuple(frame.columns),
+        rows=tuple(tuple(map(_shown, row)) for row in rows[:limit]),
+        checkpoint=int(checkpoint_match[1]) if checkpoint_match else None,
+        more=len(rows) > limit,
+    )
+
+
+def _text(field: StructField) -> Column:
+    """A value as Spark spells it; bytes as hexadecimal digits."""
+    return f.hex(field.name) if isinstance(field.dataType, BinaryType) else f.col(field.name).cast("string")
+
+
+def _shown(text: str | None) -> str | None:
+    """Long values are cut: a page must not carry megabytes of one value."""
+    return text if text is None or len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "…"
 
 
 def _log_event(event: Event) -> None:

@@ -3,7 +3,6 @@ together, and the Kafkas and databases that they read, and the sinks, answer."""
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,11 +15,10 @@ from pyspark.sql import SparkSession
 
 from tautochrone.app.finding import Finding, State, check, skipped
 from tautochrone.app.locate import Options
-from tautochrone.app.open import Project
+from tautochrone.app.open import Project, log_event
 from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import catalog_not_reachable, start_session
-from tautochrone.model.events import Event
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.source import SetsTablesAside
@@ -43,12 +41,7 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
     with ExitStack() as exit_stack:
         if located is None:
             folder = exit_stack.enter_context(tempfile.TemporaryDirectory())
-            conf = confs_without_project(options.conf)
-            if options.master is not None:
-                conf["spark.master"] = options.master
-            spark = SparkSettings(conf=conf)
-            spark = replace(spark, master=conf.get("spark.master", spark.master))
-            catalog = CatalogSettings.default(folder)
+            spark, catalog = _spark_without_project(options), CatalogSettings.default(folder)
         else:
             spark, catalog = located[1].spark, located[1].catalog
         sessions: list[SparkSession] = []
@@ -68,7 +61,7 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
                 yield skipped(name, "needs session")
             return
         yield check("catalog", lambda: _catalog(sessions[0], catalog))
-        project = exit_stack.enter_context(Project(options, _log_event, base=sessions[0], located=located))
+        project = exit_stack.enter_context(Project(options, log_event, base=sessions[0], located=located))
         analysed: list[tuple[Definitions, Graph]] = []
 
         def definitions() -> str:
@@ -85,8 +78,12 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
         yield from _sinks(*analysed[0], project.settings)
 
 
-def _log_event(event: Event) -> None:
-    logging.getLogger(__name__).debug("%s", event)
+def _spark_without_project(options: Options) -> SparkSettings:
+    conf = confs_without_project(options.conf)
+    if options.master is not None:
+        conf["spark.master"] = options.master
+    spark = SparkSettings(conf=conf)
+    return replace(spark, master=conf.get("spark.master", spark.master))
 
 
 def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:

@@ -6,6 +6,7 @@ seconds that Spark takes to start.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
@@ -43,7 +44,7 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import NameScope
 from tautochrone.project.validate import mapped_datasets, mapping_reason
 from tautochrone.redaction import redacted
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.runtime.job.effects import effects_from_environment
 from tautochrone.runtime.job.job import Job
@@ -56,7 +57,14 @@ from tautochrone.spark.session.factory import stop_session, use_database
 from tautochrone.spark.session.jars import Artifact, missing, resolve
 from tautochrone.spark.session.java import find_java
 
-__all__ = ["LocalReadPointServer", "Project"]
+__all__ = ["LocalReadPointServer", "Project", "log_event"]
+
+_log = logging.getLogger(__name__)
+
+
+def log_event(event: events.Event) -> None:
+    """A listener for commands whose answer is something else than events."""
+    _log.debug("%s", event)
 
 
 def _redacting(emit: events.Emit) -> events.Emit:
@@ -150,27 +158,7 @@ class Project(Closeable):
             definitions = load_definitions(
                 self.spec, import_session, catalog, self.settings.other_catalogs, self.settings.confs
             )
-        for setting in self.settings.ignored:
-            self._emit(
-                events.SettingIgnored(
-                    setting=setting.name,
-                    value=setting.text,
-                    origin=setting.origin,
-                    reason=setting.reason,
-                )
-            )
-        for other_catalog, location in definitions.scope.mapped.items():
-            reason = Reason.of(ReasonCode.CATALOG_MAPPED, catalog=other_catalog, lake_catalog=catalog)
-            self._emit(events.CatalogMapped(catalog=other_catalog, location=location, reason=reason))
-        for dataset in mapped_datasets(definitions, self.settings.other_formats):
-            self._emit(
-                events.TableFormatMapped(
-                    dataset=str(dataset.name),
-                    format=dataset.format,
-                    location=str(dataset.location),
-                    reason=mapping_reason(dataset),
-                )
-            )
+        self._report_settings(definitions)
         definitions = with_quarantines(definitions, self.settings.bad_records)
         definitions = with_snapshot_columns(
             definitions,
@@ -187,6 +175,31 @@ class Project(Closeable):
         stream_sinks(graph.definitions, graph, self.settings.sinks, has_adapter)
         # Analysis decides the kind of some datasets.
         return graph.definitions, graph
+
+    def _report_settings(self, definitions: Definitions) -> None:
+        """What of the settings and definitions is not done as it is written."""
+        for setting in self.settings.ignored:
+            self._emit(
+                events.SettingIgnored(
+                    setting=setting.name,
+                    value=setting.text,
+                    origin=setting.origin,
+                    reason=setting.reason,
+                )
+            )
+        catalog = self.settings.catalog.name
+        for other_catalog, location in definitions.scope.mapped.items():
+            reason = Reason.of(ReasonCode.CATALOG_MAPPED, catalog=other_catalog, lake_catalog=catalog)
+            self._emit(events.CatalogMapped(catalog=other_catalog, location=location, reason=reason))
+        for dataset in mapped_datasets(definitions, self.settings.other_formats):
+            self._emit(
+                events.TableFormatMapped(
+                    dataset=str(dataset.name),
+                    format=dataset.format,
+                    location=str(dataset.location),
+                    reason=mapping_reason(dataset),
+                )
+            )
 
     def _session_of_lake(self) -> Callable[[], SparkSession]:
         """A session on the lake's tables as they are now. Its catalog is opened when it is asked for."""
@@ -230,28 +243,7 @@ class Project(Closeable):
         definitions, all_jobs = self.analysed(full)
         graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
         emit = self._listeners(graph)
-        self._emit(
-            events.Graph(
-                datasets=[
-                    events.GraphDataset(dataset=str(name), kind=str(definitions.datasets[name].kind))
-                    for name in graph.order
-                ],
-            )
-        )
-        for warning in definitions.warnings:
-            self._emit(events.DefinitionWarning(location=str(warning.location), reason=warning.reason))
-        for shared in shared_sources(all_jobs):
-            if set(shared.tables).isdisjoint(graph.order):
-                continue
-            self._emit(
-                events.SourceReadTwice(
-                    source=shared.source,
-                    datasets=[str(name) for name in shared.tables],
-                    locations=list(shared.locations),
-                    reason=shared.reason,
-                    hint=shared.hint,
-                )
-            )
+        self._report_definitions(definitions, graph, all_jobs)
         identity = self.identify()
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
@@ -274,6 +266,30 @@ class Project(Closeable):
             ),
             lake_id=lake_id(self.settings, identity),
         )
+
+    def _report_definitions(self, definitions: Definitions, graph: Graph, all_jobs: Graph) -> None:
+        self._emit(
+            events.Graph(
+                datasets=[
+                    events.GraphDataset(dataset=str(name), kind=str(definitions.datasets[name].kind))
+                    for name in graph.order
+                ],
+            )
+        )
+        for warning in definitions.warnings:
+            self._emit(events.DefinitionWarning(location=str(warning.location), reason=warning.reason))
+        for shared in shared_sources(all_jobs):
+            if set(shared.tables).isdisjoint(graph.order):
+                continue
+            self._emit(
+                events.SourceReadTwice(
+                    source=shared.source,
+                    datasets=[str(name) for name in shared.tables],
+                    locations=list(shared.locations),
+                    reason=shared.reason,
+                    hint=shared.hint,
+                )
+            )
 
     def _listeners(self, graph: Graph) -> events.Emit:
         """Who gets the job's events: the caller, and OpenLineage if it is configured."""

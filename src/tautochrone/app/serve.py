@@ -1,4 +1,5 @@
-"""The MetaService as a process of its own: its store, its lake, its tokens."""
+"""The MetaService as a process of its own: its store, its lake, its tokens, its participants of
+transactions."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from threading import Thread
 
 from tautochrone.app.locate import Options, locate
-from tautochrone.app.participants import open_participants, report_participants
 from tautochrone.app.storage import check_storage
 from tautochrone.errors import SettingsError
 from tautochrone.meta import MetaStore, Store
@@ -20,13 +21,15 @@ from tautochrone.metaservice.coordinator import CoordinatorLoop, TransactionCoor
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.pages import Forms
 from tautochrone.metaservice.server import listen, uri_of, uvicorn_server
-from tautochrone.project.settings import Settings
+from tautochrone.model.transactions import CLIENT
+from tautochrone.project.settings import ParticipantSettings, Settings
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.redaction import keep_secret
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.redaction import keep_secret, redacted
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
+from tautochrone.sinks.adapters import ConfiguredParticipant, open_participant
 
-__all__ = ["ListenAddress", "access_for", "run"]
+__all__ = ["ListenAddress", "access_for", "open_participants", "report_participants", "run"]
 
 _log = logging.getLogger("tautochrone.serve")
 
@@ -159,3 +162,45 @@ def _add_access_token(tokens: dict[str, Role], token: str, role: Role, origin: s
             hint="make one: openssl rand -hex 32",
         )
     tokens[token] = role
+
+
+def open_participants(sections: Mapping[str, ParticipantSettings]) -> dict[str, ConfiguredParticipant]:
+    """The participants of transactions by name: those of the sections `[transactions.participants.NAME]`.
+    Nothing is connected to.
+
+    Raises:
+        SettingsError: `PARTICIPANT_NAME_RESERVED`, `SECRET_NOT_FOUND`; as `open_participant`.
+    """
+    participants: dict[str, ConfiguredParticipant] = {}
+    for name, section in sections.items():
+        if name == CLIENT:
+            raise SettingsError(
+                "PARTICIPANT_NAME_RESERVED",
+                f"No participant of the service can be called {CLIENT}: that is the program itself",
+                hint="choose another name",
+                location=section.origin,
+            )
+        options = {option: str(value.reveal()) for option, value in section.options.items()}
+        participants[name] = open_participant(name, section.format, options, section.origin)
+    return participants
+
+
+def report_participants(participants: Mapping[str, ConfiguredParticipant]) -> list[Thread]:
+    """Log the participants, and in threads those whose targets do not let us in. The service starts without
+    these: their transactions wait."""
+    threads = []
+    for name, participant in participants.items():
+        _log.info("participant %s of transactions: %s", name, participant.description)
+        thread = Thread(
+            target=_check_participant, args=(name, participant), name=f"participant-{name}", daemon=True
+        )
+        thread.start()
+        threads.append(thread)
+    return threads
+
+
+def _check_participant(name: str, participant: ConfiguredParticipant) -> None:
+    try:
+        participant.check()
+    except Exception as error:
+        _log.warning("participant %s cannot commit now: %s", name, redacted(str(error)))

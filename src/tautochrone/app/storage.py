@@ -2,7 +2,7 @@
 
 Everything in a storage names files by absolute paths. A storage that was copied or moved still names
 the files at its old path, and a run would write there: that is refused before anything is opened
-for writing. `taut relocate` (`app.relocate`) rewrites its paths.
+for writing. `taut relocate` (`app.relocation`) rewrites its paths.
 """
 
 from __future__ import annotations

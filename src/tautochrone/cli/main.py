@@ -11,10 +11,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tautochrone.cli import stdout
-from tautochrone.cli.options import duration_ms
-from tautochrone.cli.problems import report, report_defect
-from tautochrone.cli.running_job import add_ownership
+from tautochrone.cli.options import add_ownership, duration_ms
+from tautochrone.cli.output import report, report_defect, stdout_reserved
 from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
 from tautochrone.redaction import redacted
 from tautochrone.traces import show_traces, trace_of
@@ -42,35 +40,74 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_init(commands)
+    _add_prepare(commands)
+    _add_dry_run(commands)
+    _add_run(commands)
+    _add_adopt(commands)
+    _add_command(commands, "doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
+    _add_query(commands)
+    _add_status(commands)
+    _add_checkpoints(commands)
+    _add_serve(commands)
+    _add_lineage(commands)
+    _add_jobs_and_pins(commands)
+    _add_sinks_and_sources(commands)
+    _add_transactions(commands)
+    _add_token(commands)
+    _add_verify(commands)
+    _add_config(commands)
+    _add_support_bundle(commands)
+    _add_maintain(commands)
+    _add_relocate(commands)
+    _add_revise(commands)
+    return parser
 
-    def command(
-        name: str, text: str, *, reads: bool = False, spark: bool = True, within: Any = commands
-    ) -> argparse.ArgumentParser:
-        added: argparse.ArgumentParser = within.add_parser(name, help=text, description=text)
-        added.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
-        added.add_argument(
-            "--spec", metavar="PATH", help="the pipeline spec (default: searched from this folder upwards)"
-        )
-        added.add_argument(
-            "--set", action="append", default=[], metavar="K=V", help="set a setting by its key"
-        )
-        if spark:
-            added.add_argument(
-                "--conf", action="append", default=[], metavar="K=V", help="set a Spark setting"
-            )
-            added.add_argument("--master", metavar="URL", help="the Spark master (default local[*])")
-        if reads:
-            added.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
-        return added
 
+def _add_command(
+    within: Any, name: str, text: str, *, reads: bool = False, spark: bool = True
+) -> argparse.ArgumentParser:
+    """Add a command over a project.
+
+    Args:
+        within: the sub-parsers that get it.
+        reads: it has `--json`.
+        spark: it has the settings of Spark.
+    """
+    added: argparse.ArgumentParser = within.add_parser(name, help=text, description=text)
+    _add_debug(added)
+    added.add_argument(
+        "--spec", metavar="PATH", help="the pipeline spec (default: searched from this folder upwards)"
+    )
+    added.add_argument("--set", action="append", default=[], metavar="K=V", help="set a setting by its key")
+    if spark:
+        added.add_argument("--conf", action="append", default=[], metavar="K=V", help="set a Spark setting")
+        added.add_argument("--master", metavar="URL", help="the Spark master (default local[*])")
+    if reads:
+        added.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
+    return added
+
+
+def _add_debug(parser: argparse.ArgumentParser) -> None:
+    # Its default would undo a --debug that stands before the command.
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+
+
+def _add_meta(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--meta", metavar="URL", help="use this store or service, without a project")
+
+
+def _add_init(commands: Any) -> None:
     init = commands.add_parser("init", help="create a sample project that is ready to run")
-    init.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    _add_debug(init)
     init.add_argument("--name", required=True, help="the project's name and folder")
 
+
+def _add_prepare(commands: Any) -> None:
     prepare = commands.add_parser(
         "prepare", help="download the jars that the first run needs", description="Fill the cache of jars."
     )
-    prepare.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    _add_debug(prepare)
     folders = prepare.add_mutually_exclusive_group()
     folders.add_argument(
         "--download", metavar="DIR", help="write the jars into this folder, for a machine without a network"
@@ -79,12 +116,16 @@ def _parser() -> argparse.ArgumentParser:
         "--from", dest="source", metavar="DIR", help="take the jars from a folder that --download filled"
     )
 
-    dry_run = command("dry-run", "resolve the whole graph and write nothing", reads=True)
+
+def _add_dry_run(commands: Any) -> None:
+    dry_run = _add_command(commands, "dry-run", "resolve the whole graph and write nothing", reads=True)
     dry_run.add_argument(
         "--explain", metavar="NAME", help="show how a view will be refreshed: its plan, rule by rule"
     )
 
-    run = command("run", "read new source data, refresh all tables, publish a checkpoint")
+
+def _add_run(commands: Any) -> None:
+    run = _add_command(commands, "run", "read new source data, refresh all tables, publish a checkpoint")
     shown = run.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="events as JSON, one object per line on stdout")
     shown.add_argument("--quiet", action="store_true", help="print failures only")
@@ -100,7 +141,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--full-refresh-all", action="store_true", help="rebuild all tables")
     add_ownership(run)
 
-    adopt = command("adopt", "take over tables that spark-pipelines built, without a rebuild", reads=True)
+
+def _add_adopt(commands: Any) -> None:
+    adopt = _add_command(
+        commands, "adopt", "take over tables that spark-pipelines built, without a rebuild", reads=True
+    )
     adopt.add_argument(
         "--from-pipeline", metavar="OLD", help="take over the tables of this pipeline, which was renamed"
     )
@@ -115,9 +160,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_ownership(adopt)
 
-    command("doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
 
-    query = command("query", "run Spark SQL over datasets, all at one checkpoint")
+def _add_query(commands: Any) -> None:
+    query = _add_command(commands, "query", "run Spark SQL over datasets, all at one checkpoint")
     query.add_argument("sql", help="the query")
     query.add_argument(
         "--consistency",
@@ -150,7 +195,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the output format (default table)",
     )
 
-    status = command("status", "the status of every dataset", reads=True, spark=False)
+
+def _add_status(commands: Any) -> None:
+    status = _add_command(commands, "status", "the status of every dataset", reads=True, spark=False)
     status.add_argument("name", nargs="?", help="one dataset")
     status.add_argument("--history", action="store_true", help="list refreshes, newest first")
     status.add_argument("--nodes", action="store_true", help="with --history: what each node of the plan did")
@@ -162,12 +209,18 @@ def _parser() -> argparse.ArgumentParser:
         help="with --history: maximum rows to print (default 50)",
     )
 
-    checkpoints = command("checkpoints", "the newest checkpoints", reads=True, spark=False)
+
+def _add_checkpoints(commands: Any) -> None:
+    checkpoints = _add_command(commands, "checkpoints", "the newest checkpoints", reads=True, spark=False)
     checkpoints.add_argument(
         "--limit", type=int, default=20, metavar="N", help="maximum rows to print (default 20)"
     )
 
-    serve = command("serve", "the MetaService as a process: versions, lineage, events over HTTP", spark=False)
+
+def _add_serve(commands: Any) -> None:
+    serve = _add_command(
+        commands, "serve", "the MetaService as a process: versions, lineage, events over HTTP", spark=False
+    )
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (default 127.0.0.1)")
     serve.add_argument(
         "--port", type=int, default=7117, help="the port to listen at (default 7117); 0: any free port"
@@ -182,7 +235,10 @@ def _parser() -> argparse.ArgumentParser:
         help="the format of the log on stderr (default text)",
     )
 
-    lineage = command(
+
+def _add_lineage(commands: Any) -> None:
+    lineage = _add_command(
+        commands,
         "lineage",
         "the tables that a table is computed from, and the tables computed from it",
         reads=True,
@@ -192,19 +248,42 @@ def _parser() -> argparse.ArgumentParser:
     direction = lineage.add_mutually_exclusive_group()
     direction.add_argument("--up", action="store_true", help="only the tables that it is computed from")
     direction.add_argument("--down", action="store_true", help="only the tables that are computed from it")
-    jobs = command("jobs", "the jobs, their tables and their newest checkpoints", reads=True, spark=False)
-    pins = command(
-        "pins", "who reads at which checkpoint, and until when its versions are kept", reads=True, spark=False
+    _add_meta(lineage)
+
+
+def _add_jobs_and_pins(commands: Any) -> None:
+    jobs = _add_command(
+        commands, "jobs", "the jobs, their tables and their newest checkpoints", reads=True, spark=False
     )
-    sinks = command("sinks", "the sinks: what they show, how far they are behind", reads=True, spark=False)
+    pins = _add_command(
+        commands,
+        "pins",
+        "who reads at which checkpoint, and until when its versions are kept",
+        reads=True,
+        spark=False,
+    )
+    _add_meta(jobs)
+    _add_meta(pins)
+
+
+def _add_sinks_and_sources(commands: Any) -> None:
+    sinks = _add_command(
+        commands, "sinks", "the sinks: what they show, how far they are behind", reads=True, spark=False
+    )
     sinks.add_argument("--forget", metavar="NAME", help="drop what the store knows of a sink")
-    command("sources", "captured databases: how far they are, and the log that is kept for them", reads=True)
+    _add_command(
+        commands,
+        "sources",
+        "captured databases: how far they are, and the log that is kept for them",
+        reads=True,
+    )
+
+
+def _add_transactions(commands: Any) -> None:
     transactions = commands.add_parser(
         "transactions", help="transactions that programs drive: list, show, settle"
     )
-    transactions.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
-    )
+    _add_debug(transactions)
     steps = transactions.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, text in (
         ("list", "the transactions, by their ids"),
@@ -213,8 +292,8 @@ def _parser() -> argparse.ArgumentParser:
         ("rollback", "decide to roll one back, or try a rollback that needs attention again"),
         ("confirm", "record that a decision was carried out, after the target was put right by hand"),
     ):
-        step = command(action, text, reads=True, spark=False, within=steps)
-        step.add_argument("--meta", metavar="URL", help="use this store or service, without a project")
+        step = _add_command(steps, action, text, reads=True, spark=False)
+        _add_meta(step)
         if action != "list":
             step.add_argument("id", help="the id of the transaction")
             continue
@@ -228,16 +307,21 @@ def _parser() -> argparse.ArgumentParser:
         step.add_argument(
             "--limit", type=int, default=100, metavar="N", help="maximum rows to print (default 100)"
         )
-    token = command(
+
+
+def _add_token(commands: Any) -> None:
+    token = _add_command(
+        commands,
         "token",
         "a token for `query --after`: all that has been written to the sources by now",
         reads=True,
         spark=False,
     )
-    for reading in (lineage, jobs, pins, token):
-        reading.add_argument("--meta", metavar="URL", help="use this store or service, without a project")
+    _add_meta(token)
 
-    verify = command("verify", "recompute views with plain Spark and compare", reads=True)
+
+def _add_verify(commands: Any) -> None:
+    verify = _add_command(commands, "verify", "recompute views with plain Spark and compare", reads=True)
     verify.epilog = (
         "Exit status: 0 equal, 1 something differs, 3 nothing differs, but nothing could be compared, or not "
         "all that is named, or with --sink not all at the checkpoint that is named."
@@ -250,26 +334,34 @@ def _parser() -> argparse.ArgumentParser:
         "--sink", metavar="NAME", help="compare what this sink shows with the lake instead; names are tables"
     )
 
+
+def _add_config(commands: Any) -> None:
     config = commands.add_parser("config", help="settings in force, and the schema of all settings")
-    config.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    _add_debug(config)
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
-    show = command(
-        "show", "every setting in force; of secrets only where they come from", reads=True, within=actions
+    show = _add_command(
+        actions, "show", "every setting in force; of secrets only where they come from", reads=True
     )
     show.add_argument("--origin", action="store_true", help="show where each was set")
     show.add_argument("--interval", metavar="5s", help=argparse.SUPPRESS)
     show.add_argument("--job", metavar="NAME", help=argparse.SUPPRESS)
     actions.add_parser("schema", help="the JSON Schema of tautochrone.toml")
 
-    support = command(
-        "support-bundle", "write a zip file for a bug report: versions, settings, history, no secrets"
+
+def _add_support_bundle(commands: Any) -> None:
+    support = _add_command(
+        commands,
+        "support-bundle",
+        "write a zip file for a bug report: versions, settings, history, no secrets",
     )
     support.add_argument(
         "--output", metavar="FILE", help="the file to write (default taut-support-<time>.zip)"
     )
 
-    maintain = command(
-        "maintain", "expire versions that nobody needs any more and delete their files", reads=True
+
+def _add_maintain(commands: Any) -> None:
+    maintain = _add_command(
+        commands, "maintain", "expire versions that nobody needs any more and delete their files", reads=True
     )
     maintain.add_argument("--job", metavar="NAME", help="maintain the tables of this job")
     maintain.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
@@ -280,8 +372,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_ownership(maintain)
 
-    relocate = command(
-        "relocate", "make a copied or moved storage usable at its new path", reads=True, spark=False
+
+def _add_relocate(commands: Any) -> None:
+    relocate = _add_command(
+        commands, "relocate", "make a copied or moved storage usable at its new path", reads=True, spark=False
     )
     relocate.add_argument(
         "--from-project",
@@ -295,8 +389,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     relocate.add_argument("--dry-run", action="store_true", help="check everything and change nothing")
 
-    revise = command(
-        "revise", "take tables back to a checkpoint after their source was corrected", reads=True
+
+def _add_revise(commands: Any) -> None:
+    revise = _add_command(
+        commands, "revise", "take tables back to a checkpoint after their source was corrected", reads=True
     )
     revise.add_argument("names", nargs="*", metavar="NAME", help="the tables whose source was corrected")
     revise.add_argument("--to", type=int, metavar="N", help="the newest checkpoint with correct data")
@@ -314,29 +410,28 @@ def _parser() -> argparse.ArgumentParser:
     revise.add_argument("--accept", action="store_true", help="do it without asking")
     add_ownership(revise)
     revise.add_argument("--confirm", metavar="ID", help="delete the old data that this revision has kept")
-    return parser
 
 
 COMMANDS = {
     "init": ("project", "init"),
-    "prepare": ("prepare", "prepare"),
+    "prepare": ("project", "prepare"),
     "dry-run": ("project", "dry_run"),
     "run": ("run", "run"),
-    "adopt": ("adopt", "adopt"),
-    "doctor": ("doctor", "doctor"),
-    "config": ("config", "config"),
-    "serve": ("serve", "serve"),
-    "lineage": ("topology", "lineage"),
-    "jobs": ("topology", "jobs"),
-    "pins": ("topology", "pins"),
-    "sinks": ("sinks", "sinks"),
-    "sources": ("sources", "sources"),
-    "token": ("topology", "token"),
-    "transactions": ("transactions", "transactions"),
-    "maintain": ("maintain", "maintain"),
-    "relocate": ("relocate", "relocate"),
-    "revise": ("revise", "revise"),
-    "support-bundle": ("support_bundle", "support_bundle"),
+    "adopt": ("lake", "adopt"),
+    "doctor": ("project", "doctor"),
+    "config": ("project", "config"),
+    "serve": ("run", "serve"),
+    "lineage": ("metaservice", "lineage"),
+    "jobs": ("metaservice", "jobs"),
+    "pins": ("metaservice", "pins"),
+    "sinks": ("status", "sinks"),
+    "sources": ("status", "sources"),
+    "token": ("metaservice", "token"),
+    "transactions": ("metaservice", "transactions"),
+    "maintain": ("lake", "maintain"),
+    "relocate": ("lake", "relocate"),
+    "revise": ("lake", "revise"),
+    "support-bundle": ("project", "support_bundle"),
     "status": ("status", "status"),
     "checkpoints": ("status", "checkpoints"),
     "query": ("reading", "query"),
@@ -366,7 +461,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.embedded:
         return _run_command(options)
     threading.excepthook = _thread_failed
-    with stdout.reserved():
+    with stdout_reserved():
         return _run_command(options)
 
 

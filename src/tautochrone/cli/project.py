@@ -1,25 +1,28 @@
-"""`taut init` and `taut dry-run`, with `--explain`."""
+"""`taut init`, `prepare`, `config`, `dry-run`, `doctor` and `support-bundle`: what sets a project up, and
+what tells whether it is right. None of them writes a table."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tautochrone.cli.events import line_events
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import json_line, table
-from tautochrone.cli.stdout import answer
+from tautochrone.cli.output import answer, json_line, line_events, show, table
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
+    from tautochrone.app.finding import Finding
     from tautochrone.model.checkpoint import RefreshPolicy
     from tautochrone.project.graph import Graph
 
-__all__ = ["dry_run", "init"]
+__all__ = ["config", "doctor", "dry_run", "init", "prepare", "support_bundle"]
 
 _NEXT_STEPS = """\
 Wrote {folder}: orders/ holds what arrives, transformations/ what is made of it.
@@ -39,6 +42,40 @@ def init(arguments: argparse.Namespace) -> int:
 
     folder = init_project(Path(arguments.name).parent, Path(arguments.name).name)
     sys.stderr.write(_NEXT_STEPS.format(folder=folder))
+    return 0
+
+
+def prepare(arguments: argparse.Namespace) -> int:
+    """Download what the first run needs, into the cache or into a folder."""
+    from tautochrone.spark.session import prepare as preparation
+
+    def report(line: str) -> None:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+    if arguments.download is not None:
+        for jar in preparation.download_jars(report, Path(arguments.download)):
+            answer().write(f"{jar}\n")
+        return 0
+    preparation.prepare(report, None if arguments.source is None else Path(arguments.source))
+    return 0
+
+
+def config(arguments: argparse.Namespace) -> int:
+    """The settings in force, or the schema of all; from the declarations and the project, without Spark."""
+    if arguments.action == "schema":
+        from tautochrone.project.settings import json_schema
+
+        answer().write(json.dumps(json_schema(), indent=2) + "\n")
+        return 0
+    from tautochrone.app.locate import settings_in_force
+
+    values = [
+        {"setting": value.key, "value": value.text, "origin": value.origin}
+        for value in settings_in_force(options_of(arguments))
+    ]
+    columns = ("setting", "value", "origin") if arguments.origin else ("setting", "value")
+    show(values, columns, as_json=arguments.json)
     return 0
 
 
@@ -163,4 +200,40 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
             answer().write(line + "\n")
         if warning is not None:
             sys.stderr.write(f"warning: {warning}\n")
+    return 0
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Check what a run needs, one line for each check; 1 when something fails."""
+    from tautochrone.app.finding import State
+    from tautochrone.app.health import examine
+
+    failed = False
+    for finding in examine(options_of(arguments)):
+        failed = failed or finding.state is State.FAILED
+        if arguments.json:
+            json_line({key: value for key, value in asdict(finding).items() if value is not None})
+        else:
+            answer().write(_finding_line(finding, failed=finding.state is State.FAILED))
+            answer().flush()
+    return 1 if failed else 0
+
+
+def _finding_line(finding: Finding, *, failed: bool) -> str:
+    name = f"[{finding.error}] " if finding.error else ""
+    hint = f" - hint: {finding.hint}" if finding.hint else ""
+    state = "FAILED" if failed else str(finding.state)
+    return f"{state:<8} {finding.check:<12} {name}{' '.join(finding.detail.split())}{hint}\n"
+
+
+def support_bundle(arguments: argparse.Namespace) -> int:
+    """Write the zip and print its path; missing parts are reported, and are no failure."""
+    from tautochrone.app.support_bundle import write_bundle
+
+    timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = Path(arguments.output or f"taut-support-{timestamp}.zip")
+    for part, reason in write_bundle(options_of(arguments), path).items():
+        if reason is not None:
+            sys.stderr.write(f"without {part}: {reason}\n")
+    answer().write(f"{path}\n")
     return 0

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import csv_rows, json_line, table
-from tautochrone.cli.stdout import answer
+from tautochrone.cli.output import answer, csv_rows, json_line, table
 from tautochrone.errors import SinkError
-from tautochrone.model.events import Event
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted
+
+if TYPE_CHECKING:
+    from tautochrone.runtime.delivery.audit import SinkVerdict
 
 __all__ = ["query", "verify_views"]
 
 _EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
+_RESULTS = {True: "equal", False: "DIFFERENT", None: "not comparable"}
 
 
 def query(arguments: argparse.Namespace) -> int:
@@ -27,7 +29,7 @@ def query(arguments: argparse.Namespace) -> int:
     from pyspark.errors import PySparkException
 
     from tautochrone.app.connect import open_connection
-    from tautochrone.reader.queries import query_error
+    from tautochrone.reader import query_error
 
     with open_connection(options_of(arguments), short_lived=True) as connection:
         frame = connection.sql(
@@ -60,12 +62,12 @@ def verify_views(arguments: argparse.Namespace) -> int:
     """Recompute and compare: 1 when a view differs, 3 when what was asked for could not be compared."""
     if arguments.sink:
         return _verify_sink(arguments)
-    from tautochrone.app.open import Project
+    from tautochrone.app.open import Project, log_event
     from tautochrone.runtime.job.topology import find_all
     from tautochrone.runtime.views.verify import verify
 
     answers: dict[TableName, bool | None] = {}
-    with Project(options_of(arguments), _log_event, short_lived=True) as project:
+    with Project(options_of(arguments), log_event, short_lived=True) as project:
         definitions, graph = project.analysed()
         store = project.store()
         named = find_all(definitions, arguments.names)
@@ -79,7 +81,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
                 line = {**asdict(verdict), "dataset": str(verdict.dataset)}
                 json_line({key: value for key, value in line.items() if key != "reason" or value})
             else:
-                result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
+                result = _RESULTS[verdict.equal]
                 detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
                 answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
     return _exit_status(answers, named, "it is not a view: nothing recomputes it")
@@ -87,15 +89,14 @@ def verify_views(arguments: argparse.Namespace) -> int:
 
 def _verify_sink(arguments: argparse.Namespace) -> int:
     """Compare a sink with the lake; exit statuses as those of `verify_views`."""
-    from tautochrone.app.open import Project
-    from tautochrone.model.reason import reason_fields
+    from tautochrone.app.open import Project, log_event
     from tautochrone.project.sinks import sink_declarations
     from tautochrone.runtime.delivery.audit import verify_sink
     from tautochrone.runtime.job.topology import find_all
     from tautochrone.sinks import has_adapter
 
     answers: dict[TableName, bool | None] = {}
-    with Project(options_of(arguments), _log_event, short_lived=True) as project:
+    with Project(options_of(arguments), log_event, short_lived=True) as project:
         definitions, graph = project.analysed()
         declared = sink_declarations(definitions, graph, project.settings.sinks, has_adapter)
         by_name = {declaration.name: declaration for declaration in declared}
@@ -118,23 +119,27 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
             is_other = arguments.checkpoint not in (None, verdict.checkpoint)
             # Equal at another checkpoint than the one that was asked for is no answer about that one.
             answers[verdict.dataset] = None if is_other and verdict.equal else verdict.equal
-            if arguments.json:
-                line = {**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal}
-                del line["reason"]
-                json_line({**line, **reason_fields("reason", verdict.reason)})
-                continue
-            result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
-            counts = f"{verdict.lake_rows} rows in the lake, {verdict.sink_rows} in the sink"
-            answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({counts})\n")
-            if verdict.reason is not None:
-                answer().write(f"  {verdict.reason}\n")
-            if any(verdict.parts):
-                answer().write(f"  in the parts {', '.join(verdict.parts)}\n")
-            for difference in verdict.differences:
-                copies = f"lake {difference.in_lake}, sink {difference.in_sink}"
-                answer().write(f"  {copies}  {difference.row}\n")
+            _show_sink_verdict(verdict, as_json=arguments.json)
     named = tables or (list(answers) if arguments.checkpoint is not None else [])
     return _exit_status(answers, named, "the sink does not show it")
+
+
+def _show_sink_verdict(verdict: SinkVerdict, *, as_json: bool) -> None:
+    if as_json:
+        line = {**asdict(verdict), "dataset": str(verdict.dataset), "equal": verdict.equal}
+        del line["reason"]
+        json_line({**line, **reason_fields("reason", verdict.reason)})
+        return
+    result = _RESULTS[verdict.equal]
+    counts = f"{verdict.lake_rows} rows in the lake, {verdict.sink_rows} in the sink"
+    answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({counts})\n")
+    if verdict.reason is not None:
+        answer().write(f"  {verdict.reason}\n")
+    if any(verdict.parts):
+        answer().write(f"  in the parts {', '.join(verdict.parts)}\n")
+    for difference in verdict.differences:
+        copies = f"lake {difference.in_lake}, sink {difference.in_sink}"
+        answer().write(f"  {copies}  {difference.row}\n")
 
 
 def _exit_status(
@@ -157,10 +162,6 @@ def _exit_status(
     if not answers:
         sys.stderr.write("nothing was compared: there is nothing to compare\n")
     return 0 if any(answers.values()) else _EXIT_NOT_COMPARED
-
-
-def _log_event(event: Event) -> None:
-    logging.getLogger(__name__).debug("%s", event)
 
 
 def _plain(value: Any) -> Any:

@@ -1,19 +1,26 @@
-"""`taut run`."""
+"""`taut run` and `taut serve`: the commands that work until they are stopped.
+
+A continuous run restarts itself when Spark has died, and when the definitions no longer fit a source: the
+same process with a new program image. Much of Python's side of Spark belongs to the Java process that died:
+sessions, streams and the threads that serve them, objects that definitions hold. A new image has none of it,
+and for supervisors of the process it is still the same one.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import signal
+import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tautochrone.cli.listen import listening, plain_listener
-from tautochrone.cli.options import names_of, options_of
-from tautochrone.cli.restart import Restarts
-from tautochrone.cli.running_job import check_not_running, ownership_of
+from tautochrone.cli.options import check_not_running, names_of, options_of, ownership_of
+from tautochrone.cli.output import listening, plain_listener, release_stdout
 from tautochrone.errors import (
     EnvironmentProblemError,
     SettingsError,
@@ -21,6 +28,7 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.model import events
+from tautochrone.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
@@ -28,10 +36,18 @@ if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
     from tautochrone.runtime.job.ownership import Ownership
+    from tautochrone.runtime.loop.run import Run
 
-__all__ = ["check_refresh_options", "run"]
+__all__ = ["Restarts", "check_refresh_options", "run", "serve"]
 
 _NOT_STARTED = ("JVM_NOT_STARTED", "SPARK_NOT_STARTED")
+_RESTARTS_VARIABLE = "_TAUT_RESTARTS"
+"""Passes the number of restarts in a row from one program image to the next."""
+_FULL_REFRESHES_VARIABLE = "_TAUT_FULL_REFRESHES_LEFT"
+"""Passes on which full refreshes have not happened yet, as a JSON list of names."""
+_RESTART_BACKOFF = Backoff(first_s=1.0, longest_s=60.0)
+_STABLE_AFTER_S = 600.0
+"""The restart of a run that went on for so long does not count as in a row with the one before."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -111,18 +127,7 @@ def _execute(
             return _definitions_load(options, project, located, emit, failure)
 
         execution = Run(job, selection, definitions_load if may_restart else None)
-        stopping = threading.Event()
-
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
-            # A second Ctrl-C ends the process at once.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            stopping.set()
-            execution.stop()
-            # From another thread: the signal may have interrupted this one while it wrote.
-            threading.Thread(target=emit, args=(events.Stopping(),)).start()
-
-        signal.signal(signal.SIGINT, on_signal)
-        signal.signal(signal.SIGTERM, on_signal)
+        stopping = _stop_on_signals(execution, emit)
         if arguments.continuous:
             state = execution.continuously(project.settings.interval_ms)
         else:
@@ -136,6 +141,23 @@ def _execute(
             emit(events.DefinitionsReloading(in_s=wait_s, error=str(execution.outdated)))
             restart = not stopping.wait(wait_s)
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], restart
+
+
+def _stop_on_signals(execution: Run, emit: events.Emit) -> threading.Event:
+    """Let SIGINT and SIGTERM end the run in order; what is returned is set by the first of them."""
+    stopping = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        # A second Ctrl-C ends the process at once.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stopping.set()
+        execution.stop()
+        # From another thread: the signal may have interrupted this one while it wrote.
+        threading.Thread(target=emit, args=(events.Stopping(),)).start()
+
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    return stopping
 
 
 def _definitions_load(
@@ -174,3 +196,44 @@ def _announce_restart(restarts: Restarts, emit: events.Emit, died: EnvironmentPr
     reason = f"[{died.error_class}] {died.message}"
     emit(events.SparkRestarting(attempt=restarts.in_a_row, in_s=wait_s, reason=reason))
     return wait_s
+
+
+@dataclass(slots=True)
+class Restarts:
+    """How often the run was restarted in a row, and how long to wait before the next start.
+
+    Attributes:
+        full_refreshes_left: full refreshes that had not happened before the restart; None: no run has begun.
+    """
+
+    in_a_row: int = field(default_factory=lambda: int(os.environ.get(_RESTARTS_VARIABLE) or 0))
+    full_refreshes_left: list[str] | None = field(
+        default_factory=lambda: json.loads(os.environ.get(_FULL_REFRESHES_VARIABLE) or "null")
+    )
+    folder: str = field(default_factory=os.getcwd)
+    _since: float = field(default_factory=time.monotonic)
+
+    def count(self) -> float:
+        """Count one more; seconds until it may happen."""
+        self.in_a_row = 1 if time.monotonic() - self._since >= _STABLE_AFTER_S else self.in_a_row + 1
+        return _RESTART_BACKOFF.wait_s(self.in_a_row)
+
+    def restart_process(self) -> None:
+        """Replace this program by itself, with the arguments that it was started with. Does not return."""
+        os.environ[_RESTARTS_VARIABLE] = str(self.in_a_row)
+        os.environ[_FULL_REFRESHES_VARIABLE] = json.dumps(self.full_refreshes_left)
+        os.chdir(self.folder)
+        release_stdout()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """The MetaService as a process, until it is told to stop."""
+    from tautochrone.app import serve as service
+    from tautochrone.metaservice.http.logs import log_to_stderr
+
+    log_to_stderr(as_json=arguments.log_format == "json")
+    address = service.ListenAddress(arguments.host, arguments.port)
+    service.run(options_of(arguments), address, meta_url=arguments.meta)
+    return 0

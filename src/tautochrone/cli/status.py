@@ -1,38 +1,38 @@
-"""`taut status` and `taut checkpoints`: from the store alone, without Spark."""
+"""`taut status`, `checkpoints`, `sinks` and `sources`: how far a pipeline is. All but `sources` read the
+store alone, without Spark."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from tautochrone.app.locate import locate
-from tautochrone.app.quarantined_rows import quarantined_rows
 from tautochrone.app.stores import existing_store
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import json_line, table
-from tautochrone.cli.sinks import sink_line
-from tautochrone.cli.stdout import answer
-from tautochrone.cli.timestamps import iso_timestamp
-from tautochrone.errors import MetaError
+from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
+from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
-from tautochrone.model.sink import DeliveryState
+from tautochrone.model.sink import DeliveryState, SinkStatus
+from tautochrone.model.source import quarantine_of
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.traces import logs_of, traces_in
 
-__all__ = ["checkpoints", "status"]
+if TYPE_CHECKING:
+    from tautochrone.app.captures import CaptureStatus
+    from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+
+__all__ = ["checkpoints", "show_sources", "sinks", "source_line", "sources", "status"]
 
 _DEFECTS = 10
 
 
-@contextmanager
-def _store(arguments: argparse.Namespace) -> Iterator[Store]:
-    _, settings = locate(options_of(arguments))
-    with existing_store(settings) as store:
-        yield store
+# -- taut status --------------------------------------------------------------------------------------
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def status(arguments: argparse.Namespace) -> int:
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         statuses = store.datasets.statuses()
-        bad_records = quarantined_rows(statuses, settings.catalog)
+        bad_records = _quarantined_rows(statuses, settings.catalog)
         if arguments.name:
             statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
             if not statuses:
@@ -50,26 +50,8 @@ def status(arguments: argparse.Namespace) -> int:
             for entry in statuses:
                 _history(store, entry.dataset, arguments)
             return 0
-        sinks = [] if arguments.name else _sink_lines(store)
-    lines = [
-        {
-            "dataset": str(entry.dataset),
-            "kind": entry.kind,
-            "checkpoint": entry.readable,
-            "done": entry.checkpoint,
-            "mode": None if entry.mode is None else str(entry.mode),
-            **reason_fields("reason", entry.reason),
-            "lag_ms": entry.readable_lag_ms,
-            "done_lag_ms": entry.lag_ms,
-            "quarantined": bad_records.get(entry.dataset),
-            "skipped": sum(skipped.count for skipped in entry.skipped) or None,
-            "skipped_files": [asdict(skipped) for skipped in entry.skipped],
-            "violations": _violations(entry),
-            "expectations": [asdict(count) for count in entry.expectations],
-            "error": entry.error,
-        }
-        for entry in statuses
-    ]
+        sink_lines = [] if arguments.name else _sink_lines(store)
+    lines = [_dataset_line(entry, bad_records) for entry in statuses]
     quarantines = ("quarantined",) if bad_records else ()
     skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
     # A job is ahead of what readers see only where several jobs share a checkpoint.
@@ -77,26 +59,45 @@ def status(arguments: argparse.Namespace) -> int:
     violations = ("violations",) if any(entry.expectations for entry in statuses) else ()
     counts = (*quarantines, *skips, *violations)
     columns = ("dataset", "kind", "checkpoint", *ahead, "mode", "lag_ms", *counts, "error")
-    _show(lines, columns, as_json=arguments.json)
+    show(lines, columns, as_json=arguments.json)
     if not arguments.json:
         _show_skipped(statuses)
         _show_expectations(statuses)
-    _show_sinks(sinks, as_json=arguments.json)
+    _show_sinks(sink_lines, as_json=arguments.json)
     _defects(settings.storage, as_json=arguments.json)
     return 0
 
 
+def _dataset_line(entry: DatasetStatus, bad_records: Mapping[TableName, int | None]) -> dict[str, object]:
+    return {
+        "dataset": str(entry.dataset),
+        "kind": entry.kind,
+        "checkpoint": entry.readable,
+        "done": entry.checkpoint,
+        "mode": None if entry.mode is None else str(entry.mode),
+        **reason_fields("reason", entry.reason),
+        "lag_ms": entry.readable_lag_ms,
+        "done_lag_ms": entry.lag_ms,
+        "quarantined": bad_records.get(entry.dataset),
+        "skipped": sum(skipped.count for skipped in entry.skipped) or None,
+        "skipped_files": [asdict(skipped) for skipped in entry.skipped],
+        "violations": _violations(entry),
+        "expectations": [asdict(count) for count in entry.expectations],
+        "error": entry.error,
+    }
+
+
 def _sink_lines(store: Store) -> list[dict[str, object]]:
     """The sinks that a job still writes."""
-    now_ms, sinks = store.now_ms(), store.deliveries.sinks()
-    return [sink_line(sink, now_ms) for sink in sinks if sink.state is not DeliveryState.RETIRED]
+    now_ms, written = store.now_ms(), store.deliveries.sinks()
+    return [_sink_line(sink, now_ms) for sink in written if sink.state is not DeliveryState.RETIRED]
 
 
-def _show_sinks(sinks: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
+def _show_sinks(lines: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
     """The sinks; a line of JSON has `sink` instead of `dataset`."""
     columns = ("sink", "format", "state", "checkpoint", "lag_ms", "batch", "rows", "error")
-    if sinks:
-        _show(sinks, columns, as_json=as_json)
+    if lines:
+        show(lines, columns, as_json=as_json)
 
 
 def _defects(storage: str, *, as_json: bool) -> None:
@@ -148,7 +149,7 @@ def _history(store: Store, dataset: TableName, arguments: argparse.Namespace) ->
     records = store.history.refreshes(dataset, arguments.limit)
     lines = [_record_line(record) for record in records]
     if arguments.json:
-        _show(lines, (), as_json=True)
+        show(lines, (), as_json=True)
         return
     answer().write(f"{dataset}\n")
     shown = {title: key for title, key in _HISTORY.items() if key != "error" or any(r.error for r in records)}
@@ -204,9 +205,40 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
     }
 
 
+def _matches(dataset: TableName, text: str) -> bool:
+    return text.lower() in (str(dataset).lower(), dataset.without_catalog.lower(), dataset.table.lower())
+
+
+def _quarantined_rows(
+    statuses: Iterable[DatasetStatus], settings: CatalogSettings
+) -> dict[TableName, int | None]:
+    """For each table with a quarantine: how many bad records its newest checkpoint has.
+
+    None where it is unknown: the catalog is not readable from Python, or the version is expired.
+    """
+    versions = {status.dataset: status.version for status in statuses}
+    quarantines = {name: quarantine_of(name) for name in versions if quarantine_of(name) in versions}
+    return {name: _rows_at(settings, table, versions[table]) for name, table in quarantines.items()}
+
+
+def _rows_at(settings: CatalogSettings, table: TableName, version: str | None) -> int | None:
+    try:
+        _, metadata = metadata_source(settings).load(table)
+    except (EnvironmentProblemError, TableMissingError):
+        return None
+    for snapshot in metadata.get("snapshots", ()):
+        if str(snapshot["snapshot-id"]) == version:
+            return int(snapshot["summary"].get("total-records", 0))
+    return None
+
+
+# -- taut checkpoints ----------------------------------------------------------------------------------
+
+
 def checkpoints(arguments: argparse.Namespace) -> int:
     """The newest checkpoints, newest first."""
-    with _store(arguments) as store:
+    _, settings = locate(options_of(arguments))
+    with existing_store(settings) as store:
         lines = [
             {
                 "checkpoint": int(checkpoint.number),
@@ -219,17 +251,150 @@ def checkpoints(arguments: argparse.Namespace) -> int:
             }
             for checkpoint in store.checkpoints.newest(arguments.limit)
         ]
-    _show(lines, ("checkpoint", "state", "cut_at", "published_at", "reason"), as_json=arguments.json)
+    show(lines, ("checkpoint", "state", "cut_at", "published_at", "reason"), as_json=arguments.json)
     return 0
 
 
-def _matches(dataset: TableName, text: str) -> bool:
-    return text.lower() in (str(dataset).lower(), dataset.without_catalog.lower(), dataset.table.lower())
+# -- taut sinks ----------------------------------------------------------------------------------------
 
 
-def _show(lines: Sequence[Mapping[str, object]], columns: tuple[str, ...], *, as_json: bool) -> None:
-    if as_json:
+def sinks(arguments: argparse.Namespace) -> int:
+    """Every sink: the checkpoint that it shows, its lag, its last error; or forget one."""
+    _, settings = locate(options_of(arguments))
+    with existing_store(settings) as store:
+        if arguments.forget:
+            known = [sink.name for sink in store.deliveries.sinks()]
+            if arguments.forget not in known:
+                raise SinkError(
+                    "SINK_NOT_FOUND",
+                    f"No sink is called {arguments.forget}",
+                    hint="known sinks: " + (", ".join(known) or "none"),
+                    sqlstate="42704",
+                )
+            store.deliveries.forget(arguments.forget)
+        lines = [_sink_line(sink, store.now_ms()) for sink in store.deliveries.sinks()]
+    columns = (
+        *("sink", "format", "state", "checkpoint", "newest", "lag_ms", "delivered_at", "batch", "rows"),
+        *("failures", "error"),
+    )
+    show(lines, columns, as_json=arguments.json)
+    return 0
+
+
+def _sink_line(sink: SinkStatus, now_ms: int) -> dict[str, object]:
+    """A sink as an object of JSON."""
+    return {
+        "sink": sink.name,
+        "format": sink.format,
+        "job": sink.job,
+        "tables": [str(name) for name in sink.tables],
+        "policy": str(sink.policy),
+        "state": str(sink.state),
+        "checkpoint": None if sink.delivered is None else int(sink.delivered.checkpoint),
+        "newest": None if sink.newest is None else int(sink.newest),
+        "lag_ms": 0 if sink.behind_since_ms is None else max(0, now_ms - sink.behind_since_ms),
+        "delivered_at_ms": None if sink.delivered is None else sink.delivered.delivered_at_ms,
+        "delivered_at": iso_timestamp(None if sink.delivered is None else sink.delivered.delivered_at_ms),
+        # A sink that Spark writes has batches, one with an adapter has checkpoints alone.
+        "batch": max((flow.batch for flow in sink.flows.values()), default=None),
+        "rows": sum(flow.rows for flow in sink.flows.values()) if sink.flows else None,
+        "flows": {name: asdict(flow) for name, flow in sink.flows.items()},
+        "failures": sink.failures,
+        "skipped": sink.skipped,
+        "error": sink.error,
+        "failed_at_ms": sink.failed_at_ms,
+    }
+
+
+# -- taut sources --------------------------------------------------------------------------------------
+
+
+def sources(arguments: argparse.Namespace) -> int:
+    """Each capture: phase, progress, lag, and the log that its database keeps."""
+    from tautochrone.app.captures import capture_statuses
+    from tautochrone.app.open import Project, log_event
+
+    with Project(options_of(arguments), log_event, short_lived=True) as project:
+        lines = [source_line(status) for status in capture_statuses(project)]
+    if arguments.json:
         for line in lines:
             json_line(line)
     else:
-        table(columns, [[line[column] for column in columns] for line in lines])
+        show_sources(lines)
+    return 0
+
+
+def show_sources(lines: Sequence[dict[str, Any]]) -> None:
+    """Captures as tables for people."""
+    columns = ("source", "table", "phase", "relations", "waiting", "lag", "log_rows", "error")
+    table(columns, [[_source_cell(line[column]) for column in columns] for line in lines])
+    answer().write("\n")
+    progress = ("source", "chunks", "rows_per_s", "events_per_s", "lag_s", "last_commit")
+    table(progress, [[_progress_cell(line, column) for column in progress] for line in lines])
+    for line in lines:
+        for reason in [*line["waits_for"], *line["set_aside"]]:
+            answer().write(f"\n{line['source']}: {reason['reason']}\n")
+    kept = [{"source": line["source"], **entry} for line in lines for entry in line["kept"]]
+    if kept:
+        answer().write("\n")
+        shown = ("source", "name", "is_own", "distance_bytes", "kept_bytes", "is_lost", "last_read")
+        table(shown, [[_source_cell(entry[column]) for column in shown] for entry in kept])
+    others = [entry["drop"] for entry in kept if entry["is_own"] is False]
+    if others:
+        answer().write(
+            "\nOf other lakes, or of none. What nobody reads any more fills the database's disk:\n"
+        )
+        answer().write("".join(f"  {drop};\n" for drop in others))
+
+
+def source_line(status: CaptureStatus) -> dict[str, Any]:
+    """A capture as an object of JSON."""
+    return {
+        "source": status.source,
+        "table": str(status.table),
+        "phase": status.phase,
+        "relations": status.relations,
+        "waiting": list(status.waiting),
+        "chunks_left": status.chunks_left,
+        "chunks_done": status.chunks_done,
+        "chunks_total": status.chunks_left + status.chunks_done,
+        "rows_per_s": _rounded(status.rates.rows_per_s),
+        "events_per_s": _rounded(status.rates.events_per_s),
+        "last_commit": _utc(status.rates.committed_ms),
+        "lag": dict(status.lag),
+        "lag_s": None if status.lag_ms is None else _rounded(status.lag_ms / 1000),
+        "log_rows": status.log_rows,
+        "log_retention": status.log_retention,
+        "waits_for": [reason_fields("reason", reason) for reason in status.waits_for],
+        "set_aside": [
+            {"relation": relation, **reason_fields("reason", reason)}
+            for relation, reason in status.set_aside.items()
+        ],
+        "kept": [asdict(entry) for entry in status.kept],
+        "error": None if status.error is None else f"[{status.error.error_class}] {status.error.message}",
+        "hint": None if status.error is None else status.error.hint,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def _utc(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _progress_cell(line: dict[str, Any], column: str) -> object:
+    """Empty where there is nothing to say: no copy runs, or two commits to compare are missing."""
+    if column == "chunks":
+        return f"{line['chunks_done']} of {line['chunks_total']}" if line["chunks_total"] else ""
+    value = line[column]
+    return "" if value is None else f"{value:,}" if isinstance(value, float) else value
+
+
+def _source_cell(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{number:,} {unit}" for unit, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return value

@@ -28,7 +28,7 @@ from tautochrone.meta import Store
 from tautochrone.metaservice.http.access import Access, AccessMiddleware, Sessions
 from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems, is_catalog_path
 from tautochrone.metaservice.http.request_limits import RequestLimits
-from tautochrone.rest_catalog.metadata_files import MetadataSource
+from tautochrone.rest_catalog.metadata import MetadataSource
 from tautochrone.rest_catalog.read_points import ReadPointResolver
 from tautochrone.rest_catalog.routes import catalog_app, no_catalog_app
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tautochrone.meta import Store
-    from tautochrone.rest_catalog.metadata_files import MetadataSource
+    from tautochrone.rest_catalog.metadata import MetadataSource
     from tautochrone.rest_catalog.read_points import ReadPointResolver
 
 __all__ = ["EmbeddedServer", "listen", "uri_of", "uvicorn_server"]

@@ -19,8 +19,7 @@ from starlette.exceptions import HTTPException
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
 from tautochrone.model.catalog import NEWEST, Streamed
 from tautochrone.model.names import TableName, Version
-from tautochrone.rest_catalog.metadata_at_version import SnapshotGoneError, at_version, for_stream
-from tautochrone.rest_catalog.metadata_files import MetadataSource
+from tautochrone.rest_catalog.metadata import MetadataSource, SnapshotGoneError, at_version, for_stream
 from tautochrone.rest_catalog.read_points import ReadPointResolver
 
 __all__ = ["catalog_app", "iceberg_error", "no_catalog_app"]

@@ -9,9 +9,10 @@ format `toy-sqlite`, with the option `path`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,8 +38,8 @@ from tautochrone.model.sink import (
 )
 from tautochrone.sinks import register_sink
 from tautochrone.sinks.common.errors import database_taken, object_missing, table_changed
+from tautochrone.sinks.common.mirrored import NameRules, mirror_name
 from tautochrone.sinks.common.pointer_sink import Content, Pointer, TableRecord, change_of
-from tautochrone.testing.sqlite_rows import encoded, mirror_table_name, quoted, row_digest, sql_name, sql_text
 
 __all__ = ["FORMAT", "ListRows", "Mishap", "MishapError", "SqliteSink", "open_toy_sink"]
 
@@ -154,10 +155,10 @@ class SqliteSink:
         if not columns:
             return None
         total = Content()
-        for row in self._connection.execute(f"SELECT * FROM {sql_name(table)}"):
+        for row in self._connection.execute(f"SELECT * FROM {_sql_name(table)}"):
             # A column that came to the table is NULL in older rows.
             named = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
-            total += Content(1, int(row_digest([json.dumps(named, sort_keys=True)]).hash, 16))
+            total += Content(1, int(_row_digest([json.dumps(named, sort_keys=True)]).hash, 16))
         return total
 
     def highest_fence(self) -> Fence:
@@ -175,11 +176,11 @@ class SqliteSink:
         with self._write(fence) as connection:
             existing_columns = self._columns(table)
             if not existing_columns:
-                listed = ", ".join(map(quoted, columns))
-                connection.execute(f"CREATE TABLE {sql_name(table)} ({listed})")
+                listed = ", ".join(map(_quoted, columns))
+                connection.execute(f"CREATE TABLE {_sql_name(table)} ({listed})")
             for column in columns if existing_columns else ():
                 if column not in existing_columns:
-                    connection.execute(f"ALTER TABLE {sql_name(table)} ADD COLUMN {quoted(column)}")
+                    connection.execute(f"ALTER TABLE {_sql_name(table)} ADD COLUMN {_quoted(column)}")
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
@@ -274,7 +275,7 @@ class SqliteSink:
         ]
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:  # noqa: ARG002
-        return {"": row_digest(encoded(rows.columns, row) for row in rows.toLocalIterator())}
+        return {"": _row_digest(_encoded(rows.columns, row) for row in rows.toLocalIterator())}
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
         published = self.published()
@@ -282,9 +283,9 @@ class SqliteSink:
             visible = "nothing" if published is None else f"checkpoint {published.checkpoint}"
             raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {self.name} shows {visible}, not {checkpoint}")
         columns = self._columns(table)
-        rows = self._connection.execute(f"SELECT * FROM {sql_name(table)}") if columns else []
+        rows = self._connection.execute(f"SELECT * FROM {_sql_name(table)}") if columns else []
         return {
-            "": row_digest(json.dumps(dict(zip(columns, row, strict=True)), sort_keys=True) for row in rows)
+            "": _row_digest(json.dumps(dict(zip(columns, row, strict=True)), sort_keys=True) for row in rows)
         }
 
     def close(self) -> None:
@@ -294,7 +295,7 @@ class SqliteSink:
         """What a reader sees of a table, in no order; for tests."""
         if not self._columns(table):
             return []
-        return list(self._connection.execute(f"SELECT * FROM {sql_name(table)}"))
+        return list(self._connection.execute(f"SELECT * FROM {_sql_name(table)}"))
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -351,7 +352,7 @@ class SqliteSink:
                 "DELETE FROM taut_staged WHERE tx = ? AND name = ?", (str(transaction), str(table))
             )
             staged = [
-                (sign, encoded(frame.columns, row))
+                (sign, _encoded(frame.columns, row))
                 for sign, frame in frames.items()
                 if frame is not None
                 for row in frame.toLocalIterator()
@@ -363,7 +364,7 @@ class SqliteSink:
                 part = staged[start : start + self._chunk_rows]
                 number = len(chunks)
                 chunks.append(
-                    SentChunk(table=table, number=number, digest=row_digest(f"{s}{r}" for s, r in part))
+                    SentChunk(table=table, number=number, digest=_row_digest(f"{s}{r}" for s, r in part))
                 )
                 if self._happens(Mishap.ROW_LOST):
                     part = part[:-1]
@@ -387,7 +388,7 @@ class SqliteSink:
         for name, number, sign, row in rows:
             arrived.setdefault((name, number), []).append(f"{sign}{row}")
         sent = {(str(chunk.table), chunk.number): chunk.digest for chunk in chunks}
-        stored = {key: row_digest(texts) for key, texts in arrived.items()}
+        stored = {key: _row_digest(texts) for key, texts in arrived.items()}
         for key in sorted(sent.keys() | stored.keys()):
             if sent.get(key) != stored.get(key):
                 raise SinkContentError(
@@ -429,16 +430,16 @@ class SqliteSink:
         emptied: set[str] = set()
         # "removed" sorts behind "added": a delta is consolidated, so the order does not matter.
         for table, sign, text in staged.fetchall():
-            target = sql_name(TableName.parse(table))
+            target = _sql_name(TableName.parse(table))
             if sign == _WHOLE and table not in emptied:
                 connection.execute(f"DELETE FROM {target}")
                 emptied.add(table)
             row = json.loads(text)
             if row is None:
                 continue
-            columns = ", ".join(map(quoted, row))
+            columns = ", ".join(map(_quoted, row))
             if sign == _REMOVED:
-                same = " AND ".join(f"{quoted(column)} IS ?" for column in row)
+                same = " AND ".join(f"{_quoted(column)} IS ?" for column in row)
                 row_query = f"SELECT rowid FROM {target} WHERE {same} LIMIT 1"
                 done = connection.execute(
                     f"DELETE FROM {target} WHERE rowid IN ({row_query})", tuple(row.values())
@@ -460,7 +461,7 @@ class SqliteSink:
         connection.execute("UPDATE taut_pointer SET published = ?", (Pointer(intent, records).text(),))
 
     def _columns(self, table: TableName) -> list[str]:
-        name = sql_text(mirror_table_name(table))
+        name = _sql_text(_mirror_table_name(table))
         rows = self._connection.execute(f"SELECT name FROM pragma_table_info({name})")
         return [name for (name,) in rows]
 
@@ -474,6 +475,44 @@ class SqliteSink:
     def _answer(self) -> None:
         if self._happens(Mishap.ANSWER_LOST):
             raise MishapError("the answer was lost")
+
+
+def _mirror_table_name(table: TableName) -> str:
+    return mirror_name(table, NameRules(longest=1000, folds_case=True))
+
+
+def _sql_name(table: TableName) -> str:
+    return _quoted(_mirror_table_name(table))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _sql_text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _encoded(columns: Sequence[str], row: Iterable[Any]) -> str:
+    values = [_plain(value) for value in row]
+    return json.dumps(dict(zip(columns, values, strict=True)), sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """A value as SQLite keeps it."""
+    if value is None or (isinstance(value, int | float | str) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, bool):
+        return int(value)
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def _row_digest(rows: Iterable[str]) -> Digest:
+    count = total = 0
+    for row in rows:
+        count += 1
+        total += int.from_bytes(hashlib.sha256(row.encode()).digest()[:8], "big")
+    return Digest(count, f"{total % 2**64:016x}")
 
 
 def open_toy_sink(name: str, options: Mapping[str, str]) -> SqliteSink:

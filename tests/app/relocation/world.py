@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.support.harness import Happened, Pipeline
 
 from tautochrone.app.locate import Options, locate
-from tautochrone.app.relocate import Relocation
+from tautochrone.app.relocation import Relocation
 from tautochrone.model.effects import Effects, Step
 from tautochrone.runtime.job.effects import DirectEffects
 

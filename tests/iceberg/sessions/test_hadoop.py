@@ -23,7 +23,7 @@ from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.runtime.job.effects import DirectEffects
 
 TABLE = TableName("lake", ("db",), "t")

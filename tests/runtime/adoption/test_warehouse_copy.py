@@ -14,7 +14,7 @@ from tests.support.harness import Happened, Pipeline
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
-from tautochrone.app.warehouse_copy import WarehouseCopy
+from tautochrone.app.relocation import WarehouseCopy
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.adoption.adopt import Adoption

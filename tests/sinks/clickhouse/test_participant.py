@@ -14,7 +14,7 @@ from tests.metaservice.serving import serving
 from tests.sinks.clickhouse.dashboards import Client
 from tests.sinks.clickhouse.test_server import Server
 
-from tautochrone.app.participants import open_participants
+from tautochrone.app.serve import open_participants
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice import leftovers

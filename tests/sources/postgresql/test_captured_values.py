@@ -14,7 +14,7 @@ from tests.support.harness import Pipeline
 from tautochrone.app.captures import capture_statuses
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
-from tautochrone.cli.sources import show_sources, source_line
+from tautochrone.cli.status import show_sources, source_line
 from tautochrone.model.auto_cdc import column_list, keyed_apply_of
 from tautochrone.model.names import TableName
 from tautochrone.testing.sqlite_sink import FORMAT, SqliteSink

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from tautochrone.cli.restart import Restarts
+from tautochrone.cli.run import Restarts
 from tautochrone.errors import SparkDiedError
 from tautochrone.runtime.loop.run import wait_while_alive
 from tautochrone.spark.session import jvm_liveness

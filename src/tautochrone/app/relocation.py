@@ -1,4 +1,6 @@
-"""`taut relocate`: rewrites the paths of a copied or moved storage.
+"""Tables whose files get other paths: those of a copied or moved storage, and those of a hadoop warehouse.
+
+`Relocation` (`taut relocate`) rewrites the paths of a storage:
 
     1. survey every table and view of the catalog and every file that it refers to; if one cannot be moved,
        nothing is written
@@ -10,6 +12,15 @@
 
 Until step 6 the storage counts as moved, so nothing runs in it. Each step can be repeated: after a crash the
 next process does all of them. Files are written into the new folder only, and the old one is not read.
+
+`WarehouseCopy` (`taut adopt --from-warehouse`) makes the tables of a hadoop warehouse tables of the project's
+own catalog:
+
+    1. read the metadata of every table of the warehouse; if one cannot be copied, nothing is written
+    2. per table that the lake has not: copy its files, write its metadata with the new paths
+    3. register it in the catalog
+
+A process that dies in between leaves some tables registered. The next one copies the others.
 """
 
 from __future__ import annotations
@@ -19,6 +30,8 @@ import sqlite3
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tautochrone.app.storage import (
@@ -34,16 +47,21 @@ from tautochrone.app.storage import (
     write_identity,
 )
 from tautochrone.app.stores import existing_store, store_exists
-from tautochrone.errors import LakeError
-from tautochrone.iceberg.maintenance.relocation import Relocated, Survey, write_whole
+from tautochrone.errors import LakeError, SettingsError
+from tautochrone.iceberg.maintenance.relocation import Relocated, Survey, TableCopy, tables_of, write_whole
+from tautochrone.iceberg.sessions.hadoop_files import plain_path
 from tautochrone.ingest.relocation import files_read, relocate_sources
 from tautochrone.model import events
 from tautochrone.model.effects import Effects, Step
+from tautochrone.model.names import TableName
 from tautochrone.model.relocated_paths import MovedFolder, spellings
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 
-__all__ = ["Relocation"]
+if TYPE_CHECKING:
+    from tautochrone.iceberg.tables.catalog import IcebergLake
+
+__all__ = ["Relocation", "WarehouseCopy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +111,7 @@ class Relocation:
         project = self._old_project(storages)
         if not storages and project is None:
             return False
-        if self._keeps and any(os.path.isdir(old) for old in storages):
-            raise LakeError(
-                "RELOCATION_ORIGINAL_EXISTS",
-                f"{storages[0]} is still there, so {settings.storage} is a copy of it",
-                hint="leave --moved away",
-                sqlstate="55000",
-            )
-        if file is None and storages and embedded_store(settings) and not self._keeps:
-            raise LakeError(
-                "RELOCATION_SHARED_LAKE",
-                f"The catalog is not inside of {settings.storage}: a copy would write the same tables",
-                hint="give the copy a catalog of its own; if the original is gone: `taut relocate --moved`",
-                sqlstate="55000",
-            )
+        self._require_own_lake(storages, file)
         self._move = _Move(MovedFolder(storages, settings.storage.rstrip("/")), project)
         for row in rows:
             if row.location is not None:
@@ -188,6 +193,24 @@ class Relocation:
             with existing_store(settings) as store:
                 renew = partial(store.jobs.become_copy, lake_id(settings, identity))
                 self._effects.perform(Step.META_BELONG, settings.job, renew)
+
+    def _require_own_lake(self, storages: tuple[str, ...], catalog: Path | None) -> None:
+        """Refuse a copy that would pass for its original, or would write the tables of its original."""
+        settings = self._settings
+        if self._keeps and any(os.path.isdir(old) for old in storages):
+            raise LakeError(
+                "RELOCATION_ORIGINAL_EXISTS",
+                f"{storages[0]} is still there, so {settings.storage} is a copy of it",
+                hint="leave --moved away",
+                sqlstate="55000",
+            )
+        if catalog is None and storages and embedded_store(settings) and not self._keeps:
+            raise LakeError(
+                "RELOCATION_SHARED_LAKE",
+                f"The catalog is not inside of {settings.storage}: a copy would write the same tables",
+                hint="give the copy a catalog of its own; if the original is gone: `taut relocate --moved`",
+                sqlstate="55000",
+            )
 
     # -- the old paths --------------------------------------------------------------------------------
 
@@ -303,3 +326,76 @@ def _point_catalog_at(file: Path, relocated: dict[Row, Relocated], moved: MovedF
 def _is_below(uri: str, root: str) -> bool:
     # MovedFolder maps only URIs below its old folder; the new folder here is the same folder.
     return MovedFolder((root,), f"{root}/.").uri(uri) is not None
+
+
+class WarehouseCopy:
+    """The copy of a warehouse into the lake. Creating it reads and writes nothing.
+
+    Args:
+        warehouse: the folder of a hadoop catalog.
+        lake: the project's.
+        settings: the project's.
+        effects: performs the durable steps.
+        emit: gets an event for each table.
+
+    Attributes:
+        tables: the tables that the lake has not.
+
+    Raises:
+        SettingsError: `WAREHOUSE_NOT_COPIED`, the lake cannot take the copy.
+        LakeError: a table cannot be copied; nothing was written.
+    """
+
+    def __init__(
+        self, warehouse: Path, lake: IcebergLake, settings: Settings, effects: Effects, emit: events.Emit
+    ) -> None:
+        self._lake, self._effects, self._emit = lake, effects, emit
+        source, catalog = warehouse.absolute(), settings.catalog
+        target = _local_warehouse(settings, source)
+        self.tables: dict[TableName, TableCopy] = {}
+        for parts in tables_of(source):
+            dotted = [part for part in parts if "." in part]
+            if dotted:
+                raise LakeError(
+                    "WAREHOUSE_NOT_COPIED",
+                    f"The part {dotted[0]} of a table's name in {source} contains a dot",
+                    hint="rename the table in the warehouse",
+                    sqlstate="42602",
+                )
+            name = TableName(catalog.name, parts[:-1], parts[-1])
+            if not lake.exists(name):
+                self.tables[name] = TableCopy(str(name), source.joinpath(*parts), target.joinpath(*parts))
+
+    def complete(self, *, dry_run: bool) -> None:
+        """Copy and register the tables, or only tell what would be copied."""
+        for name, copy in self.tables.items():
+            self._emit(
+                events.TableCopied(
+                    dataset=str(name), files=len(copy.files), bytes=copy.bytes, dry_run=dry_run
+                )
+            )
+            if not dry_run:
+                location = self._effects.perform(Step.LAKE_RELOCATE, str(name), copy.write)
+                self._lake.register(name, location)
+
+
+def _local_warehouse(settings: Settings, source: Path) -> Path:
+    """The folder of the lake's warehouse."""
+    catalog = settings.catalog
+    location = catalog.options.get("warehouse", "")
+    problem, hint = None, ""
+    if catalog.kind == "hadoop":
+        problem = f"The lake catalog {catalog.name} is a hadoop catalog itself"
+        hint = (
+            f"take spark.sql.catalog.{catalog.name}.type and .warehouse out of the project: then the lake is "
+            "a catalog in the storage, under the same name"
+        )
+    elif not location or urlsplit(location).scheme not in ("", "file"):
+        problem = f"The warehouse of the lake catalog {catalog.name} is no local folder"
+        hint = "copy into a lake with a local warehouse, or register the tables in the lake's own service"
+    elif plain_path(location).resolve() == source.resolve():
+        problem = f"{source} is the lake's own warehouse"
+        hint = "give the folder of the hadoop catalog"
+    if problem is not None:
+        raise SettingsError("WAREHOUSE_NOT_COPIED", problem, hint=hint)
+    return plain_path(location).absolute()

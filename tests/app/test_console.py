@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.published_lake import Lake
 
-from tautochrone.app.console import Console
+from tautochrone.app.console import Console, query_answer
 from tautochrone.app.locate import Options, locate
-from tautochrone.app.query_box import ReaderRunner
 from tautochrone.errors import CheckpointUnavailableError, QueryError
+from tautochrone.metaservice.pages.forms import Answer
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.reader.reader import Reader
+from tautochrone.reader import Reader
 
 pytestmark = pytest.mark.spark
 STRONG, WEAK = Consistency.STRONG, Consistency.WEAK
 
 
 @pytest.fixture
-def runner(lake: Lake) -> Iterator[ReaderRunner]:
+def run(lake: Lake) -> Iterator[Callable[..., Answer]]:
     with Reader(lake.store, lake.settings, base=lake.spark, database="db") as reader:
-        yield ReaderRunner(reader, "lake")
+        yield partial(query_answer, reader, "lake")
 
 
-def test_answers_have_columns_rows_and_checkpoint(lake: Lake, runner: ReaderRunner) -> None:
-    answer = runner.run("SELECT * FROM orders ORDER BY id DESC", STRONG, None, 2)
+def test_answers_have_columns_rows_and_checkpoint(lake: Lake, run: Callable[..., Answer]) -> None:
+    answer = run("SELECT * FROM orders ORDER BY id DESC", STRONG, None, 2)
     assert answer.columns == ("id", "price", "note")
     assert answer.rows == (("3", "30", "new"), ("2", "20", None))
     assert (answer.checkpoint, answer.more) == (lake.numbers[1], True)
-    older = runner.run("SELECT count(*) FROM orders", STRONG, lake.numbers[0], 2)
+    older = run("SELECT count(*) FROM orders", STRONG, lake.numbers[0], 2)
     assert (older.rows, older.checkpoint, older.more) == ((("2",),), lake.numbers[0], False)
-    assert runner.run("SELECT count(*) FROM orders", WEAK, None, 2).checkpoint is None
-    duplicate_names = runner.run("SELECT 1 AS a, X'0aff' AS a, map('k', array(1.50)), NULL", STRONG, None, 2)
+    assert run("SELECT count(*) FROM orders", WEAK, None, 2).checkpoint is None
+    duplicate_names = run("SELECT 1 AS a, X'0aff' AS a, map('k', array(1.50)), NULL", STRONG, None, 2)
     assert duplicate_names.rows == (("1", "0AFF", "{k -> [1.50]}", None),)
     assert duplicate_names.columns[:2] == ("a", "a")
-    long_values = runner.run("SELECT repeat('x', 2000), repeat('x', 1000000)", STRONG, None, 2).rows[0]
+    long_values = run("SELECT repeat('x', 2000), repeat('x', 1000000)", STRONG, None, 2).rows[0]
     assert long_values == ("x" * 2000, "x" * 2000 + "…")
 
 
@@ -78,12 +79,12 @@ def test_queries_of_the_service_are_limited(lake: Lake, console: Console) -> Non
                 raise AssertionError("a stopped query still counts as running") from error
 
 
-def test_invalid_queries_are_refused(runner: ReaderRunner) -> None:
+def test_invalid_queries_are_refused(run: Callable[..., Answer]) -> None:
     with pytest.raises(QueryError, match="QUERY_NOT_READ_ONLY"):
-        runner.run("DROP TABLE orders", STRONG, None, 2)
+        run("DROP TABLE orders", STRONG, None, 2)
     with pytest.raises(QueryError, match="UNRESOLVED_COLUMN"):
-        runner.run("SELECT nothing FROM orders", STRONG, None, 2)
+        run("SELECT nothing FROM orders", STRONG, None, 2)
     with pytest.raises(QueryError, match="DIVIDE_BY_ZERO"):
-        runner.run("SELECT 1 / (id - id) FROM orders", STRONG, None, 2)
+        run("SELECT 1 / (id - id) FROM orders", STRONG, None, 2)
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_NOT_FOUND"):
-        runner.run("SELECT * FROM orders", STRONG, 999, 2)
+        run("SELECT * FROM orders", STRONG, 999, 2)

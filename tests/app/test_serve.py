@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.app.locate import Options
-from tautochrone.app.participants import open_participants, report_participants
-from tautochrone.app.serve import ListenAddress, run
+from tautochrone.app.serve import ListenAddress, open_participants, report_participants, run
 from tautochrone.errors import SettingsError
 from tautochrone.project.settings import Settings, effective, load_settings
 from tautochrone.project.spec import load_spec

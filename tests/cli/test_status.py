@@ -1,4 +1,4 @@
-"""`taut status --history`, from a store that the test fills: no Spark."""
+"""`taut status --history`, from a store that the test fills, and what `taut sources` shows: no Spark."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tautochrone.app.captures import CaptureStatus, CommitRates
 from tautochrone.cli.main import main
+from tautochrone.cli.status import show_sources, source_line
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.source import SkippedFiles, SkipReason
+from tautochrone.model.source import KeptLog, SkippedFiles, SkipReason
 
 VIEW = TableName("lake", ("default",), "totals")
 RULES = {"join": "one term per input", "aggregate": "merged into groups"}
@@ -159,3 +161,50 @@ def test_status_shows_skipped_source_files(run: Callable[..., str], tmp_path: Pa
     entry = json.loads(run("status", "--json"))
     assert entry["skipped"] == 3
     assert entry["skipped_files"][0]["paths"] == ["file:///in/a", "file:///in/b"]
+
+
+def test_sources_show_progress_and_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    copying = CaptureStatus(
+        source="PostgreSQL capture shop",
+        table=TableName("lake", ("default",), "shop_log"),
+        phase="copying",
+        relations=3,
+        waiting=["public.orders"],
+        chunks_left=5,
+        chunks_done=7,
+        lag={"bytes": 4096},
+        lag_ms=2_345,
+        rates=CommitRates(events_per_s=12.34, rows_per_s=45_678.9, committed_ms=0),
+    )
+    line = source_line(copying)
+    assert (line["chunks_done"], line["chunks_total"], line["lag_s"]) == (7, 12, 2.3)
+    assert (line["rows_per_s"], line["events_per_s"]) == (45_678.9, 12.3)
+    show_sources([line])
+    shown = capsys.readouterr().out
+    for text in ("copying", "4,096 bytes", "7 of 12", "45,678.9", "12.3", "2.3", "1970-01-01T00:00:00+00:00"):
+        assert text in shown
+
+
+def test_only_slots_of_other_lakes_are_offered_for_dropping(capsys: pytest.CaptureFixture[str]) -> None:
+    """A lake that has not begun yet may have made one of them."""
+    kept = [
+        KeptLog(
+            name=f"slot_{number}",
+            is_own=is_own,
+            distance_bytes=0,
+            kept_bytes=None,
+            is_lost=False,
+            last_read=None,
+            drop=f"DROP {number}",
+        )
+        for number, is_own in enumerate((True, False, None))
+    ]
+    status = CaptureStatus(
+        source="PostgreSQL capture shop",
+        table=TableName("lake", ("default",), "shop_log"),
+        phase="not begun",
+        relations=3,
+        kept=kept,
+    )
+    show_sources([source_line(status)])
+    assert [line for line in capsys.readouterr().out.splitlines() if "DROP" in line] == ["  DROP 1;"]

@@ -2,21 +2,33 @@
 
 The store resolves and pins the versions of a query's tables. Spark then reads them through a session whose
 catalog is the read-only REST catalog at that read point. A reader must never write.
+
+The names of a query's tables come from Spark's parser, which also tells whether the query only reads. A pin
+lives as long as the session that reads its versions.
+
+FLIP-276's tables about the topology, `__META_ETL_SOURCE`, `__META_ETL_SINK` and `__META_TABLE_VERSION`, are
+temporary views of the reader's session, created when a query names one. `version` is a string where the FLIP
+has an INT, because a snapshot id does not fit into an INT.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from threading import RLock
+from queue import Empty, SimpleQueue
+from threading import RLock, Thread
+from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.session import _monkey_patch_RDD
+from pyspark.sql.types import StringType, StructField, StructType
 
-from tautochrone.errors import QueryError
+from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import reader_session, start_session
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
@@ -25,20 +37,46 @@ from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.catalog import NEWEST
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.closeable import Closeable
-from tautochrone.model.names import CheckpointNumber, TableName, quoted
-from tautochrone.reader.leases import Leases
-from tautochrone.reader.queries import qualified, query_error, sql_of_view, tables_in
-from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.model.names import CheckpointNumber, TableName, is_clock, quoted
+from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints, checkpoint_read_point
-from tautochrone.rest_catalog.topology_tables import show_meta_tables
 from tautochrone.spark.analysis.session_context import set_active_session
+from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.factory import restrict_to_tables, stop_session
 from tautochrone.spark.session.settings import SparkSettings
 
-__all__ = ["Reader"]
+__all__ = ["Leases", "Reader", "qualified", "query_error", "tables_in"]
 
+_log = logging.getLogger(__name__)
 _CACHED_SESSIONS = 4
 _EXTERNAL_TABLES = "external-tables"
+_CLOSE_LEASES = ""
+_META_TABLES = {
+    "__META_ETL_SOURCE": ("job_id", "table_name"),
+    "__META_ETL_SINK": ("job_id", "table_name"),
+    "__META_TABLE_VERSION": ("table_name", "version", "table_type"),
+}
+"""Names and columns as in the FLIP."""
+# Commands have no common type in Spark: CALL, EXECUTE IMMEDIATE and INSERT … DIRECTORY are no
+# `Command`, an INSERT is one only after analysis. TRANSFORM runs a program of the shell.
+_CATALYST = "org.apache.spark.sql.catalyst."
+_COMMANDS = (
+    _CATALYST + "plans.logical.Command",
+    _CATALYST + "plans.logical.ParsedStatement",
+    _CATALYST + "plans.logical.ExecutableDuringAnalysis",
+    _CATALYST + "plans.logical.InsertIntoDir",
+    _CATALYST + "plans.logical.ScriptTransformation",
+    _CATALYST + "analysis.UnresolvedExecuteImmediate",
+)
+# Iceberg's metadata tables, read as `table.snapshots`.
+_METADATA_TABLES = frozenset(
+    {
+        *("data_files", "delete_files", "entries", "files", "history", "manifests"),
+        *("all_data_files", "all_delete_files", "all_entries", "all_files", "all_manifests"),
+        *("metadata_log_entries", "partitions", "position_deletes", "refs", "snapshots"),
+    }
+)
+_SESSION_CATALOG = "spark_catalog"
 
 
 class Reader(Closeable):
@@ -155,7 +193,7 @@ class Reader(Closeable):
                 session = wait_for(pinned, after, wait_ms)
             else:
                 session = self._session(_EXTERNAL_TABLES, None)
-            show_meta_tables(session, self._store, table_names, Consistency(consistency), checkpoint)
+            _show_meta_tables(session, self._store, table_names, Consistency(consistency), checkpoint)
             answer: DataFrame | Exception
             try:
                 answer = session.sql(query)
@@ -327,3 +365,229 @@ class Reader(Closeable):
             # Without new queries, old read points would stay pinned for as long as the reader lives.
             while len(self._sessions) > 1:
                 self._sessions.popitem(last=False)
+
+
+# -- pins ------------------------------------------------------------------------------------------------
+
+
+class Leases:
+    """The pins of one reader, renewed three times per lease.
+
+    Args:
+        before_renewal: called before each renewal.
+    """
+
+    def __init__(self, store: Store, lease_ms: int, before_renewal: Callable[[], None]) -> None:
+        self._store = store
+        self._lease_ms = lease_ms
+        self._before_renewal = before_renewal
+        self._pins: set[str] = set()
+        # A finalizer may run while its thread holds a lock or a transaction, so it must take neither.
+        # `SimpleQueue.put` is safe there.
+        self._to_release: SimpleQueue[str] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="tautochrone-leases", daemon=True)
+        self._thread.start()
+
+    @property
+    def pins(self) -> frozenset[str]:
+        """The pins held now."""
+        return frozenset(self._pins)
+
+    def hold(self, pin: str, holder: object) -> None:
+        """Renew `pin` until `holder` is garbage collected, or until `close`."""
+        self._pins.add(pin)
+        weakref.finalize(holder, self._to_release.put, pin).atexit = False
+
+    def close(self) -> None:
+        """Release all pins."""
+        self._to_release.put(_CLOSE_LEASES)
+        self._thread.join(timeout=30)
+        for pin in self.pins:
+            if not self._release(pin):
+                # The store does not answer: do not wait for it again for every other pin.
+                break
+
+    def _run(self) -> None:
+        period_s = self._lease_ms / 3000
+        renewal_at = time.monotonic() + period_s
+        while True:
+            try:
+                pin = self._to_release.get(timeout=max(0.001, renewal_at - time.monotonic()))
+            except Empty:
+                renewal_at = time.monotonic() + period_s
+                self._before_renewal()
+                for current in self.pins:
+                    self._renew(current)
+                continue
+            if pin == _CLOSE_LEASES:
+                return
+            self._release(pin)
+
+    def _renew(self, pin: str) -> None:
+        try:
+            self._store.pins.renew(pin, self._lease_ms)
+        except CheckpointUnavailableError as error:
+            # The process slept longer than its lease: the versions that it reads may be expired.
+            self._pins.discard(pin)
+            _log.warning("a pin was lost: %s", error)
+        except TautochroneError as error:
+            _log.warning("a lease could not be renewed: %s", error)
+
+    def _release(self, pin: str) -> bool:
+        self._pins.discard(pin)
+        try:
+            self._store.pins.release(pin)
+        except TautochroneError as error:  # the lease runs out by itself
+            _log.warning("a pin was not released, it ends with its lease: %s", error)
+            return False
+        return True
+
+
+# -- names in a query ------------------------------------------------------------------------------------
+
+
+def query_error(error: Exception, query: str) -> QueryError:
+    """A Spark exception as a `QueryError`, with Spark's class, message and SQLSTATE, and the query's line."""
+    problem = problem_of(error)
+    location = None if problem.line is None else f"line {problem.line} of the query"
+    return QueryError(
+        problem.error_class,
+        problem.message,
+        sqlstate=problem.sqlstate,
+        location=location,
+        parameters=problem.parameters,
+        excerpt=problem.excerpt_in(query),
+    )
+
+
+def tables_in(session: SparkSession, query: str) -> frozenset[tuple[str, ...]]:
+    """The multipart names that a query reads, without names of its own WITH clauses.
+
+    Raises:
+        QueryError: Spark's parser refuses it, or `QUERY_NOT_READ_ONLY`.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    try:
+        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
+    except Exception as error:
+        raise query_error(error, query) from None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    commands = [loader.loadClass(name) for name in _COMMANDS]
+    names_read: set[tuple[str, ...]] = set()
+    _collect_names(plan, frozenset(), names_read, commands)
+    return frozenset(names_read)
+
+
+def qualified(
+    names: Iterable[tuple[str, ...]], catalog: str, database: tuple[str, ...]
+) -> frozenset[TableName]:
+    """Every table of `catalog` that the names can mean, with the default database `database`.
+
+    `t.snapshots` means Iceberg's metadata table of `t` or a table of that name: both are returned.
+    """
+    tables: set[TableName] = set()
+    for name in names:
+        candidates = [name]
+        if len(name) > 1 and name[-1] in _METADATA_TABLES:
+            candidates.append(name[:-1])
+        for parts in candidates:
+            rest = parts[1:] if len(parts) > 1 and parts[0] in (catalog, _SESSION_CATALOG) else parts
+            namespace = rest[:-1] or (database if rest is parts or len(rest) == 1 else ())
+            if namespace and all(rest) and not any("." in part for part in (*namespace, rest[-1])):
+                tables.add(TableName(catalog, namespace, rest[-1]))
+    return frozenset(tables)
+
+
+def sql_of_view(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The Spark SQL of an Iceberg view's current version, and the namespace of its unqualified names."""
+    versions = {version["version-id"]: version for version in metadata["versions"]}
+    current = versions[metadata["current-version-id"]]
+    texts = [r["sql"] for r in current["representations"] if r.get("dialect", "").lower() == "spark"]
+    return (texts[0] if texts else "SELECT 1"), tuple(current.get("default-namespace", ()))
+
+
+def _collect_names(
+    node: Any, cte_names: frozenset[str], names_read: set[tuple[str, ...]], commands: Any
+) -> None:
+    kind = node.getClass().getSimpleName()
+    if any(command.isInstance(node) for command in commands):
+        raise QueryError(
+            "QUERY_NOT_READ_ONLY",
+            f"Only queries can be read here (SELECT, WITH, VALUES, TABLE, FROM); this is a {kind} statement",
+            hint="Tables are written by the pipeline's definitions and by `taut run`.",
+        )
+    if kind == "UnresolvedRelation":
+        name = tuple(_items(node.multipartIdentifier()))
+        if len(name) > 1 or name[0].lower() not in cte_names:
+            names_read.add(name)
+    elif kind == "RelationTimeTravel":
+        _collect_names(node.relation(), cte_names, names_read, commands)
+    elif kind == "UnresolvedWith":
+        # The later definitions and the query see the name; its own definition sees it if it is recursive.
+        # WITH t AS (SELECT * FROM t) reads the table t.
+        recursive = node.allowRecursion()
+        for pair in _items(node.cteRelations()):
+            alias = str(pair._1()).lower()  # noqa: SLF001
+            visible = cte_names | {alias} if recursive else cte_names
+            _collect_names(pair._2(), visible, names_read, commands)  # noqa: SLF001
+            cte_names |= {alias}
+    for child in (*_items(node.children()), *_items(node.subqueries())):
+        _collect_names(child, cte_names, names_read, commands)
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+# -- tables about the topology ---------------------------------------------------------------------------
+
+
+def _show_meta_tables(
+    session: SparkSession,
+    store: Store,
+    names: Iterable[str],
+    consistency: Consistency,
+    checkpoint: int | None,
+) -> None:
+    """Create temporary views in `session` for those of `names` that are meta tables.
+
+    They show the store as it is now. The versions are those that a query over all tables would read.
+
+    Raises:
+        CheckpointUnavailableError: `checkpoint` cannot be read.
+    """
+    for name in {name.upper() for name in names} & _META_TABLES.keys():
+        if name == "__META_TABLE_VERSION":
+            rows = _meta_versions(store, consistency, checkpoint)
+        else:
+            rows = _meta_relations(store, sinks=name == "__META_ETL_SINK")
+        fields = [StructField(column, StringType(), nullable=False) for column in _META_TABLES[name]]
+        session.createDataFrame(rows, StructType(fields)).createOrReplaceTempView(name)
+
+
+def _meta_relations(store: Store, *, sinks: bool) -> list[tuple[str, ...]]:
+    return [
+        (job.name, str(table))
+        for job in store.jobs.entries()
+        for table in sorted(job.sinks if sinks else job.sources)
+        if not is_clock(table)
+    ]
+
+
+def _meta_versions(store: Store, consistency: Consistency, checkpoint: int | None) -> list[tuple[str, ...]]:
+    if (
+        consistency is Consistency.STRONG
+        and checkpoint is None
+        and store.checkpoints.latest_published() is None
+    ):
+        return []
+    resolution = store.reads.resolve(consistency, None, checkpoint, lease_ms=0)
+    derived = {
+        entry.name for entry in store.datasets.entries() if any(not is_clock(table) for table in entry.inputs)
+    }
+    return [
+        (str(name), version, "Intermediate" if name in derived else "Root")
+        for name, version in sorted(resolution.versions.items())
+    ]

@@ -1,22 +1,25 @@
-"""`taut lineage`, `jobs`, `pins`, `token`: from a store or from a service over HTTP, without Spark."""
+"""`taut lineage`, `jobs`, `pins`, `token` and `transactions`: from a store or from a service over HTTP,
+without Spark."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import json_line, table
-from tautochrone.cli.stdout import answer
-from tautochrone.cli.timestamps import iso_timestamp
+from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.errors import MetaError
+from tautochrone.model.sink import TransactionState
+from tautochrone.model.transactions import CoordinatedTransaction, TransactionOperation
 
 if TYPE_CHECKING:
+    from tautochrone.meta import Store
     from tautochrone.metaservice.client import Service
 
-__all__ = ["jobs", "lineage", "pins", "token"]
+__all__ = ["jobs", "lineage", "pins", "token", "transactions"]
 
 
 @contextmanager
@@ -134,3 +137,44 @@ def pins(arguments: argparse.Namespace) -> int:
         [(p.id, p.checkpoint, p.owner, iso_timestamp(p.expires_at_ms), len(p.versions)) for p in live_pins],
     )
     return 0
+
+
+def transactions(arguments: argparse.Namespace) -> int:
+    """List, show or settle transactions."""
+    with _store(arguments) as store:
+        if arguments.action == "list":
+            state = None if arguments.state is None else TransactionState(arguments.state)
+            records = store.transactions.find(
+                arguments.owner, state, attention=arguments.attention, limit=arguments.limit
+            )
+        else:
+            if arguments.action != "show":
+                store.transactions.settle(arguments.id, TransactionOperation(arguments.action))
+            record = store.transactions.get(arguments.id)
+            if record is None:
+                raise MetaError(
+                    "TRANSACTION_NOT_FOUND", f"No transaction has the id {arguments.id}", sqlstate="25000"
+                )
+            records = (record,)
+        lines = [_transaction_line(record) for record in records]
+        if arguments.action == "show":
+            lines[0]["chunks"] = [asdict(chunk) for chunk in store.transactions.chunks(arguments.id)]
+    columns = ("id", "state", "owner", "participant", "failures", "needs_attention", "changed_at", "error")
+    show(lines, columns, as_json=arguments.json)
+    if arguments.action == "show" and not arguments.json:
+        chunks = [list(chunk.values()) for chunk in lines[0]["chunks"]]  # type: ignore[attr-defined]
+        table(("chunk", "table", "rows", "hash", "partition", "server"), chunks)
+    return 0
+
+
+def _store(arguments: argparse.Namespace) -> Store:
+    from tautochrone.app.locate import locate
+    from tautochrone.app.stores import existing_store, open_store
+
+    if arguments.meta:
+        return open_store(arguments.meta)
+    return existing_store(locate(options_of(arguments))[1])
+
+
+def _transaction_line(record: CoordinatedTransaction) -> dict[str, object]:
+    return {**asdict(record), "state": str(record.state), "changed_at": iso_timestamp(record.changed_at_ms)}

@@ -1,1 +1,0 @@
-"""Reading with plain SQL at one checkpoint."""
