@@ -570,7 +570,7 @@ def _show_meta_tables(
 def _meta_relations(store: Store, *, sinks: bool) -> list[tuple[str, ...]]:
     return [
         (job.name, str(table))
-        for job in store.jobs.entries()
+        for job in store.jobs.registered()
         for table in sorted(job.sinks if sinks else job.sources)
         if not is_clock(table)
     ]
@@ -585,7 +585,9 @@ def _meta_versions(store: Store, consistency: Consistency, checkpoint: int | Non
         return []
     resolution = store.reads.resolve(consistency, None, checkpoint, lease_ms=0)
     derived = {
-        entry.name for entry in store.datasets.entries() if any(not is_clock(table) for table in entry.inputs)
+        entry.name
+        for entry in store.datasets.registered()
+        if any(not is_clock(table) for table in entry.inputs)
     }
     return [
         (str(name), version, "Intermediate" if name in derived else "Root")

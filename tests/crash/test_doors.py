@@ -28,8 +28,8 @@ WRITERS = {
 }  # fmt: skip
 
 ALLOWED = {
-    ("project/templates.py", "write_text"): "`taut init` writes a sample before anything runs",
-    ("project/templates.py", "mkdir"): "the same",
+    ("project/spec.py", "write_text"): "`taut init` writes a sample before anything runs",
+    ("project/spec.py", "mkdir"): "the same",
     ("spark/session/java.py", "mkdir"): "set-up: the folder of the archive of classes",
     ("app/open.py", "mkdir"): "the storage folder; making it twice is making it once",
     ("app/storage.py", "rename"): "the storage's identity, as a step of whoever calls it",

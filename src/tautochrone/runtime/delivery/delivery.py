@@ -344,22 +344,10 @@ class Delivery:
                 checkpoint=published.checkpoint,
                 since=None if before is None else before.checkpoint,
                 rows=sum(chunk.digest.rows for chunk in chunks),
-                replaced={str(table): str(reason) for table, reason in replaced.items()},
-                replaced_reasons=[
-                    events.DatasetReason(dataset=str(table), reason=reason)
-                    for table, reason in replaced.items()
-                ],
-                left_to_spark=[
-                    events.DatasetReason(dataset=str(delta.table), reason=delta.left_to_spark)
-                    for delta in deltas
-                    if delta.left_to_spark is not None
-                ],
-                compared=[
-                    events.DatasetReason(dataset=str(table), reason=reason)
-                    for table, reason in (
-                        sink.comparison_reasons().items() if isinstance(sink, ReportsComparison) else ()
-                    )
-                ],
+                replaced={entry.dataset: str(entry.reason) for entry in replaced},
+                replaced_reasons=replaced,
+                left_to_spark=_reasons({d.table: d.left_to_spark for d in deltas}),
+                compared=_reasons(sink.comparison_reasons() if isinstance(sink, ReportsComparison) else {}),
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
         )

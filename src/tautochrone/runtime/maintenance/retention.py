@@ -222,7 +222,7 @@ def _needed_by(job: Job, log: TableName, fork: Fork) -> Reason | None:
 def _whole_readers(job: Job, log: TableName) -> Iterator[object]:
     """What may read all rows of a log: everything but the job's own tables that read it as a stream."""
     own = job.graph.order
-    yield from (e.name for e in job.store.datasets.entries() if log in e.inputs and e.name not in own)
+    yield from (e.name for e in job.store.datasets.registered() if log in e.inputs and e.name not in own)
     delivered = ((sink.name, sink.delivered) for sink in job.store.deliveries.sinks())
     yield from (name for name, point in delivered if point is not None and log in point.versions)
     yield from (invariant.name for invariant in job.graph.invariants if log in invariant.tables)

@@ -154,7 +154,7 @@ def limited(session: SparkSession, frame: DataFrame, limits: Mapping[str, int]) 
             return node
         source = source_of(node)
         names[source.name] = None
-        supported = source.rate_limits()
+        supported = source.supported_limits()
         if isinstance(supported, Unsupported):
             return node
         options = {option: str(limits[option]) for option in supported.options if option in limits}
