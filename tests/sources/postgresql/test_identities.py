@@ -181,8 +181,7 @@ DAMAGES: dict[str, list[str]] = {
         WRITE,
     ],
     "unlogged for a while": [
-        "ALTER PUBLICATION followed DROP TABLE a",
-        "ALTER TABLE a SET UNLOGGED",
+        "ALTER PUBLICATION followed DROP TABLE a; ALTER TABLE a SET UNLOGGED",
         WRITE,
         "ALTER TABLE a SET LOGGED",
         "ALTER PUBLICATION followed ADD TABLE a",
@@ -214,7 +213,7 @@ DAMAGES: dict[str, list[str]] = {
     ],
     "key of another column": [
         WRITE,
-        "ALTER TABLE a DROP CONSTRAINT a_pkey; UPDATE a SET v = 'v' || id; ALTER TABLE a ADD PRIMARY KEY (v)",
+        "UPDATE a SET v = 'v' || id; ALTER TABLE a DROP CONSTRAINT a_pkey; ALTER TABLE a ADD PRIMARY KEY (v)",
         "INSERT INTO a (id, v) VALUES (1, 'other')",
         "DELETE FROM a WHERE v = 'v2'",
         "INSERT INTO b (id, v) VALUES (95, 'b')",
