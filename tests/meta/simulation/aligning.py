@@ -13,8 +13,8 @@ from tautochrone.model.checkpoint import Checkpoint, SourceTime
 from tautochrone.model.names import TableName, Version
 
 if TYPE_CHECKING:
-    from tests.meta.simulation.simulation.simulation.simulation import Simulation
-    from tests.meta.simulation.simulation.simulation.virtual_job import Process
+    from tests.meta.simulation.simulation import Simulation
+    from tests.meta.simulation.virtual_job import Process
 
 __all__ = ["SourceTimes"]
 

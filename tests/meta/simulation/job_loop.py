@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from tests.meta.simulation.simulation.simulation.aligning import SourceTimes
-from tests.meta.simulation.simulation.simulation.judging import Judged
-from tests.meta.simulation.simulation.simulation.store_faults import FULL
-from tests.meta.simulation.simulation.simulation.virtual_job import Process, refresh
+from tests.meta.simulation.aligning import SourceTimes
+from tests.meta.simulation.judging import Judged
+from tests.meta.simulation.store_faults import FULL
+from tests.meta.simulation.virtual_job import Process, refresh
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry
@@ -18,7 +18,7 @@ from tautochrone.model.lake import ChangeKind
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 if TYPE_CHECKING:
-    from tests.meta.simulation.simulation.simulation.simulation import Simulation
+    from tests.meta.simulation.simulation import Simulation
 
 __all__ = ["JobLoop"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from tests.meta.simulation.simulation.simulation.store_faults import StoreFaults, Stores
-from tests.meta.simulation.simulation.simulation.virtual_lake import Lake
-from tests.meta.simulation.simulation.simulation.writing import Sources
+from tests.meta.simulation.store_faults import StoreFaults, Stores
+from tests.meta.simulation.virtual_lake import Lake
+from tests.meta.simulation.writing import Sources
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import DatasetEntry, Store

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tests.meta.simulation.simulation.simulation.virtual_job import KilledError
+from tests.meta.simulation.virtual_job import KilledError
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import Store, StoreRelation
@@ -23,8 +23,8 @@ from tautochrone.runtime.revision.plan import (
 )
 
 if TYPE_CHECKING:
-    from tests.meta.simulation.simulation.simulation.simulation import Simulation
-    from tests.meta.simulation.simulation.simulation.virtual_job import Process
+    from tests.meta.simulation.simulation import Simulation
+    from tests.meta.simulation.virtual_job import Process
 
 __all__ = ["Reviser", "finish_revisions", "plan_revisions"]
 

@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Callable, Iterable
 
 import pytest
-from tests.meta.simulation.simulation.simulation.aligning import SourceTimes
-from tests.meta.simulation.simulation.simulation.job_loop import JobLoop
-from tests.meta.simulation.simulation.simulation.revising import Reviser, plan_revisions
-from tests.meta.simulation.simulation.simulation.store_faults import StoreFaults, Stores
-from tests.meta.simulation.simulation.simulation.virtual_job import KilledError, Process, ingest, take_over
-from tests.meta.simulation.simulation.simulation.virtual_lake import Lake, VirtualTable
-from tests.meta.simulation.simulation.simulation.writing import Sources
+from tests.meta.simulation.aligning import SourceTimes
+from tests.meta.simulation.job_loop import JobLoop
+from tests.meta.simulation.revising import Reviser, plan_revisions
+from tests.meta.simulation.store_faults import StoreFaults, Stores
+from tests.meta.simulation.virtual_job import KilledError, Process, ingest, take_over
+from tests.meta.simulation.virtual_lake import Lake, VirtualTable
+from tests.meta.simulation.writing import Sources
 
 from tautochrone.errors import (
     ConflictError,

@@ -17,7 +17,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
 
 if TYPE_CHECKING:
-    from tests.meta.simulation.simulation.simulation.simulation import Simulation
+    from tests.meta.simulation.simulation import Simulation
 
 __all__ = ["FULL", "StoreFaults", "Stores"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.meta.simulation.simulation.simulation.simulation import CI, SOAK, run
+from tests.meta.simulation.simulation import CI, SOAK, run
 
 
 def test_schedules() -> None:

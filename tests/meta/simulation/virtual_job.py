@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tests.meta.simulation.simulation.simulation.virtual_lake import (
+from tests.meta.simulation.virtual_lake import (
     GROUPS,
     Batch,
     Run,
@@ -27,7 +27,7 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.source_position import SparkPosition
 
 if TYPE_CHECKING:
-    from tests.meta.simulation.simulation.simulation.simulation import Simulation
+    from tests.meta.simulation.simulation import Simulation
 
 __all__ = ["KilledError", "Process", "ingest", "refresh", "take_over"]
 
@@ -87,7 +87,7 @@ def take_over(simulation: Simulation, process: Process) -> None:
     """As `runtime.loop.takeover`: registers, raises the fence, then makes every table its own."""
     lake, store, entries = simulation.lake, process.store, simulation.entries[process.job]
     # Imported here: a revision is carried out by whoever takes over, and takes jobs over itself.
-    from tests.meta.simulation.simulation.simulation.revising import finish_revisions
+    from tests.meta.simulation.revising import finish_revisions
 
     existing = {entry.name: lake[entry.name] for entry in entries if entry.name in lake.tables}
     seen = max((table.fork().fence for table in existing.values()), default=Fence(0))

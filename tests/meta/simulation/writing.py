@@ -9,7 +9,7 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.model.names import TableName
 
 if TYPE_CHECKING:
-    from tests.meta.simulation.simulation.simulation.judging import Judged
+    from tests.meta.simulation.judging import Judged
 
 __all__ = ["Sources"]
 
