@@ -41,7 +41,7 @@ from tautochrone.meta.queries.checkpoints import (
 from tautochrone.meta.queries.invariant_checks import record_broken
 from tautochrone.meta.queries.refresh_records import prune_failures, record_refresh
 from tautochrone.meta.queries.source_observations import aligned_cut, observations_of_cut, record_observations
-from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
+from tautochrone.meta.queries.topology import EXTERNAL, Topology, read_topology, reported_roots
 from tautochrone.meta.queries.version_intervals import drop_unneeded, is_needed
 from tautochrone.meta.sql.revisions import require_no_pending_revision
 from tautochrone.model.checkpoint import (
@@ -236,44 +236,7 @@ class SqlCheckpoints(Repository):
                 )
             number = max(last + 1, new.at_least)
             connection.execute(update(t.stores).values(last_number=number))
-            observed_at_ms = {str(table): at_ms for table, at_ms in new.observations.items()}
-            own = {str(table): version for table, version in new.roots.items()}
-            cut = reported_roots(connection, job, topology) | own
-            held_back: Collection[str] = ()
-            if new.align_ms is not None:
-                alignment = aligned_cut(connection, topology.jobs_sharing_with(job), cut, new.align_ms)
-                cut, held_back = dict(alignment.roots), alignment.held_back
-            connection.execute(
-                insert(t.checkpoints).values(
-                    number=number,
-                    job=job,
-                    state=_OPEN,
-                    cut_at_ms=new.cut_at_ms,
-                    opened_ms=now if new.observed_ms is None else new.observed_ms,
-                    # An older version of a root need not have all that its source held when it was observed.
-                    observations=observations_of_cut(
-                        connection,
-                        observed_at_ms,
-                        own.keys() - held_back,
-                        cut.keys() - held_back,
-                        topology,
-                    ),
-                )
-            )
-            record_observations(connection, job, observed_at_ms, None)
-            # Before the cut is recorded: the inputs are compared with those of the last checkpoint.
-            jobs_with_work = assign_parts(connection, job, number, cut, topology, now)
-            skip_stale_parts(connection, jobs_with_work, number, now)
-            for table, version in cut.items():
-                owner = topology.owner.get(table, EXTERNAL)
-                intervals.record(connection, owner, table, version, number, root=True)
-            return Checkpoint(
-                number=CheckpointNumber(number),
-                state=CheckpointState.OPEN,
-                cut_at_ms=new.cut_at_ms,
-                published_at_ms=None,
-                roots=as_versions(cut),
-            )
+            return _open(connection, job, number, new, topology, now)
 
     def next_for(self, job: str) -> Checkpoint | None:
         with self._read() as connection:
@@ -571,6 +534,50 @@ class SqlCheckpoints(Repository):
     def highest_used_number(self) -> int:
         with self._read() as connection:
             return int(connection.execute(select(t.stores.c.last_number)).scalar_one())
+
+
+def _open(
+    connection: Connection, job: str, number: int, new: NewCheckpoint, topology: Topology, now: int
+) -> Checkpoint:
+    """Record the cut, and give each job its part."""
+    observed_at_ms = {str(table): at_ms for table, at_ms in new.observations.items()}
+    own = {str(table): version for table, version in new.roots.items()}
+    cut = reported_roots(connection, job, topology) | own
+    held_back: Collection[str] = ()
+    if new.align_ms is not None:
+        alignment = aligned_cut(connection, topology.jobs_sharing_with(job), cut, new.align_ms)
+        cut, held_back = dict(alignment.roots), alignment.held_back
+    connection.execute(
+        insert(t.checkpoints).values(
+            number=number,
+            job=job,
+            state=_OPEN,
+            cut_at_ms=new.cut_at_ms,
+            opened_ms=now if new.observed_ms is None else new.observed_ms,
+            # An older version of a root need not have all that its source held when it was observed.
+            observations=observations_of_cut(
+                connection,
+                observed_at_ms,
+                own.keys() - held_back,
+                cut.keys() - held_back,
+                topology,
+            ),
+        )
+    )
+    record_observations(connection, job, observed_at_ms, None)
+    # Before the cut is recorded: the inputs are compared with those of the last checkpoint.
+    jobs_with_work = assign_parts(connection, job, number, cut, topology, now)
+    skip_stale_parts(connection, jobs_with_work, number, now)
+    for table, version in cut.items():
+        owner = topology.owner.get(table, EXTERNAL)
+        intervals.record(connection, owner, table, version, number, root=True)
+    return Checkpoint(
+        number=CheckpointNumber(number),
+        state=CheckpointState.OPEN,
+        cut_at_ms=new.cut_at_ms,
+        published_at_ms=None,
+        roots=as_versions(cut),
+    )
 
 
 def _opened(connection: Connection, job: str, new: NewCheckpoint) -> Checkpoint | None:

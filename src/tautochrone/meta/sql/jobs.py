@@ -82,13 +82,8 @@ class SqlJobs(Repository):
             known = connection.execute(select(t.jobs).where(_J.name == job)).first()
             if known is None:
                 connection.execute(insert(t.jobs).values(name=job, pipeline=pipeline, fence=0))
-            elif known.pipeline != pipeline:
-                raise MetaError(
-                    "JOB_NAME_TAKEN",
-                    f"Job {job} belongs to pipeline {known.pipeline}, not to {pipeline}",
-                    hint="Give the job another name; if the pipeline was renamed: "
-                    f"`taut adopt --from-pipeline {known.pipeline}`.",
-                )
+            else:
+                _require_pipeline(job, known.pipeline, pipeline)
             _bind_lake(connection, job, None if known is None else known.lake, lake)
             if fence is not None:
                 check_fence(connection, job, fence)
@@ -417,6 +412,16 @@ def _job_running_error(
 
 def _iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _require_pipeline(job: str, current: str, pipeline: str) -> None:
+    if current != pipeline:
+        raise MetaError(
+            "JOB_NAME_TAKEN",
+            f"Job {job} belongs to pipeline {current}, not to {pipeline}",
+            hint="Give the job another name; if the pipeline was renamed: "
+            f"`taut adopt --from-pipeline {current}`.",
+        )
 
 
 def _bind_lake(connection: Connection, job: str, known: str | None, lake: str | None) -> None:

@@ -204,28 +204,17 @@ class SqlReads(Repository):
         transaction = self._write(durable=False) if lease_ms > 0 else self._read()
         with transaction as connection:
             requested = None if tables is None else {str(table) for table in tables}
-            behind: dict[str, str] = {}
+            is_pinned = lease_ms > 0
             chosen: int | None = None
+            behind: dict[str, str] = {}
             versions: Mapping[str, str]
             if checkpoint is not None:
-                row = checkpoint_row(connection, checkpoint, lock=lease_ms > 0)
-                require_readable(connection, row)
-                requested_names = requested_tables(connection, requested)
-                cut = cut_at(
-                    connection,
-                    row.number,
-                    only=None if requested is None else requested_names,
-                    done_only=True,
-                )
-                behind = missing_reasons(connection, row.number, requested_names - cut.versions.keys())
-                if requested is not None and behind:
-                    raise incomplete_error(row.number, behind)
-                chosen, versions = row.number, dict(cut.versions)
+                chosen, versions, behind = _versions_at(connection, requested, checkpoint, lock=is_pinned)
             elif consistency is Consistency.STRONG:
                 requested_names, needed = needed_tables(connection, requested, only_named=only_named)
                 # The checkpoint must not expire between its choice and the pin.
                 chosen, versions, behind = strong_versions(
-                    connection, requested, requested_names, needed, at_least, lock=lease_ms > 0
+                    connection, requested, requested_names, needed, at_least, lock=is_pinned
                 )
             else:
                 versions = newest_versions(connection, requested)
@@ -286,3 +275,18 @@ class SqlReads(Repository):
             if not blockers and sources_as_of_ms is not None:
                 blockers += unobserved_sources(connection, job, number, alive, sources_as_of_ms)
             return tuple(sorted(blockers, key=lambda blocker: blocker.job))
+
+
+def _versions_at(
+    connection: Connection, requested: set[str] | None, checkpoint: int, *, lock: bool
+) -> tuple[int, Mapping[str, str], dict[str, str]]:
+    """The versions at a checkpoint that the reader names, and why others have none."""
+    row = checkpoint_row(connection, checkpoint, lock=lock)
+    require_readable(connection, row)
+    requested_names = requested_tables(connection, requested)
+    only = None if requested is None else requested_names
+    cut = cut_at(connection, row.number, only=only, done_only=True)
+    behind = missing_reasons(connection, row.number, requested_names - cut.versions.keys())
+    if requested is not None and behind:
+        raise incomplete_error(row.number, behind)
+    return row.number, dict(cut.versions), behind

@@ -267,34 +267,38 @@ def _register(
         if table_metadata:
             # Another pipeline of this store may have read it as an external table before.
             intervals.end_external(connection, name)
-        known = connection.execute(select(t.datasets.c.name).where(t.datasets.c.name == name))
-        if table_metadata and known.first() is None:
-            # Only `start_run` knows the kind for certain. A table without derived commits and without
-            # positions may be a view that was never built; readers would see it empty if it were taken for
-            # a root.
-            is_root = not derived[name] and any(
-                commit_metadata.positions for commit_metadata in table_metadata
-            )
-            kind = DatasetKind.STREAMING_TABLE if is_root else DatasetKind.MATERIALIZED_VIEW
-            connection.execute(
-                insert(t.datasets).values(
-                    name=name,
-                    job=table_metadata[-1].job,
-                    kind=kind.value,
-                    definition=table_metadata[-1].definition or "",
-                    retired=False,
-                    is_root=is_root,
-                )
-            )
-            # The topology must be known before the jobs start, or one job could take a cut without the
-            # others.
-            inputs = derived[name][-1].inputs if derived[name] else ()
-            for table in sorted(inputs):
-                connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
+            _register_table(connection, name, table_metadata, derived[name])
     for job, fence in fences.items():
         j = t.jobs.c
         above = update(t.jobs).where(j.name == job, j.fence < fence + _NUMBER_GAP)
         connection.execute(above.values(fence=fence + _NUMBER_GAP))
+
+
+def _register_table(
+    connection: Connection,
+    name: str,
+    metadata: Sequence[CommitMetadata],
+    commits: Sequence[_DerivedCommit],
+) -> None:
+    if connection.execute(select(_D.name).where(_D.name == name)).first() is not None:
+        return
+    # Only `start_run` knows the kind for certain. A table without derived commits and without positions may
+    # be a view that was never built; readers would see it empty if it were taken for a root.
+    is_root = not commits and any(commit_metadata.positions for commit_metadata in metadata)
+    kind = DatasetKind.STREAMING_TABLE if is_root else DatasetKind.MATERIALIZED_VIEW
+    connection.execute(
+        insert(t.datasets).values(
+            name=name,
+            job=metadata[-1].job,
+            kind=kind.value,
+            definition=metadata[-1].definition or "",
+            retired=False,
+            is_root=is_root,
+        )
+    )
+    # The topology must be known before the jobs start, or one job could take a cut without the others.
+    for table in sorted(commits[-1].inputs if commits else ()):
+        connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
 
 
 def _proven_checkpoints(
