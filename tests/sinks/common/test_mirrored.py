@@ -1,15 +1,32 @@
-"""No two tables get the same name in a sink, and every name is one that its system takes."""
+"""Mirrored tables: no two get one name, every name fits, and a value that a database refuses is found."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.mirrored import NameRules, mirror_name
-from tautochrone.sinks.kafka.options import is_topic_name, topic_name
+from tautochrone.sinks.common.mirrored import (
+    NameRules,
+    mirror_name,
+    refuse_changed_columns,
+    refuse_columns_of_other_case,
+    refuse_reserved_columns,
+    require_same_key,
+    row_batches,
+    row_hash,
+    send_rows,
+)
+from tautochrone.sinks.json_rows import JsonRows
+from tautochrone.testing.sink_conformance import ORDERS
+from tautochrone.testing.sqlite_sink import ListRows
 
 RULES = {
     "bytes": NameRules(longest=63, in_bytes=True),
@@ -69,16 +86,88 @@ def test_simple_names_are_plain() -> None:
     assert mirror_name(TableName("lake", ("shop", "eu"), "order_lines"), rules) == "shop__eu__order_lines"
 
 
-@pytest.mark.parametrize("template", ["{table}", "shop.{table}", "{table}_", "a" * 209 + "{table}"])
-def test_names_of_topics_are_injective_and_fit(template: str) -> None:
-    names: dict[str, TableName] = {}
-    more = [TableName("lake", ("default",), part) for part in ("x" * 230, "x" * 249 + "y", "x" * 250, "..")]
-    for table in sorted({*TABLES, *more}, key=str):
-        name = topic_name(template, table)
-        assert is_topic_name(name)
-        assert names.setdefault(name, table) == table
-    # A table that is called like the hashed name of another one gets another name.
-    for name, table in list(names.items()):
-        if template == "{table}" and name.endswith("_"):
-            called = TableName("lake", ("default",), name)
-            assert topic_name(template, called) != name or called == table
+SCHEMA = StructType().add("id", IntegerType()).add("word", StringType())
+WIDER = StructType().add("id", LongType()).add("word", StringType())
+
+
+def schema_of(*names: str) -> StructType:
+    schema = StructType()
+    for name in names:
+        schema.add(name, StringType())
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("check", "error_class"),
+    [
+        (
+            lambda: refuse_reserved_columns("mirror", ORDERS, schema_of("_taut_x")),
+            "SINK_COLUMN_NAME_RESERVED",
+        ),
+        (
+            lambda: refuse_columns_of_other_case("mirror", ORDERS, schema_of("a", "A")),
+            "SINK_SCHEMA_UNSUPPORTED",
+        ),
+        (
+            lambda: refuse_changed_columns("mirror", ORDERS, SCHEMA, schema_of("word"), "t"),
+            "SINK_COLUMNS_CHANGED",
+        ),
+        (
+            lambda: refuse_changed_columns("mirror", ORDERS, SCHEMA, WIDER, "t"),
+            "SINK_COLUMNS_CHANGED",
+        ),
+        (lambda: require_same_key("mirror", ORDERS, ["id"], ["word"], "t"), "SINK_OPTION_INVALID"),
+    ],
+)
+def test_tables_that_cannot_be_mirrored_are_refused(check: Callable[[], None], error_class: str) -> None:
+    with pytest.raises(SinkError) as refused:
+        check()
+    assert refused.value.error_class == error_class
+
+
+def test_a_column_that_comes_is_no_changed_one() -> None:
+    refuse_changed_columns("mirror", ORDERS, schema_of("a"), schema_of("a", "b"), "t")
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    rows: JsonRows
+
+    def values(self, row: Mapping[str, Any]) -> list[Any]:
+        return [*row.values(), row_hash(row)]
+
+
+MIRRORED = Mirrored(JsonRows("mirror", ORDERS, schema_of("id", "word"), ["id"]))
+ROWS = ListRows(["id", "word"], [(f"k{number}", f"w{number}") for number in range(7)])
+
+
+def test_rows_are_sent_in_batches_with_their_hashes() -> None:
+    batches = list(row_batches("mirror", ORDERS, MIRRORED, ROWS, 3, None))
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    assert all(values[-1] == row_hash(row) for batch in batches for row, values in batch)
+
+
+def test_a_refused_value_is_found_with_its_column_and_row() -> None:
+    sent = 0
+
+    def send(rows: list[list[Any]]) -> None:
+        nonlocal sent
+        sent += 1
+        if any("w5" in row for row in rows):
+            raise SinkError("SINK_DATABASE_REFUSED", "the value does not fit")
+
+    (batch,) = row_batches("mirror", ORDERS, MIRRORED, ROWS, 100, None)
+    with pytest.raises(SinkError, match="SINK_VALUE_UNSUPPORTED") as refused:
+        send_rows("mirror", ORDERS, MIRRORED, batch, send)
+    assert refused.value.parameters["column"] == "word"
+    assert refused.value.parameters["row"] == '{"id": "k5"}'
+    assert sent < len(batch)
+
+
+def test_an_error_that_may_pass_is_not_searched_for() -> None:
+    def send(_rows: list[list[Any]]) -> None:
+        raise SinkError("SINK_DATABASE_REFUSED", "the disk is full", retryable=True)
+
+    (batch,) = row_batches("mirror", ORDERS, MIRRORED, ROWS, 100, None)
+    with pytest.raises(SinkError, match="disk is full"):
+        send_rows("mirror", ORDERS, MIRRORED, batch, send)

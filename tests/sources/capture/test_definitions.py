@@ -1,14 +1,22 @@
-"""Names of captured tables are joined from several: two captures of one project may give one name."""
+"""Definitions of a capture: names that would be taken twice, policies and properties that do not exist."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from tests.support.harness import Pipeline
 
 from tautochrone.errors import DefinitionError
-from tautochrone.sources.capture.definitions import dataset_name
-
-pytestmark = pytest.mark.spark
+from tautochrone.sources.capture.definitions import (
+    check_columns,
+    check_datasets,
+    check_name,
+    check_policy,
+    check_properties,
+    dataset_name,
+    require_own_names,
+)
 
 DEFINITIONS = """
     from tautochrone.sources.capture.definitions import define_log, define_table
@@ -22,6 +30,7 @@ DEFINITIONS = """
 """
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "captures",
     [
@@ -39,3 +48,35 @@ def test_two_captures_that_give_one_name_are_refused(
         pipeline.run()
     assert refused.value.error_class == "PIPELINE_DUPLICATE_IDENTIFIERS.OUTPUT"
     assert "capture" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("check", "error_class"),
+    [
+        (lambda: check_name("Shop"), "CAPTURE_NAME_INVALID"),
+        (lambda: check_name("s" * 42), "CAPTURE_NAME_INVALID"),
+        (lambda: check_policy("shop", "mode", "lite", ("full", "light")), "CAPTURE_POLICY_UNKNOWN"),
+        (
+            lambda: check_datasets("shop", [("shop_a", "public.a"), ("SHOP_A", "eu.a")]),
+            "CAPTURED_TABLE_NAME_TAKEN",
+        ),
+        (lambda: check_datasets("shop", [("shop_log", "public.log")]), "CAPTURED_TABLE_NAME_TAKEN"),
+        (lambda: check_columns("shop", "public.a", ["id", "ID"]), "CAPTURED_COLUMN_NAME_TAKEN"),
+        (lambda: check_columns("shop", "public.a", ["__taut_point"]), "CAPTURED_COLUMN_NAME_TAKEN"),
+        (lambda: require_own_names("shop", ["a.b.c"]), "CAPTURED_TABLE_NAME_TAKEN"),
+        (lambda: check_properties("shop", {"public.b": {}}, ["public.a"]), "CAPTURE_PROPERTIES_INVALID"),
+        (
+            lambda: check_properties("shop", {"*.*": {"tautochrone.apply.keys": "id"}}, ["public.a"]),
+            "CAPTURE_PROPERTIES_INVALID",
+        ),
+    ],
+)
+def test_wrong_definitions_are_refused(check: Callable[[], None], error_class: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        check()
+    assert refused.value.error_class == error_class
+    assert refused.value.hint
+
+
+def test_a_pattern_may_match_no_table() -> None:
+    check_properties("shop", {"eu.*": {"tautochrone.sinks": "mirror"}}, ["public.a"])
