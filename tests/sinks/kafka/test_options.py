@@ -11,13 +11,14 @@ from decimal import Decimal
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import types as spark
+from tests.sinks.common.test_mirrored import TABLES
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.sinks import has_adapter
 from tautochrone.sinks.json_rows import JsonRows, comparable
 from tautochrone.sinks.kafka import client
-from tautochrone.sinks.kafka.options import Mode, kafka_options
+from tautochrone.sinks.kafka.options import Mode, is_topic_name, kafka_options, topic_name
 from tautochrone.testing.sqlite_sink import ListRows
 
 ORDERS = TableName("lake", ("default",), "orders")
@@ -125,3 +126,18 @@ def test_attempts_to_connect_are_logged_once_in_a_while(caplog: pytest.LogCaptur
     log.warning("GETPID [thrd:main]: Failed to acquire transactional PID: Broker: Not coordinator: retrying")
     log.error("FAIL [thrd:other:9092]: Connection refused (after 0ms in state CONNECT)")
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("template", ["{table}", "shop.{table}", "{table}_", "a" * 209 + "{table}"])
+def test_names_of_topics_are_injective_and_fit(template: str) -> None:
+    names: dict[str, TableName] = {}
+    more = [TableName("lake", ("default",), part) for part in ("x" * 230, "x" * 249 + "y", "x" * 250, "..")]
+    for table in sorted({*TABLES, *more}, key=str):
+        name = topic_name(template, table)
+        assert is_topic_name(name)
+        assert names.setdefault(name, table) == table
+    # A table that is called like the hashed name of another one gets another name.
+    for name, table in list(names.items()):
+        if template == "{table}" and name.endswith("_"):
+            called = TableName("lake", ("default",), name)
+            assert topic_name(template, called) != name or called == table

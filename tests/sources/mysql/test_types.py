@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.sources.typed_values import count_equal_values
+from tests.sources.capture.typed_values import count_equal_values
 
 from tautochrone.errors import DefinitionError
 from tautochrone.sources.capture.log_table import SPARK_SCHEMA

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.sources.typed_values import count_equal_values
+from tests.sources.capture.typed_values import count_equal_values
 
 from tautochrone.sources.capture.log_table import SPARK_SCHEMA
 from tautochrone.sources.postgresql.bulk import TEXT_FORMAT

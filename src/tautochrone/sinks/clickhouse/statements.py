@@ -142,7 +142,7 @@ _LIMITS = re.compile(
 that name indexes cannot be set to none: a statement is refused then, or slower."""
 
 _CODE = re.compile(r"[Cc]ode: (\d+)")
-_UNKNOWN, _CONSTRAINT, _READONLY = "115", "452", "164"
+_UNKNOWN, _CONSTRAINT = "115", "452"
 
 _HAS_DEFAULT_SQL = (
     "SELECT toUInt32(count()) FROM system.columns "

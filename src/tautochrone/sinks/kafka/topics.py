@@ -22,7 +22,6 @@ __all__ = [
     "require_kept",
     "row_too_large",
     "topic_changed",
-    "topic_taken",
 ]
 
 _COMPACTED = {"cleanup.policy": "compact"}
@@ -160,7 +159,7 @@ class Topics:
     def _starts_of_empty(self, table: TableName, topic: str, info: TopicInfo) -> dict[int, int]:
         ranges = self._client.ranges(topic, info.partitions)
         if any(low != high for low, high in ranges.values()):
-            raise topic_taken(self._sink, table, topic)
+            raise _topic_taken(self._sink, table, topic)
         return {partition: high for partition, (_, high) in ranges.items()}
 
     def _largest_row(self, settings: Mapping[str, str]) -> int:
@@ -208,7 +207,7 @@ def records_lost(sink: str, table: TableName, topic: str, partition: int, proble
     )
 
 
-def topic_taken(sink: str, table: TableName, topic: str) -> SinkError:
+def _topic_taken(sink: str, table: TableName, topic: str) -> SinkError:
     """The refusal of a topic with records that the sink does not know."""
     return SinkError(
         "SINK_NAME_TAKEN",

@@ -39,7 +39,6 @@ __all__ = [
     "completed_rows",
     "connection_lost",
     "copy_by_tasks",
-    "file_row",
     "log_batches",
     "parse_chunk",
 ]
@@ -170,7 +169,7 @@ def log_batches(parts: Iterable[ChunkRows | pa.RecordBatch]) -> Iterator[pa.Reco
             yield part
 
 
-def file_row(relation: str, file: CopiedFile) -> pa.RecordBatch:
+def _file_row(relation: str, file: CopiedFile) -> pa.RecordBatch:
     """The row of the log table that stands for all rows in a data file of a table."""
     row: dict[str, Any] = {
         "point": file.point,
@@ -297,7 +296,7 @@ def _rows_of_chunk(
             name = location.rpartition("/")[2]
             snapshot = first.snapshots[0].as_py()
             file = CopiedFile(name, first.point, first.planned, snapshot)
-            yield file_row(first.relation, file)
+            yield _file_row(first.relation, file)
     yield from log_batches(chain(left, parts))
 
 

@@ -37,7 +37,6 @@ __all__ = [
     "event_not_supported",
     "log_lost",
     "other_file",
-    "position_at",
     "statement_logged",
     "table_changed",
 ]
@@ -53,7 +52,7 @@ class _LogOffset:
     offset: int
 
 
-def position_at(
+def _position_at(
     connection: Any, connect: Callable[[], Any], flavor: Flavor, position: LogPosition
 ) -> LogPosition | str:
     """
@@ -260,7 +259,7 @@ class SameLog:
         if server == server_of(position):
             return position
         check_server(connection, self.capture)
-        here = position_at(connection, self.connect, flavor, position)
+        here = _position_at(connection, self.connect, flavor, position)
         if isinstance(here, str):
             raise log_lost(self.log, f"this is another server ({server}), and {here}", _AT_OTHER_SERVER)
         at = f"{here.marker[FILE]} {here.point & _OFFSET}"

@@ -32,7 +32,7 @@ from tautochrone.sources.mysql.statements import Effect, Statement, XaEnd, xid_o
 from tautochrone.sources.mysql.tables import CapturedTable, Cascade
 from tautochrone.sources.mysql.types import BINLOG_TYPES
 
-__all__ = ["Change", "Group", "LogReader", "prepared_xid"]
+__all__ = ["Change", "Group", "LogReader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Group:
             del self._savepoints[later]
 
 
-def prepared_xid(body: bytes) -> tuple[str, bool]:
+def _prepared_xid(body: bytes) -> tuple[str, bool]:
     """Of the event behind an `XA` transaction: its identifiers, and whether it is committed by that."""
     one_phase, format_id, transaction, branch = struct.unpack_from("<BIII", body)
     data = body[13:]
@@ -130,7 +130,7 @@ class LogReader:
         passes_over: tables of which columns behind the captured ones may change, unless they are called so:
             columns of the lake's table that the captured ones do not have.
         earlier: events of the log from an offset on; None: the server does not have them any more.
-        prepared: transactions that are prepared at the point, by their identifiers (`prepared_xid`),
+        prepared: transactions that are prepared at the point, by their identifiers (`_prepared_xid`),
             with the file and the offset where they begin. Those that were prepared before the capture's
             first point are not among them.
 
@@ -277,7 +277,7 @@ class LogReader:
 
     def _take_prepare(self, event: Event) -> None:
         group = self._group
-        xid, is_committed = prepared_xid(event.body)
+        xid, is_committed = _prepared_xid(event.body)
         # XA COMMIT … ONE PHASE is this event too.
         if is_committed or group is None:
             self._end(event, is_committed=is_committed)
@@ -324,7 +324,7 @@ class LogReader:
         )
         for event in events:
             if event.kind == Kind.XA_PREPARE:
-                return reader._group if prepared_xid(event.body)[0] == xid else None
+                return reader._group if _prepared_xid(event.body)[0] == xid else None
             if event.kind in Kind.ROWS | Kind.BEFORE_ROWS | {Kind.PARTIAL_ROWS}:
                 reader._process_until_commit(event)
         return None

@@ -32,7 +32,6 @@ _OBJECTS_WITHOUT_ROWS = frozenset(
     | {"ALGORITHM", "DEFINER", "SQL", "AGGREGATE"}
 )
 _SETS_WITHOUT_TABLES = frozenset({"PASSWORD", "ROLE", "DEFAULT"})
-_SEVERITY = ("behind", "truncate", "change", "rows")
 
 
 @dataclass(frozen=True, slots=True)

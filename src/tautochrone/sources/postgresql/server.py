@@ -33,8 +33,6 @@ __all__ = [
     "examine",
     "one_row",
     "open_transactions",
-    "pattern_of_slots",
-    "publication_statement",
     "require_readable",
     "require_rights",
     "server_state",
@@ -130,12 +128,12 @@ def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
     )
 
 
-def pattern_of_slots(prefix: str) -> str:
+def _pattern_of_slots(prefix: str) -> str:
     """A regular expression of the names of a capture's slots, in all lakes: behind the prefix each has digits
     of the table that reads it.
 
     >>> import re
-    >>> [bool(re.search(pattern_of_slots("shop"), name)) for name in ("shop_0123abcd", "shop_eu_0123abcd")]
+    >>> [bool(re.search(_pattern_of_slots("shop"), name)) for name in ("shop_0123abcd", "shop_eu_0123abcd")]
     [True, False]
     """
     return f"^{prefix}(_[^_]+)?$"
@@ -150,7 +148,7 @@ def slots_of(connection: psycopg.Connection, prefix: str, own: str | None) -> li
         "to_jsonb(s) ->> 'inactive_since' "
         "FROM pg_replication_slots s WHERE database = current_database() "
         "AND slot_name ~ %s ORDER BY slot_name",
-        (pattern_of_slots(prefix),),
+        (_pattern_of_slots(prefix),),
     ).fetchall()
     return [
         KeptLog(
@@ -249,7 +247,7 @@ def add_to_publication(
     Raises:
         IngestError: `CAPTURE_PUBLICATION_INCOMPLETE`; `CAPTURE_RIGHTS_MISSING`, with the statement.
     """
-    statement = publication_statement(connection, publication, tables)
+    statement = _publication_statement(connection, publication, tables)
     if statement is None:
         return
     try:
@@ -264,7 +262,7 @@ def add_to_publication(
         ) from error
 
 
-def publication_statement(
+def _publication_statement(
     connection: psycopg.Connection, publication: str, tables: Sequence[CapturedTable]
 ) -> sql.Composed | None:
     """What makes the publication have all of these tables; None if it has them.
@@ -395,7 +393,7 @@ def _slots(connection: psycopg.Connection, prefix: str) -> Iterator[Reason]:
         "pg_size_bytes(current_setting('max_slot_wal_keep_size')) FROM pg_replication_slots "
         "WHERE database = current_database() AND slot_name ~ %s ORDER BY slot_name"
     )
-    for name, status, kept, bound in connection.execute(query, (pattern_of_slots(prefix),)).fetchall():
+    for name, status, kept, bound in connection.execute(query, (_pattern_of_slots(prefix),)).fetchall():
         limit = bound // 2 if bound > 0 else LOG_BYTES
         if status == "unreserved" or (kept is not None and kept > limit):
             yield Reason.of(
@@ -494,7 +492,7 @@ def require_rights(
     statements += [] if may_read else [f"GRANT SELECT ON {name} TO {role}"]
     # Row security would leave out rows of a copy.
     statements += [f"ALTER ROLE {role} BYPASSRLS"] if is_filtered else []
-    added = publication_statement(connection, publication, [table])
+    added = _publication_statement(connection, publication, [table])
     statements += [] if added is None else [added.as_string(connection)]
     raise DefinitionError(
         "CAPTURE_RIGHTS_MISSING",
@@ -529,7 +527,7 @@ def _publication_text(
         IngestError: `CAPTURE_PUBLICATION_INCOMPLETE`; `CAPTURE_RIGHTS_MISSING`: it lacks tables, and the role
             may not add them.
     """
-    statement = publication_statement(connection, publication, tables)
+    statement = _publication_statement(connection, publication, tables)
     if statement is None:
         return f"publication {publication}"
     owner = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
@@ -565,7 +563,7 @@ def _slots_text(connection: psycopg.Connection, prefix: str) -> str:
         "pg_current_wal_lsn() - restart_lsn, current_setting('max_slot_wal_keep_size') "
         "FROM pg_replication_slots WHERE database = current_database() "
         "AND slot_name ~ %s ORDER BY slot_name",
-        (pattern_of_slots(prefix),),
+        (_pattern_of_slots(prefix),),
     ).fetchall()
     if not slots:
         query = "SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots"
