@@ -125,6 +125,10 @@ OWN: Mapping[str, str] = {
     "output_format_json_quote_denormals": "0",
     "output_format_json_validate_utf8": "0",
     "wait_end_of_query": "1",
+    # The first question of all would be refused, or not be answered.
+    "interactive_delay": "100000",
+    "make_distributed_plan": "0",
+    "query_plan_max_optimizations_to_apply": "10000",
 }
 """What is sent with every statement, as far as the server knows it."""
 
