@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -129,6 +130,28 @@ def test_another_server_with_the_same_name_and_statements_is_refused(twins: Twin
     log.close()
     assert events(log.read(begun, 100).rows) == [("insert", "2", "b")]
     log.close()
+    second.remove()
+
+
+def test_another_server_that_wrote_the_same_in_the_same_second_is_refused(twins: Twins) -> None:
+    """Only when its file of the log was begun tells it from the captured one."""
+    at = "SET timestamp = 1790000000"
+    first = twins.start()
+    time.sleep(1.1)  # that time is in whole seconds
+    second = twins.start()
+    twins.with_uuid_of(second, first)
+    for server in (first, second):
+        execute(server, at, "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, a VARCHAR(9))")
+    log = change_log(first)
+    begun = replace(log.begin("reader"), bulk=BulkProgress())
+    for server in (first, second):
+        execute(server, at, "INSERT INTO shop.t VALUES (2, 'b')")
+    for position in (begun, log.read(begun, 100).position):
+        at_second = MySQLChangeLog(replace(log._capture, address=address_of(second.url, "test")))
+        at_second._same_log._position = position
+        require_refused(at_second, position)
+    log.close()
+    first.remove()
     second.remove()
 
 
