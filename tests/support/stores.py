@@ -26,6 +26,7 @@ from tautochrone.meta import MetaStore, Store
 from tautochrone.meta.database import parsed_url
 from tautochrone.meta.database.repository import now_ms
 from tautochrone.metaservice.rpc import RemoteStore, add_store_routes
+from tautochrone.metaservice.server import embedded_server
 from tautochrone.model.closeable import Closeable
 
 __all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
@@ -69,26 +70,25 @@ def service_app(store: Store, token: str | None = None) -> FastAPI:
     return app
 
 
-def _server(app: FastAPI, port: int) -> uvicorn.Server:
-    config = uvicorn.Config(app, port=port, log_level="warning", access_log=False, lifespan="off")
-    return uvicorn.Server(config)
+def _config(app: FastAPI, port: int) -> uvicorn.Config:
+    return uvicorn.Config(app, port=port, log_level="warning", access_log=False, lifespan="off")
 
 
 class ServiceThread:
     """A service in this process, on a free port."""
 
     def __init__(self, store: Store, token: str | None = None) -> None:
-        self._server = _server(service_app(store, token), 0)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        server, self._end = embedded_server(_config(service_app(store, token), 0))
+        self._thread = threading.Thread(target=server.run, daemon=True)
         self._thread.start()
-        while not self._server.started:
+        while not server.started:
             assert self._thread.is_alive()
             time.sleep(0.002)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
+        port = server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._end()
         self._thread.join(10)
 
 
@@ -171,4 +171,4 @@ class Backing:
 
 if __name__ == "__main__":
     _url, _port, *_token = sys.argv[1:]
-    _server(service_app(MetaStore.open(_url), *_token), int(_port)).run()
+    uvicorn.Server(_config(service_app(MetaStore.open(_url), *_token), int(_port))).run()

@@ -12,6 +12,8 @@ from threading import Thread
 import uvicorn
 from fastapi import FastAPI
 
+from tautochrone.metaservice.server import embedded_server
+
 __all__ = ["serving"]
 
 
@@ -22,7 +24,7 @@ def serving(app: FastAPI, *, root_path: str = "") -> Iterator[str]:
         config = uvicorn.Config(
             app, log_config=None, log_level=logging.WARNING, lifespan="off", root_path=root_path
         )
-        server = uvicorn.Server(config)
+        server, end = embedded_server(config)
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started:
@@ -30,5 +32,5 @@ def serving(app: FastAPI, *, root_path: str = "") -> Iterator[str]:
             time.sleep(0.005)
         host, port = listening.getsockname()
         yield f"http://{host}:{port}"
-        server.should_exit = True
+        end()
         thread.join(timeout=5)
