@@ -268,6 +268,7 @@ def test_every_setting_at_another_value_changes_nothing(server: Server, number: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_every_setting_alone_changes_nothing_or_is_an_error(server: Server) -> None:
     outcomes = Counter[str]()
     for name, value in hostile_values(server):
