@@ -33,6 +33,7 @@ from tautochrone.runtime.views.choose_mode import node_needs_mode, require_incre
 from tautochrone.runtime.views.plans import Planned
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
+from tautochrone.spark.execute.driver_scan import stored_positions
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
@@ -66,10 +67,13 @@ def find_rows(
     Raises:
         RefreshError: `REFRESH_INCONSISTENT`, the view does not hold a row that it should lose.
     """
+    one_task = few and are_few(stored_rows)
+    positions = stored_positions(deletes, stored) if one_task else None
+    if positions is not None:
+        return positions
     rows = deletes.collect() if few else []
     if few and not rows:
         return {}
-    one_task = few and are_few(stored_rows)
     session = stored.sparkSession
     stored.createOrReplaceTempView(_STORED)
     deletes.createOrReplaceTempView(_REMOVED)

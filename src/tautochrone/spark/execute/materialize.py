@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
+from tautochrone.spark.execute.driver_scan import read_in_driver
 from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = [
@@ -48,8 +49,10 @@ def local_relation(
     catalyst = Catalyst(frames[0].sparkSession)
     executions = [frame._jdf.queryExecution() for frame in frames]  # noqa: SLF001
     data, count = None, 0
-    for execution in executions:
-        rows = execution.executedPlan().executeCollect()
+    for frame, execution in zip(frames, executions, strict=True):
+        rows = read_in_driver(frame)
+        if rows is None:
+            rows = execution.executedPlan().executeCollect()
         count += len(rows)
         part = catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
         data = part if data is None else data.concat(part)

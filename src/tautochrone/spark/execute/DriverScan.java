@@ -1,0 +1,275 @@
+package tautochrone;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.BasePredicate;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Predicate$;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.catalyst.planning.PhysicalOperation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.PushDownUtils;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+import py4j.Gateway;
+import scala.Option;
+import scala.Tuple2;
+import scala.Tuple3;
+import scala.collection.immutable.Seq;
+
+/**
+ * Reads few rows of a table in the driver, by the readers that Spark's tasks use, without a plan and a job.
+ *
+ * A plan is read here if it only filters rows of one table and picks columns, by expressions that Spark
+ * evaluates as they stand. `null` stands for all others, and for reads that fail or are too large: Spark
+ * repeats them, and raises what there is to raise.
+ */
+public final class DriverScan {
+    private static final String SEPARATOR = "\0";
+    private static final int MAX_PARTITIONS = 2;
+    private static final Set EVALUATED_AS_THEY_STAND = new HashSet(Arrays.asList(new String[] {
+        "AttributeReference", "Alias", "Literal", "Cast", "In", "InSet", "EqualTo", "EqualNullSafe",
+        "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull",
+        "IsNotNull"}));
+
+    public DriverScan(Gateway gateway) {
+    }
+
+    /** The rows of an analyzed plan; null if they are not read here, or the scan has more than `maxRows`. */
+    public InternalRow[] rows(SparkSession session, LogicalPlan plan, int maxRows) {
+        Collected collected = new Collected();
+        if (!read(session, plan, maxRows, collected)) {
+            return null;
+        }
+        return (InternalRow[]) collected.rows.toArray(new InternalRow[collected.rows.size()]);
+    }
+
+    /**
+     * Where copies of some rows are stored: file, positions with commas between them, file, positions … The first
+     * copies are taken where a table has several. Null if not every row is stored with the same bytes, which the
+     * same sum of floats in another order need not be.
+     *
+     * @param rows with the columns `types`
+     * @param stored an analyzed plan: these columns, then the file's name and the position in it
+     */
+    public String positions(
+            SparkSession session, InternalRow[] rows, StructType types, LogicalPlan stored, int maxRows) {
+        StructField[] columns = stored.schema().fields();
+        int width = columns.length - 2;
+        if (width != types.fields().length) {
+            return null;
+        }
+        DataType[] keys = new DataType[width];
+        for (int i = 0; i < width; i++) {
+            keys[i] = columns[i].dataType();
+            if (!keys[i].catalogString().equals(types.fields()[i].dataType().catalogString())) {
+                return null;
+            }
+        }
+        UnsafeProjection key = UnsafeProjection.create(keys);
+        Map missing = new HashMap();
+        for (int i = 0; i < rows.length; i++) {
+            UnsafeRow row = key.apply(rows[i]).copy();
+            Integer copies = (Integer) missing.get(row);
+            missing.put(row, Integer.valueOf(copies == null ? 1 : copies.intValue() + 1));
+        }
+        Matched matched = new Matched(missing, key, width);
+        if (!read(session, stored, maxRows, matched)) {
+            return null;
+        }
+        List matches = matched.matches;
+        Collections.sort(matches, new InOrder());
+        StringBuilder text = new StringBuilder();
+        String file = null;
+        int count = 0;
+        Iterator each = matches.iterator();
+        while (each.hasNext()) {
+            Match match = (Match) each.next();
+            int copies = ((Integer) missing.get(match.row)).intValue();
+            if (copies > 0) {
+                missing.put(match.row, Integer.valueOf(copies - 1));
+                if (match.file.equals(file)) {
+                    text.append(",");
+                } else {
+                    text.append(file == null ? "" : SEPARATOR).append(match.file).append(SEPARATOR);
+                    file = match.file;
+                }
+                text.append(match.position);
+                count++;
+            }
+        }
+        return count == rows.length ? text.append(file == null ? "" : SEPARATOR).toString() : null;
+    }
+
+    /** What a read does with each row, whose memory the next row takes. */
+    private interface Reader {
+        void row(UnsafeRow row);
+    }
+
+    private static final class Collected implements Reader {
+        final List rows = new ArrayList();
+
+        public void row(UnsafeRow row) {
+            rows.add(row.copy());
+        }
+    }
+
+    private static final class Matched implements Reader {
+        final List matches = new ArrayList();
+        private final Map wanted;
+        private final UnsafeProjection key;
+        private final int width;
+
+        Matched(Map wanted, UnsafeProjection key, int width) {
+            this.wanted = wanted;
+            this.key = key;
+            this.width = width;
+        }
+
+        public void row(UnsafeRow row) {
+            UnsafeRow values = key.apply(row);
+            if (wanted.containsKey(values)) {
+                matches.add(new Match(values.copy(), row.getUTF8String(width).toString(), row.getLong(width + 1)));
+            }
+        }
+    }
+
+    private static final class Match {
+        final UnsafeRow row;
+        final String file;
+        final long position;
+
+        Match(UnsafeRow row, String file, long position) {
+            this.row = row;
+            this.file = file;
+            this.position = position;
+        }
+    }
+
+    private static final class InOrder implements Comparator {
+        public int compare(Object left, Object right) {
+            int files = ((Match) left).file.compareTo(((Match) right).file);
+            return files != 0 ? files : Long.compare(((Match) left).position, ((Match) right).position);
+        }
+    }
+
+    /** Whether all rows of a plan were read here. */
+    private boolean read(SparkSession session, LogicalPlan plan, int maxRows, Reader reader) {
+        Option matched = PhysicalOperation.unapply(EliminateSubqueryAliases.apply(plan));
+        if (matched.isEmpty()) {
+            return false;
+        }
+        Tuple3 operation = (Tuple3) matched.get();
+        Seq columns = (Seq) operation._1();
+        Seq filters = (Seq) operation._2();
+        if (!(operation._3() instanceof DataSourceV2Relation) || !areEvaluated(columns) || !areEvaluated(filters)) {
+            return false;
+        }
+        DataSourceV2Relation relation = (DataSourceV2Relation) operation._3();
+        if (!(relation.table() instanceof SupportsRead)) {
+            return false;
+        }
+        Option before = SparkSession.getActiveSession();
+        SparkSession.setActiveSession(session);
+        try {
+            ScanBuilder builder = ((SupportsRead) relation.table()).newScanBuilder(relation.options());
+            PushDownUtils.pushFilters(builder, filters);
+            Tuple2 pruned = PushDownUtils.pruneColumns(builder, relation, columns, filters);
+            Seq input = (Seq) pruned._2();
+            UnsafeProjection project = UnsafeProjection.create(columns, input);
+            project.initialize(0);
+            return readAll(((Scan) pruned._1()).toBatch(), conditionOf(filters, input), project, maxRows, reader);
+        } catch (Exception error) {
+            return false; // Spark repeats the read and says what is wrong with it.
+        } finally {
+            if (before.isDefined()) {
+                SparkSession.setActiveSession((SparkSession) before.get());
+            } else {
+                SparkSession.clearActiveSession();
+            }
+        }
+    }
+
+    private boolean readAll(
+            Batch batch, BasePredicate condition, UnsafeProjection project, int maxRows, Reader rows)
+            throws Exception {
+        InputPartition[] partitions = batch.planInputPartitions();
+        if (partitions.length > MAX_PARTITIONS) {
+            return false;
+        }
+        PartitionReaderFactory readers = batch.createReaderFactory();
+        int left = maxRows;
+        for (int i = 0; i < partitions.length && left >= 0; i++) {
+            boolean columnar = readers.supportColumnarReads(partitions[i]);
+            PartitionReader reader =
+                    columnar ? readers.createColumnarReader(partitions[i]) : readers.createReader(partitions[i]);
+            try {
+                while (left >= 0 && reader.next()) {
+                    Iterator batchRows = columnar
+                            ? ((ColumnarBatch) reader.get()).rowIterator()
+                            : Collections.singletonList(reader.get()).iterator();
+                    while (batchRows.hasNext() && left-- > 0) {
+                        InternalRow row = (InternalRow) batchRows.next();
+                        if (condition == null || condition.eval(row)) {
+                            rows.row(project.apply(row));
+                        }
+                    }
+                }
+            } finally {
+                reader.close();
+            }
+        }
+        return left >= 0;
+    }
+
+    private BasePredicate conditionOf(Seq filters, Seq input) {
+        Expression all = null;
+        for (int i = 0; i < filters.size(); i++) {
+            Expression filter = (Expression) filters.apply(i);
+            all = all == null ? filter : new And(all, filter);
+        }
+        if (all == null) {
+            return null;
+        }
+        BasePredicate condition = Predicate$.MODULE$.create(all, input);
+        condition.initialize(0);
+        return condition;
+    }
+
+    private boolean areEvaluated(Seq expressions) {
+        for (int i = 0; i < expressions.size(); i++) {
+            Expression expression = (Expression) expressions.apply(i);
+            if (!EVALUATED_AS_THEY_STAND.contains(expression.getClass().getSimpleName())
+                    || !expression.resolved()
+                    || !areEvaluated((Seq) expression.children())) {
+                return false;
+            }
+        }
+        return true;
+    }
+}
