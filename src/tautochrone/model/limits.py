@@ -129,6 +129,12 @@ MAX_LOOKUP_VALUES = 2_500_000
 """Rows, and values (rows times columns), of one key lookup that is cached. A larger one is not cached: each
 view reads the table itself."""
 
+MAX_SMALL_TABLE_ROWS = 10_000
+"""An input with at most this many rows is read once per version and held by the driver."""
+
+MAX_HELD_VALUES = 1_000_000
+"""Values (rows times columns) of small tables that the driver holds between checkpoints."""
+
 MAX_CACHED_LOOKUP_VALUES = 5_000_000
 """Values of all cached key lookups together. Beyond it the oldest are dropped."""
 

@@ -22,6 +22,7 @@ from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinit
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.execute.driver_scan import held_in_driver
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
 from tautochrone.spark.translate.lowering_context import RowFilter
@@ -125,10 +126,11 @@ class States:
         stored: DataFrame = table.read(self.base, version)
         if only is not None:
             stored = only(stored)
+        if are_few(table.row_count(version)):
+            held = held_in_driver(stored)
+            stored = (stored if held is None else held[0]).coalesce(1)
         if layout.is_buffer:
             return stored.select(*layout.columns_without_run)
-        if are_few(table.row_count(version)):
-            stored = stored.coalesce(1)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
         grouped = stored.groupBy(*layout.keys).agg(newest)
         return grouped.selectExpr(*layout.keys, *(f"newest.{value}" for value in layout.values))

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model import limits
 from tautochrone.model.lake import ChangeKind, ReadableTable, RowChange
 from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.spark.execute.driver_scan import SmallTables
 from tautochrone.spark.execute.engine import TableDelta
 from tautochrone.spark.execute.key_lookups import KeyLookups
 from tautochrone.spark.execute.materialize import materialize, materialize_if_small
@@ -59,6 +60,7 @@ class Changes:
         self._is_shared = is_shared
         self._columns = columns
         self.lookups = KeyLookups(columns)
+        self._small_tables = SmallTables()
         self._lock = threading.Lock()
         self._count_lock = threading.Lock()
         self._view_deltas: OrderedDict[_VersionRange, TableDelta] = OrderedDict()
@@ -105,6 +107,13 @@ class Changes:
         with table_lock:
             delta = self._materialized_delta((table, old, new), change, columns)
         return delta if delta.rows else None
+
+    def small_table(self, table: TableName, version: Version, read: Callable[[], DataFrame]) -> DataFrame:
+        """All rows of a version: held by the driver if they are few, otherwise as `read` gives them."""
+        rows = self._load_input(table).row_count(version)
+        if rows is None or rows > limits.MAX_SMALL_TABLE_ROWS:
+            return read()
+        return self._small_tables.rows(table, version, self._columns(table), read)
 
     def _view_delta_rows(self) -> int:
         return sum(delta.rows for delta in self._view_deltas.values())

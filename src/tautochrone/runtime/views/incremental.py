@@ -194,7 +194,10 @@ class IncrementalRefresh:
         engine = self._engine(states.rows, states.row_count)
         with tuned(self.session, delta_rows=choice.delta_rows):
             engine.read_changes()
-        counts = [self._row_count(table) for table in self.planned.view.tables]
+        # Of the only table that changed nothing but its change is read.
+        changed = engine.changed_tables()
+        read = [table for table in self.planned.view.tables if changed != [table]]
+        counts = [self._row_count(table) for table in read]
         rows = None if None in counts else sum(count or 0 for count in counts)
         with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
             return self._refresh(choice, engine, states)
@@ -298,7 +301,10 @@ class IncrementalRefresh:
         def read(table: TableName, side: CutSide) -> DataFrame:
             input_version = version(table, side)
             if (table, side) not in frames:
-                frames[table, side] = self.context.load_input(table).read(self.context.base, input_version)
+                loaded = self.context.load_input(table)
+                frames[table, side] = self.changes.small_table(
+                    table, input_version, lambda: loaded.read(self.context.base, input_version)
+                )
             return frames[table, side]
 
         def change(table: TableName, columns: Sequence[str]) -> TableDelta | None:

@@ -9,8 +9,17 @@ import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicLong;
 
+import org.apache.spark.Partition;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext$;
+import org.apache.spark.TaskContextImpl;
+import org.apache.spark.executor.TaskMetrics;
+import org.apache.spark.memory.TaskMemoryManager;
+import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
 import org.apache.spark.sql.catalyst.expressions.And;
@@ -29,6 +38,10 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.execution.LocalTableScanExec;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution$;
+import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.PushDownUtils;
 import org.apache.spark.sql.types.DataType;
@@ -41,9 +54,11 @@ import scala.Option;
 import scala.Tuple2;
 import scala.Tuple3;
 import scala.collection.immutable.Seq;
+import scala.runtime.AbstractFunction0;
 
 /**
- * Reads few rows of a table in the driver, by the readers that Spark's tasks use, without a plan and a job.
+ * Computes few rows in the driver, without a job: rows of a table, by the readers that Spark's tasks use and
+ * without a plan; and the result of a plan that would be one task.
  *
  * A plan is read here if it only filters rows of one table and picks columns, by expressions that Spark
  * evaluates as they stand. `null` stands for all others, and for reads that fail or are too large: Spark
@@ -51,13 +66,98 @@ import scala.collection.immutable.Seq;
  */
 public final class DriverScan {
     private static final String SEPARATOR = "\0";
-    private static final int MAX_PARTITIONS = 2;
+    private static final int MAX_PARTITIONS = 8;
     private static final Set EVALUATED_AS_THEY_STAND = new HashSet(Arrays.asList(new String[] {
         "AttributeReference", "Alias", "Literal", "Cast", "In", "InSet", "EqualTo", "EqualNullSafe",
         "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull",
         "IsNotNull"}));
+    private static final Set PLAIN_OPERATORS = new HashSet(Arrays.asList(new String[] {
+        "LocalTableScanExec", "ProjectExec", "FilterExec", "CoalesceExec", "UnionExec", "HashAggregateExec",
+        "SortAggregateExec", "ObjectHashAggregateExec", "ShuffledHashJoinExec", "SortMergeJoinExec", "SortExec",
+        "WindowExec", "ExpandExec", "WholeStageCodegenExec", "InputAdapter"}));
+    private static final AtomicLong TASKS = new AtomicLong(Long.MAX_VALUE);
 
     public DriverScan(Gateway gateway) {
+    }
+
+    /**
+     * All rows of a query. They are computed here if they are few rows of one table, or if the query is one
+     * task of plain operators; by a job of Spark otherwise.
+     */
+    public InternalRow[] collect(SparkSession session, QueryExecution query, int maxRows) {
+        InternalRow[] rows = rows(session, query.analyzed(), maxRows);
+        if (rows != null) {
+            return rows;
+        }
+        // Without them a task does not know the session's settings.
+        return (InternalRow[]) SQLExecution$.MODULE$.withSQLConfPropagated(session, new Execution(session, query));
+    }
+
+    private static final class Execution extends AbstractFunction0 {
+        private final SparkSession session;
+        private final QueryExecution query;
+
+        Execution(SparkSession session, QueryExecution query) {
+            this.session = session;
+            this.query = query;
+        }
+
+        public Object apply() {
+            SparkPlan plan = query.executedPlan();
+            InternalRow[] rows = isOnePlainTask(plan) ? runHere(plan) : null;
+            return rows == null ? plan.executeCollect() : rows;
+        }
+
+        /** Rows of a plan that is one task, computed in this thread; null if that fails: a job repeats it. */
+        private InternalRow[] runHere(SparkPlan plan) {
+            RDD rdd = plan.execute();
+            Partition[] partitions = rdd.partitions();
+            if (partitions.length != 1) {
+                return null;
+            }
+            long task = TASKS.getAndDecrement();
+            TaskMemoryManager memory = new TaskMemoryManager(SparkEnv.get().memoryManager(), task);
+            Properties settings = (Properties) session.sparkContext().getLocalProperties().clone();
+            TaskContextImpl context = new TaskContextImpl(
+                    0, 0, 0, task, 0, 1, memory, settings, SparkEnv.get().metricsSystem(), TaskMetrics.empty(), 1,
+                    scala.collection.immutable.Map$.MODULE$.empty());
+            TaskContext$.MODULE$.setTaskContext(context);
+            try {
+                List rows = new ArrayList();
+                scala.collection.Iterator each = rdd.iterator(partitions[0], context);
+                while (each.hasNext()) {
+                    rows.add(((InternalRow) each.next()).copy());
+                }
+                return (InternalRow[]) rows.toArray(new InternalRow[rows.size()]);
+            } catch (Exception error) {
+                return null;
+            } finally {
+                try {
+                    context.markTaskCompleted(Option.empty());
+                } finally {
+                    TaskContext$.MODULE$.unset();
+                    memory.cleanUpAllAllocatedMemory();
+                }
+            }
+        }
+    }
+
+    /** Whether a plan has only operators that need nothing but their task's memory, over rows of the driver. */
+    private static boolean isOnePlainTask(SparkPlan plan) {
+        return !(plan instanceof LocalTableScanExec) && isPlain(plan);
+    }
+
+    private static boolean isPlain(SparkPlan plan) {
+        if (!PLAIN_OPERATORS.contains(plan.getClass().getSimpleName()) || !plan.subqueries().isEmpty()) {
+            return false;
+        }
+        Seq children = (Seq) plan.children();
+        for (int i = 0; i < children.size(); i++) {
+            if (!isPlain((SparkPlan) children.apply(i))) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** The rows of an analyzed plan; null if they are not read here, or the scan has more than `maxRows`. */

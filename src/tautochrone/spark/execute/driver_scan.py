@@ -6,7 +6,9 @@ partition columns are the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,20 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
+from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.jvm.driver_calls import singleton, split
 
-__all__ = ["read_in_driver", "stored_positions"]
+__all__ = ["SmallTables", "collect", "held_in_driver", "read_in_driver", "stored_positions"]
 
 _SOURCE = Path(__file__).with_name("DriverScan.java")
+
+
+def collect(frame: DataFrame) -> JavaObject:
+    """All rows of a DataFrame, as a Java array of `InternalRow`."""
+    query = frame._jdf.queryExecution()  # noqa: SLF001
+    return _driver_scan().collect(_java_session(frame), query, limits.MAX_SINGLE_TASK_ROWS)
 
 
 def read_in_driver(frame: DataFrame) -> JavaObject | None:
@@ -29,6 +40,53 @@ def read_in_driver(frame: DataFrame) -> JavaObject | None:
     """
     java_session, plan = _java_session(frame), frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     return _driver_scan().rows(java_session, plan, limits.MAX_SINGLE_TASK_ROWS)
+
+
+def held_in_driver(frame: DataFrame) -> tuple[DataFrame, int] | None:
+    """A DataFrame of the same rows, read now and held by the driver, and their number; None as above."""
+    rows = read_in_driver(frame)
+    if rows is None:
+        return None
+    catalyst = Catalyst(frame.sparkSession)
+    data = catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
+    output = frame._jdf.queryExecution().analyzed().output()  # noqa: SLF001
+    return dataframe_of_plan(frame.sparkSession, catalyst.local_relation(output, data)), len(rows)
+
+
+class SmallTables:
+    """Rows of small tables at a version, held by the driver for all views that read them, until others are
+    used more. Safe to use from the threads of one run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[TableName, Version], tuple[frozenset[str], DataFrame, int]] = (
+            OrderedDict()
+        )
+
+    def rows(
+        self, table: TableName, version: Version, columns: Collection[str], read_all: Callable[[], DataFrame]
+    ) -> DataFrame:
+        """All rows of a version with at least these columns that it has; as `read_all` gives them if they
+        are not read here."""
+        key = table, version
+        with self._lock:
+            held = self._held.get(key)
+            if held is not None and held[0].issuperset(columns):
+                self._held.move_to_end(key)
+                return held[1]
+        frame = read_all()
+        wanted = frozenset(columns) if held is None else held[0].union(columns)
+        # An older version may lack columns; a reader that needs them takes them as NULL.
+        available = [name for name in frame.columns if name in wanted]
+        result = held_in_driver(frame.select(*map(quoted, available))) if available else None
+        if result is None:
+            return frame
+        rows, count = result
+        with self._lock:
+            self._held[key] = wanted, rows, count * len(available)
+            while len(self._held) > 1 and sum(size for _, _, size in self._held.values()) > limits.MAX_HELD_VALUES:
+                self._held.popitem(last=False)
+        return rows
 
 
 def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequence[int]] | None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.execute.driver_scan import read_in_driver
+from tautochrone.spark.execute.driver_scan import collect
 from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = [
@@ -49,10 +49,8 @@ def local_relation(
     catalyst = Catalyst(frames[0].sparkSession)
     executions = [frame._jdf.queryExecution() for frame in frames]  # noqa: SLF001
     data, count = None, 0
-    for frame, execution in zip(frames, executions, strict=True):
-        rows = read_in_driver(frame)
-        if rows is None:
-            rows = execution.executedPlan().executeCollect()
+    for frame in frames:
+        rows = collect(frame)
         count += len(rows)
         part = catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
         data = part if data is None else data.concat(part)
