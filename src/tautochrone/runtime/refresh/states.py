@@ -25,6 +25,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import held_in_driver
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
+from tautochrone.spark.jvm.driver_calls import selected, with_names
 from tautochrone.spark.translate.lowering_context import RowFilter
 
 __all__ = ["RUN", "STATE_NAMESPACE", "StateLayout", "States"]
@@ -133,7 +134,7 @@ class States:
             return stored.select(*layout.columns_without_run)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
         grouped = stored.groupBy(*layout.keys).agg(newest)
-        return grouped.selectExpr(*layout.keys, *(f"newest.{value}" for value in layout.values))
+        return selected(grouped, [*layout.keys, *(f"newest.{value}" for value in layout.values)])
 
     def build(self, number: int, rows: DataFrame, commit_metadata: CommitMetadata) -> Version:
         """Store a state as a whole."""
@@ -255,7 +256,9 @@ class States:
         if not layout.is_buffer:
             count = len(layout.keys)
             texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
-        return frame.toDF(*layout.columns_without_run).selectExpr(*texts, f"CAST({run} AS BIGINT) AS {RUN}")
+        return selected(
+            with_names(frame, layout.columns_without_run), [*texts, f"CAST({run} AS BIGINT) AS {RUN}"]
+        )
 
     def _name(self, number: int) -> TableName:
         parts = "__".join((*self.view.namespace, self.view.table))

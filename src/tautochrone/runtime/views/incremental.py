@@ -194,10 +194,7 @@ class IncrementalRefresh:
         engine = self._engine(states.rows, states.row_count)
         with tuned(self.session, delta_rows=choice.delta_rows):
             engine.read_changes()
-        # Of the only table that changed nothing but its change is read.
-        changed = engine.changed_tables()
-        read = [table for table in self.planned.view.tables if changed != [table]]
-        counts = [self._row_count(table) for table in read]
+        counts = [self._row_count(table) for table in self.planned.view.tables]
         rows = None if None in counts else sum(count or 0 for count in counts)
         with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
             return self._refresh(choice, engine, states)

@@ -73,24 +73,13 @@ def set_active_session(session: SparkSession) -> None:
 
 @contextmanager
 def session_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session inside the block; restored afterwards.
+    """Settings of a session, which is active, inside the block; restored afterwards.
 
     Raises:
         pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
     """
-    before: dict[str, str | None] = {}
-    try:
-        for key, value in conf.items():
-            old = session.conf.get(key, None)
-            session.conf.set(key, value)
-            before[key] = old
+    with active_in_jvm(session, conf):
         yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, old)
 
 
 _ONE_PARTITION = {

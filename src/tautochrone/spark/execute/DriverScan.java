@@ -29,6 +29,7 @@ import org.apache.spark.sql.catalyst.expressions.Predicate$;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.catalyst.planning.PhysicalOperation;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
@@ -75,6 +76,8 @@ public final class DriverScan {
         "LocalTableScanExec", "ProjectExec", "FilterExec", "CoalesceExec", "UnionExec", "HashAggregateExec",
         "SortAggregateExec", "ObjectHashAggregateExec", "ShuffledHashJoinExec", "SortMergeJoinExec", "SortExec",
         "WindowExec", "ExpandExec", "WholeStageCodegenExec", "InputAdapter"}));
+    private static final String[][] INTERPRETED = {
+        {"spark.sql.codegen.wholeStage", "false"}, {"spark.sql.codegen.factoryMode", "NO_CODEGEN"}};
     private static final AtomicLong TASKS = new AtomicLong(Long.MAX_VALUE);
 
     public DriverScan(Gateway gateway) {
@@ -89,8 +92,36 @@ public final class DriverScan {
         if (rows != null) {
             return rows;
         }
-        // Without them a task does not know the session's settings.
-        return (InternalRow[]) SQLExecution$.MODULE$.withSQLConfPropagated(session, new Execution(session, query));
+        String[] before = new String[INTERPRETED.length];
+        boolean interpreted = isHeld(query.analyzed());
+        for (int i = 0; interpreted && i < INTERPRETED.length; i++) {
+            before[i] = session.conf().get(INTERPRETED[i][0], (String) null);
+            session.conf().set(INTERPRETED[i][0], INTERPRETED[i][1]);
+        }
+        try {
+            // Without this a task does not know the session's settings.
+            return (InternalRow[])
+                    SQLExecution$.MODULE$.withSQLConfPropagated(session, new Execution(session, query));
+        } finally {
+            for (int i = 0; interpreted && i < INTERPRETED.length; i++) {
+                if (before[i] == null) {
+                    session.conf().unset(INTERPRETED[i][0]);
+                } else {
+                    session.conf().set(INTERPRETED[i][0], before[i]);
+                }
+            }
+        }
+    }
+
+    /** Whether a plan reads nothing but rows of the driver: for so few to compile code takes longer. */
+    private static boolean isHeld(LogicalPlan plan) {
+        Seq children = (Seq) plan.children();
+        for (int i = 0; i < children.size(); i++) {
+            if (!isHeld((LogicalPlan) children.apply(i))) {
+                return false;
+            }
+        }
+        return !children.isEmpty() || plan instanceof LocalRelation;
     }
 
     private static final class Execution extends AbstractFunction0 {

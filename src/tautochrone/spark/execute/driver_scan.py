@@ -84,7 +84,10 @@ class SmallTables:
         rows, count = result
         with self._lock:
             self._held[key] = wanted, rows, count * len(available)
-            while len(self._held) > 1 and sum(size for _, _, size in self._held.values()) > limits.MAX_HELD_VALUES:
+            while (
+                len(self._held) > 1
+                and sum(size for _, _, size in self._held.values()) > limits.MAX_HELD_VALUES
+            ):
                 self._held.popitem(last=False)
         return rows
 
@@ -98,11 +101,10 @@ def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequenc
         rows: few rows that the driver holds.
         stored: the same columns, then the file's name and the position in it.
     """
+    java_session, schema = _java_session(stored), rows._jdf.schema()  # noqa: SLF001
     wanted = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
     plan = stored._jdf.queryExecution().analyzed()  # noqa: SLF001
-    answer = _driver_scan().positions(
-        _java_session(stored), wanted, rows._jdf.schema(), plan, limits.MAX_SINGLE_TASK_ROWS  # noqa: SLF001
-    )
+    answer = _driver_scan().positions(java_session, wanted, schema, plan, limits.MAX_SINGLE_TASK_ROWS)
     if answer is None:
         return None
     texts = split(str(answer))

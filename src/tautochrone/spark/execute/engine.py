@@ -227,10 +227,6 @@ class SparkEngine:
         for scan in self.scans:
             self._delta(scan.table)
 
-    def changed_tables(self) -> list[TableName]:
-        """The tables whose change was read and has rows; one that occurs more than once is listed as often."""
-        return [scan.table for scan in self.scans if self._deltas.get(scan.table) is not None]
-
     def _read_delta(self, table: TableName, delta: TableDelta) -> _Delta | None:
         names = self._column_names(table)
         ids = tuple(self.fresh() for _ in names)

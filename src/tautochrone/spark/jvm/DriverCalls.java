@@ -12,6 +12,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
@@ -23,6 +24,7 @@ import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.execution.SparkSqlParser;
 
 import py4j.Gateway;
+import py4j.reflection.ReflectionEngine;
 import scala.Option;
 import scala.Product;
 import scala.Tuple2;
@@ -38,6 +40,7 @@ public final class DriverCalls {
     private static final String LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem";
 
     private final Gateway gateway;
+    private final ReflectionEngine reflection = new ReflectionEngine();
     private final SparkSqlParser parser = new SparkSqlParser();
 
     public DriverCalls(Gateway gateway) {
@@ -76,6 +79,56 @@ public final class DriverCalls {
         return text.toString();
     }
 
+    /**
+     * Make objects one after the other, each of values and of objects before it; `deferred.py` writes them.
+     *
+     * @param kept for each object `+`, or `-` if Python has dropped it
+     * @param texts for each object its class (none: a Scala sequence), the number of its arguments, these
+     * @return Py4J's names of the objects that are kept
+     */
+    public String make(String kept, String texts) {
+        List parts = split(texts);
+        Object[] made = new Object[kept.length()];
+        StringBuilder names = new StringBuilder();
+        int next = 0;
+        for (int i = 0; i < made.length; i++) {
+            String type = (String) parts.get(next++);
+            Object[] arguments = new Object[Integer.parseInt((String) parts.get(next++))];
+            for (int j = 0; j < arguments.length; j++) {
+                arguments[j] = argument((String) parts.get(next++), made);
+            }
+            if (type.isEmpty()) {
+                made[i] = PythonUtils.toSeq(Arrays.asList(arguments));
+            } else {
+                made[i] = reflection.invoke(null, reflection.getConstructor(type, arguments), arguments);
+            }
+            if (kept.charAt(i) == '+') {
+                append(names, gateway.putNewObject(made[i]));
+            }
+        }
+        return names.toString();
+    }
+
+    private Object argument(String text, Object[] made) {
+        String value = text.substring(1);
+        switch (text.charAt(0)) {
+            case '#':
+                return made[Integer.parseInt(value)];
+            case 'o':
+                return gateway.getObject(value);
+            case 'n':
+                return null;
+            case 'b':
+                return Boolean.valueOf(value);
+            case 'i':
+                return Integer.valueOf(value);
+            case 'l':
+                return Long.valueOf(value);
+            default:
+                return value;
+        }
+    }
+
     /** A new object of a class with one constructor, which takes three arguments. */
     public Object newInstance(Class compiled, Object first, Object second, Object third) throws Exception {
         return compiled.getDeclaredConstructors()[0].newInstance(new Object[] {first, second, third});
@@ -83,6 +136,16 @@ public final class DriverCalls {
 
     public LogicalPlan analyzed(Dataset rows) {
         return rows.queryExecution().analyzed();
+    }
+
+    public Dataset named(Dataset rows, String names) {
+        List columns = split(names);
+        return (Dataset) rows.toDF((String[]) columns.toArray(new String[columns.size()]));
+    }
+
+    public Dataset selected(Dataset rows, String expressions) {
+        List columns = split(expressions);
+        return (Dataset) rows.selectExpr((String[]) columns.toArray(new String[columns.size()]));
     }
 
     public LogicalPlan parsed(String sql) {

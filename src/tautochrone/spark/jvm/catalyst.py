@@ -20,6 +20,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, SparkSession
 
 from tautochrone.algebra.nodes import ColumnId
+from tautochrone.spark.jvm.deferred import can_wait, new, sequence
 from tautochrone.spark.jvm.driver_calls import KIND, driver_calls, objects_of
 
 __all__ = [
@@ -47,6 +48,9 @@ SCALAR_SUBQUERY = "ScalarSubquery"
 _NOT_STREAMING = False
 
 
+_TREES = "org.apache.spark.sql.catalyst."
+
+
 class CachedPackage:
     """A Py4J package or class that caches every name below it.
 
@@ -64,6 +68,9 @@ class CachedPackage:
         return member
 
     def __call__(self, *arguments: Any) -> Any:
+        name = getattr(self._target, "_fqn", "")
+        if name.startswith(_TREES) and all(map(can_wait, arguments)):
+            return new(name, *arguments)
         return self._target(*arguments)
 
 
@@ -216,7 +223,9 @@ class Catalyst:
 
     def seq(self, values: Iterable[JavaObject] = ()) -> JavaObject:
         elements = list(values)
-        return self._python.toSeq(elements) if elements else self._empty
+        if not all(map(can_wait, elements)):
+            return self._python.toSeq(elements)
+        return sequence(elements) if elements else self._empty
 
     @property
     def _python(self) -> Any:

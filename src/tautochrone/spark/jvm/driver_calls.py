@@ -14,7 +14,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from py4j.protocol import SUCCESS, get_return_value
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "KIND",
@@ -25,9 +25,11 @@ __all__ = [
     "joined",
     "new_session",
     "objects_of",
+    "selected",
     "settings_of",
     "singleton",
     "split",
+    "with_names",
 ]
 
 _SEPARATOR = "\0"
@@ -118,6 +120,19 @@ def _named(part: str, name: str) -> Any:
 def java_object(part: str) -> Any:
     """What `Gateway.getReturnObject` answered in the JVM: an object, or a value that Py4J converts."""
     return get_return_value(f"{SUCCESS}{part}", _gateway()._gateway_client)  # noqa: SLF001
+
+
+# -- DataFrames -------------------------------------------------------------------------------------
+
+
+def with_names(frame: DataFrame, names: Iterable[str]) -> DataFrame:
+    """`frame.toDF(*names)`, for which PySpark sends a message for each name."""
+    return DataFrame(driver_calls().named(frame._jdf, joined(names)), frame.sparkSession)  # noqa: SLF001
+
+
+def selected(frame: DataFrame, expressions: Iterable[str]) -> DataFrame:
+    """`frame.selectExpr(*expressions)` likewise."""
+    return DataFrame(driver_calls().selected(frame._jdf, joined(expressions)), frame.sparkSession)  # noqa: SLF001
 
 
 # -- sessions ---------------------------------------------------------------------------------------

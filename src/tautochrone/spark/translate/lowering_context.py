@@ -15,6 +15,7 @@ from tautochrone.algebra.nodes import WEIGHT, ColumnId, KeySemiJoin, Materialize
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
+from tautochrone.spark.jvm.driver_calls import with_names
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, key_ranges, literals
 
 __all__ = ["Columns", "KeyConditions", "LeafPlans", "LoweringContext", "RowFilter"]
@@ -215,7 +216,7 @@ class LoweringContext(ABC):
 
     def coalesced_frame_named_by_ids(self, node: Node) -> DataFrame:
         """Like `frame_named_by_ids`, of a plan that is `coalesced`."""
-        return dataframe_of_plan(self.catalyst.session, self.coalesced(node)).toDF(*node.columns)
+        return with_names(dataframe_of_plan(self.catalyst.session, self.coalesced(node)), node.columns)
 
     def coalesce(self, plan: JavaObject) -> JavaObject:
         """`plan` in one partition."""
@@ -227,7 +228,7 @@ class LoweringContext(ABC):
 
     def frame_named_by_ids(self, node: Node) -> DataFrame:
         """A DataFrame of a node whose columns are named by their ids, for expressions in SQL."""
-        return self.frame(node).toDF(*node.columns)
+        return with_names(self.frame(node), node.columns)
 
     def attributes(self, columns: tuple[ColumnId, ...]) -> list[JavaObject]:
         return [self.columns.attribute(column) for column in columns]

@@ -32,6 +32,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
+from tautochrone.spark.jvm.driver_calls import selected, with_names
 from tautochrone.spark.translate.exact_variance import argument_type, sum_terms, variance_sql
 from tautochrone.spark.translate.lowering_context import LoweringContext
 
@@ -68,7 +69,9 @@ class AggregateLowering:
             .agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
         )
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
-        return lowering.with_column_ids(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
+        return lowering.with_column_ids(
+            selected(summed.where("taut_sum <> 0"), [*rows, copies]), node.columns
+        )
 
     def predicate_change(self, node: PredicateChange) -> JavaObject:
         lowering = self._lowering
@@ -86,7 +89,7 @@ class AggregateLowering:
         frame = self._named(plan, (*rows, before, after))
         changed = frame.where(f"coalesce({before}, false) <> coalesce({after}, false)")
         weight = f"CASE WHEN {after} THEN 1 ELSE -1 END"
-        return lowering.with_column_ids(changed.selectExpr(*map(quoted, rows), weight), node.columns)
+        return lowering.with_column_ids(selected(changed, [*map(quoted, rows), weight]), node.columns)
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -109,7 +112,7 @@ class AggregateLowering:
             grouped = grouped.where("v0 IS NOT NULL")
         if len(aliases) < len(sums):
             columns = [f"{aliases[sql]} AS w{i}" for i, sql in enumerate(sums)]
-            grouped = grouped.selectExpr(*map(quoted, aggregate.keys), *columns)
+            grouped = selected(grouped, [*map(quoted, aggregate.keys), *columns])
         return lowering.with_column_ids(grouped, node.columns)
 
     def _sums(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> list[str]:
@@ -167,12 +170,9 @@ class AggregateLowering:
             after.extend(f"CASE WHEN {exists} THEN {sql} END" for sql in merged)
             recompute.append(f"coalesce({stale}, false)")
         needs_recompute = f"{exists} AND ({' OR '.join(recompute)})"
-        rows = joined.selectExpr(
-            *(f"new.{key}" for key in aggregate.keys),
-            *(f"old.{column}" for column in aggregate.accumulators),
-            *after,
-            needs_recompute,
-        )
+        keys = [f"new.{key}" for key in aggregate.keys]
+        before = [f"old.{column}" for column in aggregate.accumulators]
+        rows = selected(joined, [*keys, *before, *after, needs_recompute])
         return lowering.with_column_ids(rows, node.columns)
 
     def _merge(self, call: AggregateCall, removed: ColumnId) -> tuple[list[str], str]:
@@ -290,7 +290,7 @@ class AggregateLowering:
     # -- inside -----------------------------------------------------------------------------------
 
     def _named(self, plan: JavaObject, columns: Sequence[ColumnId]) -> DataFrame:
-        return dataframe_of_plan(self._lowering.catalyst.session, plan).toDF(*columns)
+        return with_names(dataframe_of_plan(self._lowering.catalyst.session, plan), columns)
 
     def _with_expressions(
         self,
