@@ -18,6 +18,7 @@ import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext$;
 import org.apache.spark.TaskContextImpl;
 import org.apache.spark.executor.TaskMetrics;
+import org.apache.spark.memory.SparkOutOfMemoryError;
 import org.apache.spark.memory.TaskMemoryManager;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -67,7 +68,8 @@ import scala.runtime.AbstractFunction0;
  */
 public final class DriverScan {
     private static final String SEPARATOR = "\0";
-    private static final int MAX_PARTITIONS = 8;
+    private static final int MAX_PARTITIONS = 16;
+    private static final long MAX_RESULT_BYTES = 64_000_000L;
     private static final Set EVALUATED_AS_THEY_STAND = new HashSet(Arrays.asList(new String[] {
         "AttributeReference", "Alias", "Literal", "Cast", "In", "InSet", "EqualTo", "EqualNullSafe",
         "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull",
@@ -155,12 +157,20 @@ public final class DriverScan {
             TaskContext$.MODULE$.setTaskContext(context);
             try {
                 List rows = new ArrayList();
+                long bytes = 0;
                 scala.collection.Iterator each = rdd.iterator(partitions[0], context);
                 while (each.hasNext()) {
-                    rows.add(((InternalRow) each.next()).copy());
+                    UnsafeRow row = (UnsafeRow) each.next();
+                    bytes += row.getSizeInBytes();
+                    if (bytes > MAX_RESULT_BYTES) {
+                        return null; // A job sends its results packed, and up to a limit that users set.
+                    }
+                    rows.add(row.copy());
                 }
                 return (InternalRow[]) rows.toArray(new InternalRow[rows.size()]);
             } catch (Exception error) {
+                return null;
+            } catch (SparkOutOfMemoryError error) {
                 return null;
             } finally {
                 try {
