@@ -1,5 +1,7 @@
 package tautochrone;
 
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -80,6 +82,8 @@ public final class DriverScan {
         "WindowExec", "ExpandExec", "WholeStageCodegenExec", "InputAdapter"}));
     private static final String[][] INTERPRETED = {
         {"spark.sql.codegen.wholeStage", "false"}, {"spark.sql.codegen.factoryMode", "NO_CODEGEN"}};
+    private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
+    private static final String CPU_TIME = "tautochrone.driver-scan.cpu-ns";
     private static final AtomicLong TASKS = new AtomicLong(Long.MAX_VALUE);
 
     public DriverScan(Gateway gateway) {
@@ -154,6 +158,7 @@ public final class DriverScan {
             TaskContextImpl context = new TaskContextImpl(
                     0, 0, 0, task, 0, 1, memory, settings, SparkEnv.get().metricsSystem(), TaskMetrics.empty(), 1,
                     scala.collection.immutable.Map$.MODULE$.empty());
+            long started = THREADS.getCurrentThreadCpuTime();
             TaskContext$.MODULE$.setTaskContext(context);
             try {
                 List rows = new ArrayList();
@@ -178,6 +183,7 @@ public final class DriverScan {
                 } finally {
                     TaskContext$.MODULE$.unset();
                     memory.cleanUpAllAllocatedMemory();
+                    count(session, started);
                 }
             }
         }
@@ -267,6 +273,13 @@ public final class DriverScan {
         return count == rows.length ? text.append(file == null ? "" : SEPARATOR).toString() : null;
     }
 
+    /** Add the CPU time of this thread since `started` to what `MeteredJobs` counts. */
+    private static void count(SparkSession session, long started) {
+        String before = session.sparkContext().getLocalProperty(CPU_TIME);
+        long used = THREADS.getCurrentThreadCpuTime() - started + (before == null ? 0 : Long.parseLong(before));
+        session.sparkContext().setLocalProperty(CPU_TIME, Long.toString(used));
+    }
+
     /** What a read does with each row, whose memory the next row takes. */
     private interface Reader {
         void row(UnsafeRow row);
@@ -335,6 +348,7 @@ public final class DriverScan {
         if (!(relation.table() instanceof SupportsRead)) {
             return false;
         }
+        long started = THREADS.getCurrentThreadCpuTime();
         Option before = SparkSession.getActiveSession();
         SparkSession.setActiveSession(session);
         try {
@@ -348,6 +362,7 @@ public final class DriverScan {
         } catch (Exception error) {
             return false; // Spark repeats the read and says what is wrong with it.
         } finally {
+            count(session, started);
             if (before.isDefined()) {
                 SparkSession.setActiveSession((SparkSession) before.get());
             } else {

@@ -38,23 +38,31 @@ def cpu_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class MeteredJobs:
-    """The Spark jobs of one piece of work, identified by their job tag."""
+    """The Spark jobs of one piece of work, identified by their job tag, and what its thread computed
+    without a job."""
 
     _context: Any
     _tag: str
+    _without_job_before_ns: int
 
     def tasks_ms(self) -> int | None:
-        """CPU time of the tasks so far on all executors, in milliseconds, without Python workers and query
-        planning. None when Spark's status store does not have it (yet, or any more)."""
+        """CPU time of the tasks so far, on all executors and in the driver, in milliseconds, without Python
+        workers and query planning. None when Spark's status store does not have it (yet, or any more)."""
         try:
             self._context.listenerBus().waitUntilEmpty(_LISTENER_TIMEOUT_MS)
             store = self._context.statusStore()
             jobs = self._context.statusTracker().getJobIdsForTag(self._tag)
             stages = {int(stage) for job in jobs for stage in items(store.job(job).stageIds())}
             cpu_ns = sum(int(store.lastStageAttempt(stage).executorCpuTime()) for stage in stages)
+            cpu_ns += _without_job_ns(self._context) - self._without_job_before_ns
         except Py4JJavaError:
             return None
         return round(cpu_ns / 1_000_000)
+
+
+def _without_job_ns(context: Any) -> int:
+    """CPU time of what this thread's thread in the JVM ever computed without a job; see `DriverScan.java`."""
+    return int(context.getLocalProperty("tautochrone.driver-scan.cpu-ns") or 0)
 
 
 @contextmanager
@@ -64,6 +72,7 @@ def metered_jobs(session: SparkSession) -> Iterator[MeteredJobs]:
     tag = f"tautochrone-{uuid4().hex}"
     context.addJobTag(tag)
     try:
-        yield MeteredJobs(context._jsc.sc(), tag)  # noqa: SLF001
+        java_context = context._jsc.sc()  # noqa: SLF001
+        yield MeteredJobs(java_context, tag, _without_job_ns(java_context))
     finally:
         context.removeJobTag(tag)
