@@ -26,6 +26,7 @@ __all__ = [
     "MAX_COUNTED_VIOLATIONS",
     "MAX_DELETE_POSITIONS",
     "MAX_DELETION_VECTOR_POSITIONS",
+    "MAX_DRIVER_BYTES",
     "MAX_DRIVER_CHARACTERS",
     "MAX_DRIVER_LOOKUP_BYTES",
     "MAX_DRIVER_LOOKUP_FILES",
@@ -44,6 +45,9 @@ __all__ = [
     "MAX_SAMPLE_CHARACTERS",
     "MAX_SINGLE_PARTITION_DELTA_ROWS",
     "MAX_SINGLE_TASK_ROWS",
+    "MAX_SMALL_TABLES",
+    "MAX_SMALL_TABLE_BYTES",
+    "MAX_SMALL_TABLE_ROWS",
     "MAX_SOURCE_OBSERVATIONS",
     "MAX_STATE_RUNS",
     "MIN_REWRITTEN_ROWS_TO_COUNT",
@@ -129,11 +133,14 @@ MAX_LOOKUP_VALUES = 2_500_000
 """Rows, and values (rows times columns), of one key lookup that is cached. A larger one is not cached: each
 view reads the table itself."""
 
-MAX_SMALL_TABLE_ROWS = 10_000
-"""An input with at most this many rows is read once per version and held by the driver."""
+MAX_DRIVER_BYTES = 64_000_000
+"""The size in memory of rows that the driver reads without a job."""
 
-MAX_HELD_VALUES = 1_000_000
-"""Values (rows times columns) of small tables that the driver holds between checkpoints."""
+MAX_SMALL_TABLE_ROWS = 10_000
+MAX_SMALL_TABLE_BYTES = 4_000_000
+MAX_SMALL_TABLES = 64
+"""An input with at most this many rows, of at most this size in memory, is read once per version and held by
+the driver; so many of them at a time."""
 
 MAX_CACHED_LOOKUP_VALUES = 5_000_000
 """Values of all cached key lookups together. Beyond it the oldest are dropped."""

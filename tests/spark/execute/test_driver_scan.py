@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned
 from tautochrone.spark.execute import driver_scan
-from tautochrone.spark.execute.driver_scan import held_in_driver, read_in_driver, stored_positions
+from tautochrone.spark.execute.driver_scan import held_in_driver, stored_positions
 from tautochrone.spark.execute.materialize import local_relation
 
 pytestmark = pytest.mark.spark
@@ -88,7 +88,7 @@ def bag(frame: DataFrame) -> Counter[str]:
 def in_driver(frame: DataFrame) -> DataFrame:
     held = held_in_driver(frame)
     assert held is not None
-    return held[0]
+    return held
 
 
 def test_rows_are_those_of_a_job(spark: SparkSession, table: str) -> None:
@@ -195,11 +195,12 @@ def test_what_is_not_read_here(spark: SparkSession, pairs: str, monkeypatch: pyt
         spark.range(3),
         rows.where(f"v > (SELECT min(v) FROM {pairs})"),
     ):
-        assert read_in_driver(frame) is None
+        assert held_in_driver(frame) is None
+    assert held_in_driver(rows, max_bytes=100) is None
     monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 5)
-    assert read_in_driver(rows) is not None
+    assert held_in_driver(rows) is not None
     monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 4)
-    assert read_in_driver(rows) is None
+    assert held_in_driver(rows) is None
     assert local_relation(rows)[1] == 5
 
 

@@ -129,7 +129,7 @@ class States:
             stored = only(stored)
         if are_few(table.row_count(version)):
             held = held_in_driver(stored)
-            stored = (stored if held is None else held[0]).coalesce(1)
+            stored = (stored if held is None else held).coalesce(1)
         if layout.is_buffer:
             return stored.select(*layout.columns_without_run)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")

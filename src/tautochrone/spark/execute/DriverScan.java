@@ -71,7 +71,7 @@ import scala.runtime.AbstractFunction0;
 public final class DriverScan {
     private static final String SEPARATOR = "\0";
     private static final int MAX_PARTITIONS = 16;
-    private static final long MAX_RESULT_BYTES = 64_000_000L;
+    private static final int MAX_RESULT_BYTES = 64_000_000;
     private static final Set EVALUATED_AS_THEY_STAND = new HashSet(Arrays.asList(new String[] {
         "AttributeReference", "Alias", "Literal", "Cast", "In", "InSet", "EqualTo", "EqualNullSafe",
         "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull",
@@ -94,7 +94,7 @@ public final class DriverScan {
      * task of plain operators; by a job of Spark otherwise.
      */
     public InternalRow[] collect(SparkSession session, QueryExecution query, int maxRows) {
-        InternalRow[] rows = rows(session, query.analyzed(), maxRows);
+        InternalRow[] rows = rows(session, query.analyzed(), maxRows, MAX_RESULT_BYTES);
         if (rows != null) {
             return rows;
         }
@@ -207,9 +207,12 @@ public final class DriverScan {
         return true;
     }
 
-    /** The rows of an analyzed plan; null if they are not read here, or the scan has more than `maxRows`. */
-    public InternalRow[] rows(SparkSession session, LogicalPlan plan, int maxRows) {
-        Collected collected = new Collected();
+    /**
+     * The rows of an analyzed plan; null if they are not read here, if the scan has more than `maxRows`, or if
+     * they are larger than `maxBytes`.
+     */
+    public InternalRow[] rows(SparkSession session, LogicalPlan plan, int maxRows, int maxBytes) {
+        Collected collected = new Collected(maxBytes);
         if (!read(session, plan, maxRows, collected)) {
             return null;
         }
@@ -280,16 +283,23 @@ public final class DriverScan {
         session.sparkContext().setLocalProperty(CPU_TIME, Long.toString(used));
     }
 
-    /** What a read does with each row, whose memory the next row takes. */
+    /** What a read does with each row, whose memory the next row takes; false ends it. */
     private interface Reader {
-        void row(UnsafeRow row);
+        boolean row(UnsafeRow row);
     }
 
     private static final class Collected implements Reader {
         final List rows = new ArrayList();
+        private long bytesLeft;
 
-        public void row(UnsafeRow row) {
+        Collected(int maxBytes) {
+            this.bytesLeft = maxBytes;
+        }
+
+        public boolean row(UnsafeRow row) {
+            bytesLeft -= row.getSizeInBytes();
             rows.add(row.copy());
+            return bytesLeft >= 0;
         }
     }
 
@@ -305,11 +315,12 @@ public final class DriverScan {
             this.width = width;
         }
 
-        public void row(UnsafeRow row) {
+        public boolean row(UnsafeRow row) {
             UnsafeRow values = key.apply(row);
             if (wanted.containsKey(values)) {
                 matches.add(new Match(values.copy(), row.getUTF8String(width).toString(), row.getLong(width + 1)));
             }
+            return true;
         }
     }
 
@@ -391,8 +402,8 @@ public final class DriverScan {
                             : Collections.singletonList(reader.get()).iterator();
                     while (batchRows.hasNext() && left-- > 0) {
                         InternalRow row = (InternalRow) batchRows.next();
-                        if (condition == null || condition.eval(row)) {
-                            rows.row(project.apply(row));
+                        if ((condition == null || condition.eval(row)) && !rows.row(project.apply(row))) {
+                            return false;
                         }
                     }
                 }

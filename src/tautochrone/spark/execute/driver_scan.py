@@ -21,7 +21,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.jvm.driver_calls import singleton, split
 
-__all__ = ["SmallTables", "collect", "held_in_driver", "read_in_driver", "stored_positions"]
+__all__ = ["SmallTables", "collect", "held_in_driver", "stored_positions"]
 
 _SOURCE = Path(__file__).with_name("DriverScan.java")
 
@@ -32,25 +32,19 @@ def collect(frame: DataFrame) -> JavaObject:
     return _driver_scan().collect(_java_session(frame), query, limits.MAX_SINGLE_TASK_ROWS)
 
 
-def read_in_driver(frame: DataFrame) -> JavaObject | None:
-    """The rows of a DataFrame, as a Java array of `InternalRow`.
+def held_in_driver(frame: DataFrame, max_bytes: int = limits.MAX_DRIVER_BYTES) -> DataFrame | None:
+    """A DataFrame of the same rows, read now and held by the driver.
 
-    None: it does more than to filter one table's rows and to pick columns, or reads more than
-    `MAX_SINGLE_TASK_ROWS`; then Spark reads it.
+    None: it does more than to filter one table's rows and to pick columns, reads more than
+    `MAX_SINGLE_TASK_ROWS`, or is larger than `max_bytes` in memory; then Spark has to read it.
     """
-    java_session, plan = _java_session(frame), frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-    return _driver_scan().rows(java_session, plan, limits.MAX_SINGLE_TASK_ROWS)
-
-
-def held_in_driver(frame: DataFrame) -> tuple[DataFrame, int] | None:
-    """A DataFrame of the same rows, read now and held by the driver, and their number; None as above."""
-    rows = read_in_driver(frame)
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    rows = _driver_scan().rows(_java_session(frame), plan, limits.MAX_SINGLE_TASK_ROWS, max_bytes)
     if rows is None:
         return None
     catalyst = Catalyst(frame.sparkSession)
     data = catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
-    output = frame._jdf.queryExecution().analyzed().output()  # noqa: SLF001
-    return dataframe_of_plan(frame.sparkSession, catalyst.local_relation(output, data)), len(rows)
+    return dataframe_of_plan(frame.sparkSession, catalyst.local_relation(plan.output(), data))
 
 
 class SmallTables:
@@ -59,9 +53,7 @@ class SmallTables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[TableName, Version], tuple[frozenset[str], DataFrame, int]] = (
-            OrderedDict()
-        )
+        self._held: OrderedDict[tuple[TableName, Version], tuple[frozenset[str], DataFrame]] = OrderedDict()
 
     def rows(
         self, table: TableName, version: Version, columns: Collection[str], read_all: Callable[[], DataFrame]
@@ -78,16 +70,14 @@ class SmallTables:
         wanted = frozenset(columns) if held is None else held[0].union(columns)
         # An older version may lack columns; a reader that needs them takes them as NULL.
         available = [name for name in frame.columns if name in wanted]
-        result = held_in_driver(frame.select(*map(quoted, available))) if available else None
-        if result is None:
+        if not available:
             return frame
-        rows, count = result
+        rows = held_in_driver(frame.select(*map(quoted, available)), limits.MAX_SMALL_TABLE_BYTES)
+        if rows is None:
+            return frame
         with self._lock:
-            self._held[key] = wanted, rows, count * len(available)
-            while (
-                len(self._held) > 1
-                and sum(size for _, _, size in self._held.values()) > limits.MAX_HELD_VALUES
-            ):
+            self._held[key] = wanted, rows
+            while len(self._held) > limits.MAX_SMALL_TABLES:
                 self._held.popitem(last=False)
         return rows
 
@@ -95,7 +85,7 @@ class SmallTables:
 def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequence[int]] | None:
     """By file the positions of one stored copy of each of some rows.
 
-    None: a row is not stored with the same bytes, or `stored` is not read here (see `read_in_driver`).
+    None: a row is not stored with the same bytes, or `stored` is not read here (see `held_in_driver`).
 
     Args:
         rows: few rows that the driver holds.
