@@ -65,9 +65,15 @@ _JAVA_CALLING_FUNCTIONS = ("reflect", "java_method", "try_reflect")
 """Spark functions that can call any static method in the JVM."""
 
 _LOOPBACK = "127.0.0.1"
-_LOCAL_ADDRESSES = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
-"""For local mode. Executors of a cluster must reach the driver, so there Spark or the user chooses the
-address."""
+_LOCAL = {
+    # Executors of a cluster must reach the driver, so there Spark or the user chooses the address.
+    "spark.driver.bindAddress": _LOOPBACK,
+    "spark.driver.host": _LOOPBACK,
+    # A machine that sleeps for two minutes would lose the executor in the driver's own process, which ends
+    # the process ten minutes later: 30 days.
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "2592000000ms",
+}
+"""For local mode."""
 
 
 def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -> SparkSession:
@@ -112,7 +118,7 @@ def _conf(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -
     """All settings with which Spark starts."""
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
-    conf = DEFAULTS | (_LOCAL_ADDRESSES if _is_local(spark) else {})
+    conf = DEFAULTS | (_LOCAL if _is_local(spark) else {})
     # Java's crash messages go to stderr: stdout may carry a command's answer.
     options = [
         f"-Dlog4j2.configurationFile={_LOG4J_FILE.as_uri()}",
