@@ -86,9 +86,9 @@ def bag(frame: DataFrame) -> Counter[str]:
 
 
 def in_driver(frame: DataFrame) -> DataFrame:
-    held = held_in_driver(frame)
-    assert held is not None
-    return held
+    local_rows = held_in_driver(frame)
+    assert local_rows is not None
+    return local_rows
 
 
 def test_rows_are_those_of_a_job(spark: SparkSession, table: str) -> None:
@@ -112,8 +112,8 @@ def test_conditions_are_those_of_a_job(spark: SparkSession, table: str) -> None:
             f"NOT ({column} > {first} OR {column} IS NULL)",
             f"{column} IS NOT NULL AND id IN (0, 4, 5)",
         ):
-            wanted = rows.where(condition)
-            assert bag(in_driver(wanted)) == bag(wanted), condition
+            chosen = rows.where(condition)
+            assert bag(in_driver(chosen)) == bag(chosen), condition
 
 
 def test_older_versions_and_changes(spark: SparkSession, table: str) -> None:
@@ -138,11 +138,13 @@ def test_stored_rows_are_where_spark_finds_them(spark: SparkSession, table: str)
     stored = spark.table(table).select(*names, "_file", "_pos")
     everywhere = {(row["_file"], row["_pos"]): row["id"] for row in stored.collect()}
     for condition in ("id IN (0, 2)", "id = 6", "true", "false"):
-        wanted = in_driver(spark.table(table).where(condition).select(*names))
-        positions = stored_positions(wanted, stored)
+        chosen = in_driver(spark.table(table).where(condition).select(*names))
+        positions = stored_positions(chosen, stored)
         assert positions is not None
         placed = [(file, position) for file, each in positions.items() for position in each]
-        assert sorted(everywhere[place] for place in placed) == sorted(row["id"] for row in wanted.collect())
+        assert sorted(everywhere[position] for position in placed) == sorted(
+            row["id"] for row in chosen.collect()
+        )
         assert len(set(placed)) == len(placed)
 
 
@@ -172,15 +174,15 @@ def pairs(spark: SparkSession) -> Iterator[str]:
 def test_copies_and_rows_that_are_not_the_same(
     spark: SparkSession, pairs: str, removed: str, rows: int | None
 ) -> None:
-    wanted = spark.sql(f"SELECT * FROM VALUES {removed} AS t(k, v)")
-    positions = stored_positions(wanted, spark.table(pairs).select("k", "v", "_file", "_pos"))
-    found = None if positions is None else sum(map(len, positions.values()))
-    assert found == rows
+    chosen = spark.sql(f"SELECT * FROM VALUES {removed} AS t(k, v)")
+    positions = stored_positions(chosen, spark.table(pairs).select("k", "v", "_file", "_pos"))
+    count_of_positions = None if positions is None else sum(map(len, positions.values()))
+    assert count_of_positions == rows
 
 
 def test_a_column_of_another_type_is_not_compared(spark: SparkSession, pairs: str) -> None:
-    wanted = spark.sql("SELECT 'a' AS k, 0.0F AS v")
-    assert stored_positions(wanted, spark.table(pairs).select("k", "v", "_file", "_pos")) is None
+    chosen = spark.sql("SELECT 'a' AS k, 0.0F AS v")
+    assert stored_positions(chosen, spark.table(pairs).select("k", "v", "_file", "_pos")) is None
 
 
 def test_what_is_not_read_here(spark: SparkSession, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:

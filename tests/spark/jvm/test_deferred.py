@@ -41,12 +41,12 @@ def messages(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> list[str]:
 def test_all_that_waits_is_one_message(
     spark: SparkSession, catalyst: Catalyst, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = catalyst.literal(1), catalyst.literal(2)
+    left, right = catalyst.literal(1), catalyst.literal(2)
     true = catalyst.literal(True)
     for name in ("And", "EqualTo"):  # Py4J asks for a class once
         catalyst.expression(name)(true, true).toString()
     sent = messages(monkeypatch, spark)
-    equal = catalyst.expression("EqualTo")(one, two)
+    equal = catalyst.expression("EqualTo")(left, right)
     both = catalyst.expression("And")(equal, true)
     elements = catalyst.seq([both, equal])
     assert [kind(equal), kind(both)] == ["EqualTo", "And"]
@@ -61,9 +61,9 @@ def test_all_that_waits_is_one_message(
 def test_values_are_passed_as_py4j_passes_them(spark: SparkSession, value: Any) -> None:
     jvm: Any = spark._jvm
     expected = jvm.org.apache.spark.api.python.PythonUtils.toSeq([value])
-    made = deferred.sequence([value])
-    assert made.apply(0) == value
-    assert bool(expected.equals(made))
+    passed = deferred.sequence([value])
+    assert passed.apply(0) == value
+    assert bool(expected.equals(passed))
 
 
 def test_what_cannot_wait_is_made_at_once(catalyst: Catalyst) -> None:
@@ -94,10 +94,10 @@ def test_an_error_is_raised_where_the_object_is_used_and_ends_nothing_else(catal
 
 
 def test_an_object_of_another_thread(catalyst: Catalyst) -> None:
-    mine = catalyst.expression("Not")(catalyst.literal(True))
+    not_true = catalyst.expression("Not")(catalyst.literal(True))
     with ThreadPoolExecutor(4) as threads:
-        parts = list(threads.map(lambda _: catalyst.expression("Not")(mine), range(40)))
-    whole = catalyst.seq([mine, *parts])
+        parts = list(threads.map(lambda _: catalyst.expression("Not")(not_true), range(40)))
+    whole = catalyst.seq([not_true, *parts])
     assert whole.size() == 41
     assert {str(whole.apply(index).toString()) for index in range(1, 41)} == {"NOT NOT true"}
 

@@ -128,8 +128,8 @@ class States:
         if only is not None:
             stored = only(stored)
         if are_few(table.row_count(version)):
-            held = held_in_driver(stored)
-            stored = (stored if held is None else held).coalesce(1)
+            local_rows = held_in_driver(stored)
+            stored = (stored if local_rows is None else local_rows).coalesce(1)
         if layout.is_buffer:
             return stored.select(*layout.columns_without_run)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")

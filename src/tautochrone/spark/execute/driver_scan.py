@@ -62,21 +62,21 @@ class SmallTables:
         are not read here."""
         key = table, version
         with self._lock:
-            held = self._held.get(key)
-            if held is not None and held[0].issuperset(columns):
+            entry = self._held.get(key)
+            if entry is not None and entry[0].issuperset(columns):
                 self._held.move_to_end(key)
-                return held[1]
+                return entry[1]
         frame = read_all()
-        wanted = frozenset(columns) if held is None else held[0].union(columns)
+        read_columns = frozenset(columns) if entry is None else entry[0].union(columns)
         # An older version may lack columns; a reader that needs them takes them as NULL.
-        available = [name for name in frame.columns if name in wanted]
+        available = [name for name in frame.columns if name in read_columns]
         if not available:
             return frame
         rows = held_in_driver(frame.select(*map(quoted, available)), limits.MAX_SMALL_TABLE_BYTES)
         if rows is None:
             return frame
         with self._lock:
-            self._held[key] = wanted, rows
+            self._held[key] = read_columns, rows
             while len(self._held) > limits.MAX_SMALL_TABLES:
                 self._held.popitem(last=False)
         return rows
@@ -92,9 +92,9 @@ def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequenc
         stored: the same columns, then the file's name and the position in it.
     """
     java_session, schema = _java_session(stored), rows._jdf.schema()  # noqa: SLF001
-    wanted = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
+    removed = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
     plan = stored._jdf.queryExecution().analyzed()  # noqa: SLF001
-    answer = _driver_scan().positions(java_session, wanted, schema, plan, limits.MAX_SINGLE_TASK_ROWS)
+    answer = _driver_scan().positions(java_session, removed, schema, plan, limits.MAX_SINGLE_TASK_ROWS)
     if answer is None:
         return None
     texts = split(str(answer))

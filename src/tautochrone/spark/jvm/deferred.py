@@ -59,7 +59,7 @@ class _Deferred(JavaObject):  # type: ignore[misc]
             return getattr(self, name)
         return super().__getattr__(name)
 
-    def made(self, target_id: str, client: Any) -> None:
+    def initialize(self, target_id: str, client: Any) -> None:
         JavaObject.__init__(self, target_id, client)
 
 
@@ -70,7 +70,7 @@ class _Waiting:
         self._lock = threading.RLock()
         self._texts: list[str] = []
         self._objects: list[ref[_Deferred]] = []
-        self._held: list[Any] = []
+        self._arguments: list[Any] = []
 
     def add(self, class_name: str, arguments: Sequence[Any]) -> JavaObject:
         with self._lock:
@@ -82,7 +82,7 @@ class _Waiting:
             deferred.__dict__[KIND] = class_name.rsplit(".", 1)[-1] or "Seq"
             self._texts += [class_name, str(len(texts)), *texts]
             self._objects.append(ref(deferred))
-            self._held.append(arguments)
+            self._arguments.append(arguments)
         return deferred
 
     def _text(self, argument: Any) -> str:
@@ -108,23 +108,25 @@ class _Waiting:
             Py4JJavaError: an object could not be made; nor is any other that waited.
         """
         with self._lock:
-            wanted = [deferred() for deferred in self._objects]
-            texts, held = self._texts, self._held
-            self._texts, self._objects, self._held = [], [], []
-            kept = "".join("-" if deferred is None else "+" for deferred in wanted)
+            if not self._objects:
+                return
+            waiting = [deferred() for deferred in self._objects]
+            texts, arguments = self._texts, self._arguments
+            self._texts, self._objects, self._arguments = [], [], []
+            kept = "".join("-" if deferred is None else "+" for deferred in waiting)
             try:
                 calls = driver_calls()
                 parts = split(str(calls.make(kept, joined(texts))))
             except Exception as error:
-                for deferred in wanted:
+                for deferred in waiting:
                     if deferred is not None:
                         deferred.__dict__["_failure"] = error
                 raise
-            del held
+            del arguments
             client = calls._gateway_client  # noqa: SLF001
-            alive = (deferred for deferred in wanted if deferred is not None)
+            alive = (deferred for deferred in waiting if deferred is not None)
             for deferred, target_id in zip(alive, parts, strict=True):
-                deferred.made(target_id, client)
+                deferred.initialize(target_id, client)
 
 
 _of_thread = threading.local()
