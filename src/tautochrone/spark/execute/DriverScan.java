@@ -48,6 +48,8 @@ import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.PushDownUtils;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
@@ -71,7 +73,6 @@ import scala.runtime.AbstractFunction0;
 public final class DriverScan {
     private static final String SEPARATOR = "\0";
     private static final int MAX_PARTITIONS = 16;
-    private static final int MAX_RESULT_BYTES = 64_000_000;
     private static final Set EVALUATED_AS_THEY_STAND = new HashSet(Arrays.asList(new String[] {
         "AttributeReference", "Alias", "Literal", "Cast", "In", "InSet", "EqualTo", "EqualNullSafe",
         "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull",
@@ -93,29 +94,33 @@ public final class DriverScan {
      * All rows of a query. They are computed here if they are few rows of one table, or if the query is one
      * task of plain operators; by a job of Spark otherwise.
      */
-    public InternalRow[] collect(SparkSession session, QueryExecution query, int maxRows) {
-        InternalRow[] rows = rows(session, query.analyzed(), maxRows, MAX_RESULT_BYTES);
+    public InternalRow[] collect(SparkSession session, QueryExecution query, int maxRows, int maxBytes) {
+        InternalRow[] rows = rows(session, query.analyzed(), maxRows, maxBytes);
         if (rows != null) {
             return rows;
         }
-        String[] before = new String[INTERPRETED.length];
-        boolean interpreted = isHeld(query.analyzed());
-        for (int i = 0; interpreted && i < INTERPRETED.length; i++) {
-            before[i] = session.conf().get(INTERPRETED[i][0], (String) null);
-            session.conf().set(INTERPRETED[i][0], INTERPRETED[i][1]);
-        }
-        try {
-            // Without this a task does not know the session's settings.
-            return (InternalRow[])
-                    SQLExecution$.MODULE$.withSQLConfPropagated(session, new Execution(session, query));
-        } finally {
-            for (int i = 0; interpreted && i < INTERPRETED.length; i++) {
-                if (before[i] == null) {
-                    session.conf().unset(INTERPRETED[i][0]);
-                } else {
-                    session.conf().set(INTERPRETED[i][0], before[i]);
-                }
+        SQLConf settings = session.sessionState().conf().clone();
+        if (isHeld(query.analyzed())) {
+            for (int i = 0; i < INTERPRETED.length; i++) {
+                settings.setConfString(INTERPRETED[i][0], INTERPRETED[i][1]);
             }
+        }
+        // Of this thread: another one may use the session. Without the second a job's tasks lack the settings.
+        Execution execution = new Execution(session, query, maxBytes);
+        return (InternalRow[]) SQLConf$.MODULE$.withExistingConf(settings, new Propagated(session, execution));
+    }
+
+    private static final class Propagated extends AbstractFunction0 {
+        private final SparkSession session;
+        private final Execution execution;
+
+        Propagated(SparkSession session, Execution execution) {
+            this.session = session;
+            this.execution = execution;
+        }
+
+        public Object apply() {
+            return SQLExecution$.MODULE$.withSQLConfPropagated(session, execution);
         }
     }
 
@@ -127,16 +132,18 @@ public final class DriverScan {
                 return false;
             }
         }
-        return !children.isEmpty() || plan instanceof LocalRelation;
+        return plan.subqueries().isEmpty() && (!children.isEmpty() || plan instanceof LocalRelation);
     }
 
     private static final class Execution extends AbstractFunction0 {
         private final SparkSession session;
         private final QueryExecution query;
+        private final int maxBytes;
 
-        Execution(SparkSession session, QueryExecution query) {
+        Execution(SparkSession session, QueryExecution query, int maxBytes) {
             this.session = session;
             this.query = query;
+            this.maxBytes = maxBytes;
         }
 
         public Object apply() {
@@ -155,6 +162,9 @@ public final class DriverScan {
             long task = TASKS.getAndDecrement();
             TaskMemoryManager memory = new TaskMemoryManager(SparkEnv.get().memoryManager(), task);
             Properties settings = (Properties) session.sparkContext().getLocalProperties().clone();
+            for (int i = 0; i < INTERPRETED.length; i++) {
+                settings.setProperty(INTERPRETED[i][0], SQLConf$.MODULE$.get().getConfString(INTERPRETED[i][0]));
+            }
             TaskContextImpl context = new TaskContextImpl(
                     0, 0, 0, task, 0, 1, memory, settings, SparkEnv.get().metricsSystem(), TaskMetrics.empty(), 1,
                     scala.collection.immutable.Map$.MODULE$.empty());
@@ -167,7 +177,7 @@ public final class DriverScan {
                 while (each.hasNext()) {
                     UnsafeRow row = (UnsafeRow) each.next();
                     bytes += row.getSizeInBytes();
-                    if (bytes > MAX_RESULT_BYTES) {
+                    if (bytes > maxBytes) {
                         return null; // A job sends its results packed, and up to a limit that users set.
                     }
                     rows.add(row.copy());
@@ -305,19 +315,19 @@ public final class DriverScan {
 
     private static final class Matched implements Reader {
         final List matches = new ArrayList();
-        private final Map wanted;
+        private final Map removed;
         private final UnsafeProjection key;
         private final int width;
 
-        Matched(Map wanted, UnsafeProjection key, int width) {
-            this.wanted = wanted;
+        Matched(Map removed, UnsafeProjection key, int width) {
+            this.removed = removed;
             this.key = key;
             this.width = width;
         }
 
         public boolean row(UnsafeRow row) {
             UnsafeRow values = key.apply(row);
-            if (wanted.containsKey(values)) {
+            if (removed.containsKey(values)) {
                 matches.add(new Match(values.copy(), row.getUTF8String(width).toString(), row.getLong(width + 1)));
             }
             return true;

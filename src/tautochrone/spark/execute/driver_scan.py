@@ -29,7 +29,8 @@ _SOURCE = Path(__file__).with_name("DriverScan.java")
 def collect(frame: DataFrame) -> JavaObject:
     """All rows of a DataFrame, as a Java array of `InternalRow`."""
     query = frame._jdf.queryExecution()  # noqa: SLF001
-    return _driver_scan().collect(_java_session(frame), query, limits.MAX_SINGLE_TASK_ROWS)
+    max_rows, max_bytes = limits.MAX_SINGLE_TASK_ROWS, limits.MAX_DRIVER_BYTES
+    return _driver_scan().collect(_java_session(frame), query, max_rows, max_bytes)
 
 
 def held_in_driver(frame: DataFrame, max_bytes: int = limits.MAX_DRIVER_BYTES) -> DataFrame | None:

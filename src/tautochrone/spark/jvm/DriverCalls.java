@@ -88,32 +88,32 @@ public final class DriverCalls {
      */
     public String make(String kept, String texts) {
         List parts = split(texts);
-        Object[] made = new Object[kept.length()];
+        Object[] objects = new Object[kept.length()];
         StringBuilder names = new StringBuilder();
         int next = 0;
-        for (int i = 0; i < made.length; i++) {
+        for (int i = 0; i < objects.length; i++) {
             String type = (String) parts.get(next++);
             Object[] arguments = new Object[Integer.parseInt((String) parts.get(next++))];
             for (int j = 0; j < arguments.length; j++) {
-                arguments[j] = argument((String) parts.get(next++), made);
+                arguments[j] = argument((String) parts.get(next++), objects);
             }
             if (type.isEmpty()) {
-                made[i] = PythonUtils.toSeq(Arrays.asList(arguments));
+                objects[i] = PythonUtils.toSeq(Arrays.asList(arguments));
             } else {
-                made[i] = reflection.invoke(null, reflection.getConstructor(type, arguments), arguments);
+                objects[i] = reflection.invoke(null, reflection.getConstructor(type, arguments), arguments);
             }
             if (kept.charAt(i) == '+') {
-                append(names, gateway.putNewObject(made[i]));
+                append(names, gateway.putNewObject(objects[i]));
             }
         }
         return names.toString();
     }
 
-    private Object argument(String text, Object[] made) {
+    private Object argument(String text, Object[] objects) {
         String value = text.substring(1);
         switch (text.charAt(0)) {
             case '#':
-                return made[Integer.parseInt(value)];
+                return objects[Integer.parseInt(value)];
             case 'o':
                 return gateway.getObject(value);
             case 'n':
