@@ -26,6 +26,7 @@ import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.CommonExpressionId;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
@@ -37,6 +38,7 @@ import org.apache.spark.sql.catalyst.expressions.PythonUDAF;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable;
 import org.apache.spark.sql.catalyst.expressions.ScalaUDF;
+import org.apache.spark.sql.catalyst.expressions.objects.LambdaVariable;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
 import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
@@ -49,6 +51,8 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Range;
 import org.apache.spark.sql.catalyst.plans.logical.ResolvedHint;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
+import org.apache.spark.sql.catalyst.plans.logical.UnionLoop;
+import org.apache.spark.sql.catalyst.plans.logical.UnionLoopRef;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
@@ -62,6 +66,7 @@ import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.ObjectType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.UserDefinedType;
@@ -379,12 +384,20 @@ public class PlanText {
             if (node instanceof Generate && "qualifier".equals(product.productElementName(index))) {
                 continue;
             }
-            if (node instanceof CTERelationDef && argument instanceof Long) {
+            if (isCounted(node, product.productElementName(index))) {
                 token(id(argument));
             } else if (without == null || !isWithin(argument, without)) {
                 value(argument);
             }
         }
+    }
+
+    /** Whether an argument is an id that Spark counts, though its class does not tell. */
+    private static boolean isCounted(Object node, String argument) {
+        return node instanceof CTERelationDef && argument.equals("id")
+                || node instanceof UnionLoop && argument.equals("id")
+                || node instanceof UnionLoopRef && argument.equals("loopId")
+                || node instanceof LambdaVariable && argument.equals("id");
     }
 
     private static boolean isWithin(Object argument, scala.collection.Seq children) {
@@ -414,7 +427,7 @@ public class PlanText {
             expression((Expression) value);
         } else if (value instanceof DataType) {
             type((DataType) value);
-        } else if (value instanceof ExprId || value instanceof UUID) {
+        } else if (value instanceof ExprId || value instanceof CommonExpressionId || value instanceof UUID) {
             token(id(value));
         } else if (value instanceof PythonFunction) {
             token("python " + functions.size());
@@ -564,6 +577,8 @@ public class PlanText {
         } else if (type instanceof MapType) {
             array(((MapData) value).keyArray(), ((MapType) type).keyType());
             array(((MapData) value).valueArray(), ((MapType) type).valueType());
+        } else if (type instanceof ObjectType) {
+            value(value);
         } else if (value instanceof byte[]) {
             token(new java.math.BigInteger(1, (byte[]) value).toString(16) + " " + ((byte[]) value).length);
         } else {
