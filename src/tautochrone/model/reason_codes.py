@@ -91,6 +91,17 @@ class ReasonCode(StrEnum):
     CHANGE_IN_LARGE_REMOTE_FILES = "CHANGE_IN_LARGE_REMOTE_FILES"
     CHANGED_ROWS_LARGE = "CHANGED_ROWS_LARGE"
     COLUMN_READ_BY_SPARK = "COLUMN_READ_BY_SPARK"
+    READ_MANY_ROWS = "READ_MANY_ROWS"
+    READ_ROWS_LARGE = "READ_ROWS_LARGE"
+    READ_IN_MANY_SPLITS = "READ_IN_MANY_SPLITS"
+    READ_NOT_SIMPLE = "READ_NOT_SIMPLE"
+    READ_FAILED = "READ_FAILED"
+    ROWS_OF_OTHER_TYPES = "ROWS_OF_OTHER_TYPES"
+    ROWS_NOT_STORED_ALIKE = "ROWS_NOT_STORED_ALIKE"
+    OPERATOR_OF_JOBS = "OPERATOR_OF_JOBS"
+    SEVERAL_TASKS = "SEVERAL_TASKS"
+    RESULT_LARGE = "RESULT_LARGE"
+    COMPUTING_FAILED = "COMPUTING_FAILED"
     FILE_NOT_READ = "FILE_NOT_READ"
     FILES_TAKEN = "FILES_TAKEN"
     ROWS_NOT_ON_DRIVER = "ROWS_NOT_ON_DRIVER"
@@ -438,6 +449,19 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     ReasonCode.CHANGED_ROWS_LARGE: "the changed rows have more bytes than {limit}",
     ReasonCode.COLUMN_READ_BY_SPARK: "values of {column} in {source} are of a type that Spark reads only",
+    ReasonCode.READ_MANY_ROWS: "{table} has more than the {limit} rows that the driver reads",
+    ReasonCode.READ_ROWS_LARGE: "rows of {table} have more bytes than the {limit} that the driver reads",
+    ReasonCode.READ_IN_MANY_SPLITS: (
+        "{table} is read in {splits} parts, more than the {limit} that the driver reads"
+    ),
+    ReasonCode.READ_NOT_SIMPLE: "the rows are not those of one table: the read has {part}",
+    ReasonCode.READ_FAILED: "the driver could not read {table}: {text}",
+    ReasonCode.ROWS_OF_OTHER_TYPES: "{column} is stored with another type than its new rows have",
+    ReasonCode.ROWS_NOT_STORED_ALIKE: "{rows} rows to be removed are not stored with the same bytes",
+    ReasonCode.OPERATOR_OF_JOBS: "the plan has {operator}",
+    ReasonCode.SEVERAL_TASKS: "the plan has {tasks} tasks",
+    ReasonCode.RESULT_LARGE: "the result has more bytes than the {limit} that the driver computes",
+    ReasonCode.COMPUTING_FAILED: "the driver could not compute it: {text}",
     ReasonCode.FILE_NOT_READ: "the driver could not read {file}: {text}",
     ReasonCode.FILES_TAKEN: "its version {version} may have taken them already",
     ReasonCode.ROWS_NOT_ON_DRIVER: "its rows are computed by executors, or need a cast or a check",

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.harness import Pipeline
+from tests.support.harness import Happened, Pipeline
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName
@@ -74,3 +74,24 @@ def test_runs_are_folded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) ->
         assert refresh["mode"] == mode, refresh
         assert mode == "incremental" or "another release" in refresh["reason"]
         pipeline.verify()
+
+
+def test_a_refresh_says_why_it_needed_jobs(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(pipeline, 0)
+    pipeline.run()
+    put(pipeline, 1)
+    assert jobs_of(pipeline.run(), "kept") == []
+    monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 1)
+    put(pipeline, 2)
+    assert ("READ_MANY_ROWS", "lake.default.kept") in jobs_of(pipeline.run(), "kept")
+    assert pipeline.verify()
+
+
+def jobs_of(happened: Happened, view: str) -> list[tuple[str, str | None]]:
+    """Code and table of each reason."""
+    nodes = happened.refresh(view)["nodes"]
+    return [
+        (node["reason_code"], node["reason_params"].get("table"))
+        for node in nodes
+        if node["node"] == "Spark job"
+    ]

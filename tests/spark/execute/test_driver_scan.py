@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count, product
+from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model import limits
+from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned
 from tautochrone.spark.execute import driver_scan
-from tautochrone.spark.execute.driver_scan import held_in_driver, stored_positions
+from tautochrone.spark.execute.driver_scan import held_in_driver, job_reasons, stored_positions
 from tautochrone.spark.execute.materialize import local_relation
 
 pytestmark = pytest.mark.spark
@@ -175,35 +179,106 @@ def test_copies_and_rows_that_are_not_the_same(
     spark: SparkSession, pairs: str, removed: str, rows: int | None
 ) -> None:
     chosen = spark.sql(f"SELECT * FROM VALUES {removed} AS t(k, v)")
-    positions = stored_positions(chosen, spark.table(pairs).select("k", "v", "_file", "_pos"))
+    with job_reasons() as reasons:
+        positions = stored_positions(chosen, spark.table(pairs).select("k", "v", "_file", "_pos"))
+    codes = [] if rows is not None else [ReasonCode.ROWS_NOT_STORED_ALIKE]
+    assert [reason.code for reason in reasons.so_far()] == codes
     count_of_positions = None if positions is None else sum(map(len, positions.values()))
     assert count_of_positions == rows
 
 
 def test_a_column_of_another_type_is_not_compared(spark: SparkSession, pairs: str) -> None:
     chosen = spark.sql("SELECT 'a' AS k, 0.0F AS v")
-    assert stored_positions(chosen, spark.table(pairs).select("k", "v", "_file", "_pos")) is None
+    with job_reasons() as reasons:
+        assert stored_positions(chosen, spark.table(pairs).select("k", "v", "_file", "_pos")) is None
+    assert reasons.so_far() == [Reason.of(ReasonCode.ROWS_OF_OTHER_TYPES, column="v")]
 
 
 def test_what_is_not_read_here(spark: SparkSession, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = spark.table(pairs)
-    for frame in (
-        rows.where("upper(k) = 'A'"),
-        rows.selectExpr("v + 1"),
-        rows.groupBy("k").count(),
-        rows.limit(2),
-        rows.distinct(),
-        rows.union(rows),
-        spark.range(3),
-        rows.where(f"v > (SELECT min(v) FROM {pairs})"),
+    for frame, part in (
+        (rows.where("upper(k) = 'A'"), "Upper"),
+        (rows.selectExpr("v + 1"), "Add"),
+        (rows.groupBy("k").count(), "Aggregate"),
+        (rows.limit(2), "GlobalLimit"),
+        (rows.distinct(), "Deduplicate"),
+        (rows.union(rows), "Union"),
+        (spark.range(3), "Range"),
+        (rows.where(f"v > (SELECT min(v) FROM {pairs})"), "ScalarSubquery"),
     ):
-        assert held_in_driver(frame) is None
-    assert held_in_driver(rows, max_bytes=100) is None
+        with job_reasons() as reasons:
+            assert held_in_driver(frame) is None
+        assert reasons.so_far() == [Reason.of(ReasonCode.READ_NOT_SIMPLE, part=part)]
+    with job_reasons() as reasons:
+        assert held_in_driver(rows, max_bytes=100) is None
+    assert reasons.so_far() == [Reason.of(ReasonCode.READ_ROWS_LARGE, table=pairs, limit=100)]
     monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 5)
     assert held_in_driver(rows) is not None
     monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 4)
-    assert held_in_driver(rows) is None
-    assert local_relation(rows)[1] == 5
+    with job_reasons() as reasons:
+        assert held_in_driver(rows) is None
+        assert local_relation(rows)[1] == 5
+    assert reasons.so_far() == [Reason.of(ReasonCode.READ_MANY_ROWS, table=pairs, limit=4)]
+
+
+def test_many_splits_and_files_that_are_gone_are_left_to_a_job(spark: SparkSession, pairs: str) -> None:
+    rows = spark.table(pairs)
+    spark.sql(f"ALTER TABLE {pairs} SET TBLPROPERTIES ('read.split.target-size' = '1')")
+    for number in range(16):
+        spark.sql(f"INSERT INTO {pairs} VALUES ('n', {number})")
+    rows = spark.table(pairs)
+    with job_reasons() as reasons:
+        assert held_in_driver(rows) is None
+    assert [reason.code for reason in reasons.so_far()] == [ReasonCode.READ_IN_MANY_SPLITS]
+    spark.sql(f"ALTER TABLE {pairs} UNSET TBLPROPERTIES ('read.split.target-size')")
+    rows = spark.table(pairs)
+    assert held_in_driver(rows) is not None
+    file = Path(rows.select("_file").first()["_file"].removeprefix("file:"))
+    content = file.read_bytes()
+    file.unlink()
+    with job_reasons() as reasons, pytest.raises(Py4JJavaError, match=file.name):
+        local_relation(rows)
+    (reason, *_) = reasons.so_far()
+    assert reason.code is ReasonCode.READ_FAILED
+    assert reason.params["table"] == pairs
+    assert file.name in reason.params["text"]
+    file.write_bytes(content)
+
+
+def test_a_plan_of_several_tasks_is_a_job(spark: SparkSession) -> None:
+    query = "SELECT /*+ REPARTITION(2) */ * FROM VALUES ('b', 1.0D), ('a', 2.0D) AS t(k, v)"
+    with job_reasons() as reasons:
+        local_relation(spark.sql(query))
+        local_relation(spark.sql("SELECT * FROM VALUES ('b', 1.0D), ('a', 2.0D) AS t(k, v) SORT BY v"))
+    codes = [reason.code for reason in reasons.so_far()]
+    assert codes == [ReasonCode.OPERATOR_OF_JOBS, ReasonCode.SEVERAL_TASKS]
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("SELECT k, count(*) FROM one GROUP BY k", None),
+        ("SELECT k FROM one", None),
+        ("SELECT id, count(*) FROM range(9) GROUP BY id", ReasonCode.OPERATOR_OF_JOBS),
+        ("SELECT count(*), k FROM one GROUP BY k UNION ALL SELECT count(*), k FROM other GROUP BY k", None),
+        ("SELECT if(count(*) > 0, 1, raise_error('no')) FROM one GROUP BY k", None),
+        ("SELECT k, array_repeat(k, 100000) FROM one SORT BY v", ReasonCode.RESULT_LARGE),
+    ],
+)
+def test_reasons_of_jobs_that_compute(
+    spark: SparkSession, query: str, code: ReasonCode | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_DRIVER_BYTES", 100_000)
+    for table in ("one", "other"):
+        spark.table(table).coalesce(1).createOrReplaceTempView(table)
+    with tuned(spark, delta_rows=10), job_reasons() as reasons:
+        before = jobs(spark)
+        local_relation(spark.sql(query))
+        started = jobs(spark) - before
+    codes = [reason.code for reason in reasons.so_far()]
+    assert codes == ([] if code is None else [code])
+    assert bool(started) == (code is not None)
 
 
 PLANS = [
@@ -263,9 +338,19 @@ def test_a_join_of_held_rows_needs_no_job(spark: SparkSession) -> None:
 
 @pytest.mark.usefixtures("held")
 def test_an_error_is_the_error_of_a_job(spark: SparkSession) -> None:
-    query = "SELECT a.k, CAST(a.v AS INT) / CAST(b.v AS INT) FROM one a JOIN other b ON a.k = b.k"
-    with tuned(spark, delta_rows=10), pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+    for table in ("one", "other"):
+        spark.table(table).coalesce(1).createOrReplaceTempView(table)
+    query = (
+        "SELECT /*+ SHUFFLE_HASH(b) */ a.k, CAST(a.v AS INT) / CAST(b.v AS INT) "
+        "FROM one a JOIN other b ON a.k = b.k"
+    )
+    with (
+        tuned(spark, delta_rows=10),
+        job_reasons() as reasons,
+        pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"),
+    ):
         local_relation(spark.sql(query))
+    assert [reason.code for reason in reasons.so_far()] == [ReasonCode.COMPUTING_FAILED]
 
 
 @pytest.mark.usefixtures("held")
@@ -283,7 +368,7 @@ def test_nothing_of_a_task_is_left_in_the_thread(spark: SparkSession) -> None:
 
 def test_small_tables_are_read_once_a_version(spark: SparkSession, pairs: str) -> None:
     tables = driver_scan.SmallTables()
-    name, reads = limits_table(pairs), count()
+    name, reads = TableName.parse(pairs), count()
 
     def read() -> DataFrame:
         next(reads)
@@ -295,12 +380,6 @@ def test_small_tables_are_read_once_a_version(spark: SparkSession, pairs: str) -
     assert tables.rows(name, "1", ["k"], read).columns == ["k", "v"]
     assert tables.rows(name, "2", ["v", "unknown"], read).columns == ["v"]
     assert next(reads) == 4
-
-
-def limits_table(name: str) -> Any:
-    from tautochrone.model.names import TableName
-
-    return TableName.parse(name)
 
 
 def jobs(spark: SparkSession) -> int:

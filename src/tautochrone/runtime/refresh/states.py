@@ -22,7 +22,7 @@ from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinit
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.execute.driver_scan import held_in_driver
+from tautochrone.spark.execute.driver_scan import held_in_driver, note_many_rows
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
 from tautochrone.spark.jvm.driver_calls import selected, with_names
@@ -130,6 +130,8 @@ class States:
         if are_few(table.row_count(version)):
             local_rows = held_in_driver(stored)
             stored = (stored if local_rows is None else local_rows).coalesce(1)
+        else:
+            note_many_rows(str(self._name(number)))
         if layout.is_buffer:
             return stored.select(*layout.columns_without_run)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")

@@ -33,7 +33,7 @@ from tautochrone.runtime.views.choose_mode import node_needs_mode, require_incre
 from tautochrone.runtime.views.plans import Planned
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
-from tautochrone.spark.execute.driver_scan import stored_positions
+from tautochrone.spark.execute.driver_scan import JobReasons, job_reasons, note_many_rows, stored_positions
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
@@ -71,6 +71,8 @@ def find_rows(
     positions = stored_positions(deletes, stored) if one_task else None
     if positions is not None:
         return positions
+    if not one_task:
+        note_many_rows(str(table))
     rows = deletes.collect() if few else []
     if few and not rows:
         return {}
@@ -166,6 +168,8 @@ def _in(name: str, kind: str, values: set[Any]) -> str:
 
 
 _SIGN = "__taut_sign"
+_JOB = "Spark job"
+"""A step of a refresh that the driver did not do itself."""
 
 
 @dataclass(slots=True)
@@ -192,14 +196,15 @@ class IncrementalRefresh:
         set_active_session(self.session)
         states = self._states()
         engine = self._engine(states.rows, states.row_count)
-        with tuned(self.session, delta_rows=choice.delta_rows):
-            engine.read_changes()
-        counts = [self._row_count(table) for table in self.planned.view.tables]
-        rows = None if None in counts else sum(count or 0 for count in counts)
-        with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
-            return self._refresh(choice, engine, states)
+        with job_reasons() as reasons:
+            with tuned(self.session, delta_rows=choice.delta_rows):
+                engine.read_changes()
+            counts = [self._row_count(table) for table in self.planned.view.tables]
+            rows = None if None in counts else sum(count or 0 for count in counts)
+            with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
+                return self._refresh(choice, engine, states, reasons)
 
-    def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> Refreshed:
+    def _refresh(self, choice: Choice, engine: SparkEngine, states: States, reasons: JobReasons) -> Refreshed:
         differentiator = Differentiator(engine, RULES, states=states.numbers())
         change = differentiator.materialized_change(self.planned.view.plan, consolidated=True)
         nodes = tuple(dict.fromkeys(differentiator.nodes))
@@ -236,6 +241,8 @@ class IncrementalRefresh:
             )
             self.changes.add_view_delta(self.task.name, self.task.fork.version, version, view_delta)
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
+        jobs = (NodeRefresh(node=_JOB, mode=refresh.mode, reason=reason) for reason in reasons.so_far())
+        refresh = replace(refresh, nodes=(*refresh.nodes, *jobs))
         counted = counts(self.task.expectations, self.task.violations_before, violations)
         return Refreshed(version, replace(refresh, expectations=counted))
 

@@ -9,6 +9,7 @@ import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -68,11 +69,13 @@ import scala.runtime.AbstractFunction0;
  *
  * A plan is read here if it only filters rows of one table and picks columns, by expressions that Spark
  * evaluates as they stand. `null` stands for all others, and for reads that fail or are too large: Spark
- * repeats them, and raises what there is to raise.
+ * repeats them, and raises what there is to raise. `takeReasons` tells why.
  */
 public final class DriverScan {
     private static final String SEPARATOR = "\0";
-    private static final int MAX_PARTITIONS = 16;
+    private static final int MAX_SPLITS = 16;
+    private static final int MAX_REASONS = 20;
+    private static final String NOT_SIMPLE = "READ_NOT_SIMPLE";
     private static final Set EVALUATED_AS_THEY_STAND = new HashSet(Arrays.asList(new String[] {
         "AttributeReference", "Alias", "Literal", "Cast", "In", "InSet", "EqualTo", "EqualNullSafe",
         "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull",
@@ -86,6 +89,8 @@ public final class DriverScan {
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
     private static final String CPU_TIME = "tautochrone.driver-scan.cpu-ns";
     private static final AtomicLong TASKS = new AtomicLong(Long.MAX_VALUE);
+    private static final String ENTRY = "\1";
+    private static final ThreadLocal REASONS = new ThreadLocal();
 
     public DriverScan(Gateway gateway) {
     }
@@ -95,9 +100,10 @@ public final class DriverScan {
      * task of plain operators; by a job of Spark otherwise.
      */
     public InternalRow[] collect(SparkSession session, QueryExecution query, int maxRows, int maxBytes) {
-        InternalRow[] rows = rows(session, query.analyzed(), maxRows, maxBytes);
-        if (rows != null) {
-            return rows;
+        Collected collected = new Collected(maxBytes);
+        String reason = read(session, query.analyzed(), maxRows, collected);
+        if (reason == null) {
+            return collected.rows();
         }
         SQLConf settings = session.sessionState().conf().clone();
         if (isHeld(query.analyzed())) {
@@ -106,7 +112,7 @@ public final class DriverScan {
             }
         }
         // Of this thread: another one may use the session. Without the second a job's tasks lack the settings.
-        Execution execution = new Execution(session, query, maxBytes);
+        Execution execution = new Execution(session, query, maxBytes, reason);
         return (InternalRow[]) SQLConf$.MODULE$.withExistingConf(settings, new Propagated(session, execution));
     }
 
@@ -139,17 +145,32 @@ public final class DriverScan {
         private final SparkSession session;
         private final QueryExecution query;
         private final int maxBytes;
+        private final String notRead;
 
-        Execution(SparkSession session, QueryExecution query, int maxBytes) {
+        /** @param notRead why its rows are not read by `read` */
+        Execution(SparkSession session, QueryExecution query, int maxBytes, String notRead) {
             this.session = session;
             this.query = query;
             this.maxBytes = maxBytes;
+            this.notRead = notRead;
         }
 
         public Object apply() {
             SparkPlan plan = query.executedPlan();
-            InternalRow[] rows = isOnePlainTask(plan) ? runHere(plan) : null;
-            return rows == null ? plan.executeCollect() : rows;
+            if (plan instanceof LocalTableScanExec) {
+                return plan.executeCollect();
+            }
+            String operator = operatorOfJobs(plan);
+            if (operator == null) {
+                // A copy: a sort that ran keeps its sorter, and could not be sent to a task any more.
+                InternalRow[] rows = runHere((SparkPlan) plan.clone());
+                if (rows != null) {
+                    return rows;
+                }
+            } else {
+                note(notRead.startsWith(NOT_SIMPLE) ? reason("OPERATOR_OF_JOBS", "operator", operator) : notRead);
+            }
+            return plan.executeCollect();
         }
 
         /** Rows of a plan that is one task, computed in this thread; null if that fails: a job repeats it. */
@@ -157,6 +178,7 @@ public final class DriverScan {
             RDD rdd = plan.execute();
             Partition[] partitions = rdd.partitions();
             if (partitions.length != 1) {
+                note(reason("SEVERAL_TASKS", "tasks", partitions.length));
                 return null;
             }
             long task = TASKS.getAndDecrement();
@@ -178,14 +200,18 @@ public final class DriverScan {
                     UnsafeRow row = (UnsafeRow) each.next();
                     bytes += row.getSizeInBytes();
                     if (bytes > maxBytes) {
-                        return null; // A job sends its results packed, and up to a limit that users set.
+                        // A job sends its results packed, and up to a limit that users set.
+                        note(reason("RESULT_LARGE", "limit", maxBytes));
+                        return null;
                     }
                     rows.add(row.copy());
                 }
                 return (InternalRow[]) rows.toArray(new InternalRow[rows.size()]);
             } catch (Exception error) {
+                note(reason("COMPUTING_FAILED", "text", error.toString()));
                 return null;
             } catch (SparkOutOfMemoryError error) {
+                note(reason("COMPUTING_FAILED", "text", error.toString()));
                 return null;
             } finally {
                 try {
@@ -199,22 +225,49 @@ public final class DriverScan {
         }
     }
 
-    /** Whether a plan has only operators that need nothing but their task's memory, over rows of the driver. */
-    private static boolean isOnePlainTask(SparkPlan plan) {
-        return !(plan instanceof LocalTableScanExec) && isPlain(plan);
-    }
-
-    private static boolean isPlain(SparkPlan plan) {
+    /**
+     * An operator of a plan that needs more than its task's memory and rows of the driver; null if none does.
+     */
+    private static String operatorOfJobs(SparkPlan plan) {
         if (!PLAIN_OPERATORS.contains(plan.getClass().getSimpleName()) || !plan.subqueries().isEmpty()) {
-            return false;
+            return plan.nodeName();
         }
         Seq children = (Seq) plan.children();
         for (int i = 0; i < children.size(); i++) {
-            if (!isPlain((SparkPlan) children.apply(i))) {
-                return false;
+            String operator = operatorOfJobs((SparkPlan) children.apply(i));
+            if (operator != null) {
+                return operator;
             }
         }
-        return true;
+        return null;
+    }
+
+    // -- why a job did something -------------------------------------------------------------------
+
+    private static String reason(String code, String parameter, Object value) {
+        return code + and(parameter, value);
+    }
+
+    private static String and(String parameter, Object value) {
+        return SEPARATOR + parameter + SEPARATOR + value.toString().replace(SEPARATOR, " ").replace(ENTRY, " ");
+    }
+
+    private static void note(String reason) {
+        Set reasons = (Set) REASONS.get();
+        if (reasons == null) {
+            reasons = new LinkedHashSet();
+            REASONS.set(reasons);
+        }
+        if (reasons.size() < MAX_REASONS) {
+            reasons.add(reason);
+        }
+    }
+
+    /** Why this thread left something to a job since the last call; each: code, then names and values. */
+    public String takeReasons() {
+        Set reasons = (Set) REASONS.get();
+        REASONS.remove();
+        return reasons == null ? "" : String.join(ENTRY, reasons);
     }
 
     /**
@@ -223,10 +276,12 @@ public final class DriverScan {
      */
     public InternalRow[] rows(SparkSession session, LogicalPlan plan, int maxRows, int maxBytes) {
         Collected collected = new Collected(maxBytes);
-        if (!read(session, plan, maxRows, collected)) {
+        String reason = read(session, plan, maxRows, collected);
+        if (reason != null) {
+            note(reason);
             return null;
         }
-        return (InternalRow[]) collected.rows.toArray(new InternalRow[collected.rows.size()]);
+        return collected.rows();
     }
 
     /**
@@ -242,12 +297,13 @@ public final class DriverScan {
         StructField[] columns = stored.schema().fields();
         int width = columns.length - 2;
         if (width != types.fields().length) {
-            return null;
+            throw new IllegalArgumentException(width + " columns are stored, not " + types.fields().length);
         }
         DataType[] keys = new DataType[width];
         for (int i = 0; i < width; i++) {
             keys[i] = columns[i].dataType();
             if (!keys[i].catalogString().equals(types.fields()[i].dataType().catalogString())) {
+                note(reason("ROWS_OF_OTHER_TYPES", "column", columns[i].name()));
                 return null;
             }
         }
@@ -259,7 +315,9 @@ public final class DriverScan {
             missing.put(row, Integer.valueOf(copies == null ? 1 : copies.intValue() + 1));
         }
         Matched matched = new Matched(missing, key, width);
-        if (!read(session, stored, maxRows, matched)) {
+        String reason = read(session, stored, maxRows, matched);
+        if (reason != null) {
+            note(reason);
             return null;
         }
         List matches = matched.matches;
@@ -283,7 +341,11 @@ public final class DriverScan {
                 count++;
             }
         }
-        return count == rows.length ? text.append(file == null ? "" : SEPARATOR).toString() : null;
+        if (count < rows.length) {
+            note(reason("ROWS_NOT_STORED_ALIKE", "rows", rows.length - count));
+            return null;
+        }
+        return text.append(file == null ? "" : SEPARATOR).toString();
     }
 
     /** Add the CPU time of this thread since `started` to what `MeteredJobs` counts. */
@@ -296,14 +358,26 @@ public final class DriverScan {
     /** What a read does with each row, whose memory the next row takes; false ends it. */
     private interface Reader {
         boolean row(UnsafeRow row);
+
+        int maxBytes();
     }
 
     private static final class Collected implements Reader {
         final List rows = new ArrayList();
+        private final int maxBytes;
         private long bytesLeft;
 
         Collected(int maxBytes) {
+            this.maxBytes = maxBytes;
             this.bytesLeft = maxBytes;
+        }
+
+        InternalRow[] rows() {
+            return (InternalRow[]) rows.toArray(new InternalRow[rows.size()]);
+        }
+
+        public int maxBytes() {
+            return maxBytes;
         }
 
         public boolean row(UnsafeRow row) {
@@ -323,6 +397,10 @@ public final class DriverScan {
             this.removed = removed;
             this.key = key;
             this.width = width;
+        }
+
+        public int maxBytes() {
+            return Integer.MAX_VALUE;
         }
 
         public boolean row(UnsafeRow row) {
@@ -353,22 +431,28 @@ public final class DriverScan {
         }
     }
 
-    /** Whether all rows of a plan were read here. */
-    private boolean read(SparkSession session, LogicalPlan plan, int maxRows, Reader reader) {
+    /** Null if all rows of a plan were read here, otherwise the reason why not. */
+    private String read(SparkSession session, LogicalPlan plan, int maxRows, Reader reader) {
         Option matched = PhysicalOperation.unapply(EliminateSubqueryAliases.apply(plan));
         if (matched.isEmpty()) {
-            return false;
+            return notSimple(plan);
         }
         Tuple3 operation = (Tuple3) matched.get();
         Seq columns = (Seq) operation._1();
         Seq filters = (Seq) operation._2();
-        if (!(operation._3() instanceof DataSourceV2Relation) || !areEvaluated(columns) || !areEvaluated(filters)) {
-            return false;
+        if (!(operation._3() instanceof DataSourceV2Relation)) {
+            return notSimple(operation._3());
         }
         DataSourceV2Relation relation = (DataSourceV2Relation) operation._3();
         if (!(relation.table() instanceof SupportsRead)) {
-            return false;
+            return notSimple(relation.table());
         }
+        Expression unknown = unknown(columns);
+        unknown = unknown == null ? unknown(filters) : unknown;
+        if (unknown != null) {
+            return notSimple(unknown);
+        }
+        String table = relation.table().name();
         long started = THREADS.getCurrentThreadCpuTime();
         Option before = SparkSession.getActiveSession();
         SparkSession.setActiveSession(session);
@@ -379,9 +463,11 @@ public final class DriverScan {
             Seq input = (Seq) pruned._2();
             UnsafeProjection project = UnsafeProjection.create(columns, input);
             project.initialize(0);
-            return readAll(((Scan) pruned._1()).toBatch(), conditionOf(filters, input), project, maxRows, reader);
+            BasePredicate condition = conditionOf(filters, input);
+            return readAll(((Scan) pruned._1()).toBatch(), table, condition, project, maxRows, reader);
         } catch (Exception error) {
-            return false; // Spark repeats the read and says what is wrong with it.
+            // Spark repeats the read and says what is wrong with it.
+            return reason("READ_FAILED", "text", error.toString()) + and("table", table);
         } finally {
             count(session, started);
             if (before.isDefined()) {
@@ -392,19 +478,25 @@ public final class DriverScan {
         }
     }
 
-    private boolean readAll(
-            Batch batch, BasePredicate condition, UnsafeProjection project, int maxRows, Reader rows)
+    private static String notSimple(Object part) {
+        return reason(NOT_SIMPLE, "part", part.getClass().getSimpleName());
+    }
+
+    /** Null if all rows were read, otherwise the reason why not. */
+    private static String readAll(
+            Batch batch, String table, BasePredicate condition, UnsafeProjection project, int maxRows, Reader rows)
             throws Exception {
-        InputPartition[] partitions = batch.planInputPartitions();
-        if (partitions.length > MAX_PARTITIONS) {
-            return false;
+        InputPartition[] splits = batch.planInputPartitions();
+        if (splits.length > MAX_SPLITS) {
+            return reason("READ_IN_MANY_SPLITS", "splits", splits.length) + and("limit", MAX_SPLITS)
+                    + and("table", table);
         }
         PartitionReaderFactory readers = batch.createReaderFactory();
         int left = maxRows;
-        for (int i = 0; i < partitions.length && left >= 0; i++) {
-            boolean columnar = readers.supportColumnarReads(partitions[i]);
+        for (int i = 0; i < splits.length && left >= 0; i++) {
+            boolean columnar = readers.supportColumnarReads(splits[i]);
             PartitionReader reader =
-                    columnar ? readers.createColumnarReader(partitions[i]) : readers.createReader(partitions[i]);
+                    columnar ? readers.createColumnarReader(splits[i]) : readers.createReader(splits[i]);
             try {
                 while (left >= 0 && reader.next()) {
                     Iterator batchRows = columnar
@@ -413,7 +505,7 @@ public final class DriverScan {
                     while (batchRows.hasNext() && left-- > 0) {
                         InternalRow row = (InternalRow) batchRows.next();
                         if ((condition == null || condition.eval(row)) && !rows.row(project.apply(row))) {
-                            return false;
+                            return reason("READ_ROWS_LARGE", "limit", rows.maxBytes()) + and("table", table);
                         }
                     }
                 }
@@ -421,10 +513,10 @@ public final class DriverScan {
                 reader.close();
             }
         }
-        return left >= 0;
+        return left >= 0 ? null : reason("READ_MANY_ROWS", "limit", maxRows) + and("table", table);
     }
 
-    private BasePredicate conditionOf(Seq filters, Seq input) {
+    private static BasePredicate conditionOf(Seq filters, Seq input) {
         Expression all = null;
         for (int i = 0; i < filters.size(); i++) {
             Expression filter = (Expression) filters.apply(i);
@@ -438,15 +530,19 @@ public final class DriverScan {
         return condition;
     }
 
-    private boolean areEvaluated(Seq expressions) {
+    /** The first of some expressions that is not evaluated here; null if all are. */
+    private static Expression unknown(Seq expressions) {
         for (int i = 0; i < expressions.size(); i++) {
             Expression expression = (Expression) expressions.apply(i);
             if (!EVALUATED_AS_THEY_STAND.contains(expression.getClass().getSimpleName())
-                    || !expression.resolved()
-                    || !areEvaluated((Seq) expression.children())) {
-                return false;
+                    || !expression.resolved()) {
+                return expression;
+            }
+            Expression below = unknown((Seq) expression.children());
+            if (below != null) {
+                return below;
             }
         }
-        return true;
+        return null;
     }
 }

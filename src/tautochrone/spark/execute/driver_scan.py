@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,54 @@ from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.reason import Reason
+from tautochrone.model.reason_codes import ReasonCode
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.jvm.driver_calls import singleton, split
 
-__all__ = ["SmallTables", "collect", "held_in_driver", "stored_positions"]
+__all__ = [
+    "JobReasons",
+    "SmallTables",
+    "collect",
+    "held_in_driver",
+    "job_reasons",
+    "note_many_rows",
+    "stored_positions",
+]
 
 _SOURCE = Path(__file__).with_name("DriverScan.java")
+_noted: ContextVar[list[Reason] | None] = ContextVar("noted", default=None)
+
+
+class JobReasons:
+    """Why steps of one piece of work were left to Spark jobs."""
+
+    def __init__(self, noted: Sequence[Reason]) -> None:
+        self._noted = noted
+
+    def so_far(self) -> list[Reason]:
+        """Each reason once. Those of the JVM are given by one call only."""
+        return list(dict.fromkeys([*self._noted, *_reasons_of_jvm()]))
+
+
+@contextmanager
+def job_reasons() -> Iterator[JobReasons]:
+    """The reasons of what this thread does in the block."""
+    _reasons_of_jvm()  # Those of earlier work.
+    noted: list[Reason] = []
+    token = _noted.set(noted)
+    try:
+        yield JobReasons(noted)
+    finally:
+        _noted.reset(token)
+
+
+def note_many_rows(table: str) -> None:
+    """A table is left to a job, since the driver does not read so many rows."""
+    noted = _noted.get()
+    if noted is not None:
+        noted.append(Reason.of(ReasonCode.READ_MANY_ROWS, table=table, limit=limits.MAX_SINGLE_TASK_ROWS))
 
 
 def collect(frame: DataFrame) -> JavaObject:
@@ -37,7 +80,8 @@ def held_in_driver(frame: DataFrame, max_bytes: int = limits.MAX_DRIVER_BYTES) -
     """A DataFrame of the same rows, read now and held by the driver.
 
     None: it does more than to filter one table's rows and to pick columns, reads more than
-    `MAX_SINGLE_TASK_ROWS`, or is larger than `max_bytes` in memory; then Spark has to read it.
+    `MAX_SINGLE_TASK_ROWS`, or is larger than `max_bytes` in memory; then Spark has to read it, and
+    `job_reasons` has the reason.
     """
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     rows = _driver_scan().rows(_java_session(frame), plan, limits.MAX_SINGLE_TASK_ROWS, max_bytes)
@@ -107,6 +151,20 @@ def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequenc
 
 def _driver_scan() -> Any:
     return singleton(_SOURCE)
+
+
+_NUMBERS = frozenset({"limit", "rows", "splits", "tasks"})
+
+
+def _reasons_of_jvm() -> list[Reason]:
+    """Why `DriverScan` left something of this thread to jobs since the last call."""
+    reasons = []
+    for entry in filter(None, str(_driver_scan().takeReasons()).split("\1")):
+        code, *params = entry.split("\0")
+        pairs = zip(params[::2], params[1::2], strict=True)
+        numbers = {name: int(value) if name in _NUMBERS else value for name, value in pairs}
+        reasons.append(Reason(ReasonCode(code), numbers))
+    return reasons
 
 
 def _java_session(frame: DataFrame) -> JavaObject:
