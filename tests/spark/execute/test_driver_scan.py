@@ -382,5 +382,39 @@ def test_small_tables_are_read_once_a_version(spark: SparkSession, pairs: str) -
     assert next(reads) == 4
 
 
+@pytest.mark.parametrize(
+    ("appended", "rows"),
+    [
+        ("SELECT * FROM VALUES ('z', 9.0D), (NULL, NULL) AS t(k, v)", 7),
+        ("SELECT 'z' AS k, 9.0D AS v", 6),
+        ("SELECT * FROM VALUES ('z', 9.0D) AS t(k, v) WHERE v < 0", 5),
+        ("SELECT 'z' AS k, 9.0F AS v", None),
+        ("SELECT 'z' AS k, 9.0D AS w", None),
+        ("SELECT repeat('z', 2000000) AS k, 9.0D AS v", None),
+        ("SELECT CAST(id AS STRING) AS k, CAST(id AS DOUBLE) AS v FROM range(9999)", None),
+    ],
+)
+def test_a_version_with_appended_rows_is_not_read(
+    spark: SparkSession, pairs: str, appended: str, rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_SMALL_TABLE_BYTES", 1_000_000)
+    tables, name, reads = driver_scan.SmallTables(), TableName.parse(pairs), count()
+    added = dataframe_of_plan(spark, local_relation(spark.sql(appended))[0])
+
+    def read() -> DataFrame:
+        next(reads)
+        return spark.table(pairs)
+
+    tables.extend(name, "1", "2", added)
+    before = bag(tables.rows(name, "1", ["k", "v"], read))
+    tables.extend(name, "1", "2", added)
+    assert bag(tables.rows(name, "1", ["k", "v"], read)) == before
+    assert next(reads) == 1
+    held = bag(tables.rows(name, "2", ["k", "v"], read))
+    assert held == (before + bag(added) if rows is not None else before)
+    assert sum(held.values()) == (rows or 5)
+    assert next(reads) == (2 if rows is not None else 3)
+
+
 def jobs(spark: SparkSession) -> int:
     return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())

@@ -22,7 +22,7 @@ from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinit
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.execute.driver_scan import held_in_driver, note_many_rows
+from tautochrone.spark.execute.driver_scan import SmallTables, held_in_driver, note_many_rows
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
 from tautochrone.spark.jvm.driver_calls import selected, with_names
@@ -64,13 +64,18 @@ class StateLayout:
 
 @dataclass(slots=True)
 class States:
-    """The states of one table, as its fork names them."""
+    """The states of one table, as its fork names them.
+
+    Attributes:
+        held: rows of small states, held for the next refresh.
+    """
 
     base: SparkSession
     lake: LakeCatalog
     view: TableName
     layouts: Mapping[int, StateLayout]
     fork: Fork
+    held: SmallTables = field(default_factory=SmallTables)
     _tables: dict[int, LakeTable] = field(default_factory=dict)
 
     def missing(self) -> Reason | None:
@@ -123,20 +128,32 @@ class States:
     def rows_at(self, number: int, version: Version, only: RowFilter | None = None) -> DataFrame:
         """A state's rows: its node's state columns in order, the newest run of each key. `only` leaves out
         keys of its log, with all their rows."""
-        layout, table = self.layouts[number], self._table(number)
-        stored: DataFrame = table.read(self.base, version)
-        if only is not None:
-            stored = only(stored)
-        if are_few(table.row_count(version)):
-            local_rows = held_in_driver(stored)
-            stored = (stored if local_rows is None else local_rows).coalesce(1)
-        else:
-            note_many_rows(str(self._name(number)))
+        layout = self.layouts[number]
+        stored = self._log_at(number, version, only)
         if layout.is_buffer:
             return stored.select(*layout.columns_without_run)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
         grouped = stored.groupBy(*layout.keys).agg(newest)
         return selected(grouped, [*layout.keys, *(f"newest.{value}" for value in layout.values)])
+
+    def _log_at(self, number: int, version: Version, only: RowFilter | None) -> DataFrame:
+        """The rows of a state's log."""
+        table, name = self._table(number), self._name(number)
+        rows = table.row_count(version)
+
+        def read() -> DataFrame:
+            stored: DataFrame = table.read(self.base, version)
+            return stored
+
+        if rows is not None and rows <= limits.MAX_SMALL_TABLE_ROWS:
+            stored = self.held.rows(name, version, (*self.layouts[number].columns_without_run, RUN), read)
+            return (stored if only is None else only(stored)).coalesce(1)
+        stored = read() if only is None else only(read())
+        if not are_few(rows):
+            note_many_rows(str(name))
+            return stored
+        local_rows = held_in_driver(stored)
+        return (stored if local_rows is None else local_rows).coalesce(1)
 
     def build(self, number: int, rows: DataFrame, commit_metadata: CommitMetadata) -> Version:
         """Store a state as a whole."""
@@ -202,8 +219,14 @@ class States:
             return self._replaced(layout, table, fork, rows, commit_metadata, local=local)
         if runs >= limits.MAX_STATE_RUNS:
             return self._fold(layout, table, fork, rows, commit_metadata, forgets)
+        if local:
+            rows = dataframe_of_plan(self.base, local_relation(rows)[0])
         staged = table.stage(fork, rows, local=local)
-        return table.commit_staged(fork, [staged], _with_run(layout, commit_metadata, run, runs + 1)).version
+        metadata = _with_run(layout, commit_metadata, run, runs + 1)
+        version = table.commit_staged(fork, [staged], metadata).version
+        if local:
+            self.held.extend(self._name(number), fork.version, version, rows)
+        return version
 
     def _fold(
         self,

@@ -40,6 +40,7 @@ class Changes:
 
     Attributes:
         lookups: rows of tables that were looked up by the keys of changes.
+        small_tables: rows of small inputs and states.
 
     Args:
         base: reads the lake itself.
@@ -60,7 +61,7 @@ class Changes:
         self._is_shared = is_shared
         self._columns = columns
         self.lookups = KeyLookups(columns)
-        self._small_tables = SmallTables()
+        self.small_tables = SmallTables()
         self._lock = threading.Lock()
         self._count_lock = threading.Lock()
         self._view_deltas: OrderedDict[_VersionRange, TableDelta] = OrderedDict()
@@ -113,7 +114,7 @@ class Changes:
         rows = self._load_input(table).row_count(version)
         if rows is None or rows > limits.MAX_SMALL_TABLE_ROWS:
             return read()
-        return self._small_tables.rows(table, version, self._columns(table), read)
+        return self.small_tables.rows(table, version, self._columns(table), read)
 
     def _view_delta_rows(self) -> int:
         return sum(delta.rows for delta in self._view_deltas.values())

@@ -60,6 +60,7 @@ import py4j.Gateway;
 import scala.Option;
 import scala.Tuple2;
 import scala.Tuple3;
+import scala.collection.immutable.ArraySeq$;
 import scala.collection.immutable.Seq;
 import scala.runtime.AbstractFunction0;
 
@@ -282,6 +283,31 @@ public final class DriverScan {
             return null;
         }
         return collected.rows();
+    }
+
+    /**
+     * The rows of two local relations, with the columns of the first. Null if they are too many or too large, or
+     * if the columns differ in more than in what is never NULL.
+     */
+    public LocalRelation union(LogicalPlan first, LogicalPlan second, int maxRows, int maxBytes) {
+        if (!(first instanceof LocalRelation) || !(second instanceof LocalRelation)
+                || !first.schema().asNullable().equals(second.schema().asNullable())) {
+            return null;
+        }
+        Seq data = (Seq) ((LocalRelation) first).data().concat(((LocalRelation) second).data());
+        long bytes = 0;
+        InternalRow[] rows = new InternalRow[data.size()];
+        scala.collection.Iterator each = data.iterator();
+        for (int i = 0; each.hasNext(); i++) {
+            Object row = each.next();
+            if (i >= maxRows || !(row instanceof UnsafeRow)) {
+                return null;
+            }
+            bytes += ((UnsafeRow) row).getSizeInBytes();
+            rows[i] = (UnsafeRow) row;
+        }
+        return bytes > maxBytes ? null : new LocalRelation(
+                first.output(), (Seq) ArraySeq$.MODULE$.unsafeWrapArray(rows), false, Option.empty());
     }
 
     /**

@@ -110,7 +110,7 @@ class SmallTables:
             entry = self._held.get(key)
             if entry is not None and entry[0].issuperset(columns):
                 self._held.move_to_end(key)
-                return entry[1]
+                return _with_new_ids(entry[1])
         frame = read_all()
         read_columns = frozenset(columns) if entry is None else entry[0].union(columns)
         # An older version may lack columns; a reader that needs them takes them as NULL.
@@ -120,11 +120,39 @@ class SmallTables:
         rows = held_in_driver(frame.select(*map(quoted, available)), limits.MAX_SMALL_TABLE_BYTES)
         if rows is None:
             return frame
+        self._hold(key, read_columns, rows)
+        return rows
+
+    def extend(self, table: TableName, old: Version, new: Version, appended: DataFrame) -> None:
+        """Hold the rows of a version that has those of an older one and these, if the older ones are held.
+
+        Args:
+            table: the table.
+            old: the version before.
+            new: the version that a commit made of it which only appended rows.
+            appended: these rows, held by the driver.
+        """
         with self._lock:
-            self._held[key] = read_columns, rows
+            entry = self._held.get((table, old))
+        if entry is None:
+            return
+        columns, before = entry
+        plans = [rows._jdf.queryExecution().analyzed() for rows in (before, appended)]  # noqa: SLF001
+        plan = _driver_scan().union(*plans, limits.MAX_SMALL_TABLE_ROWS, limits.MAX_SMALL_TABLE_BYTES)
+        if plan is not None:
+            self._hold((table, new), columns, dataframe_of_plan(before.sparkSession, plan))
+
+    def _hold(self, key: tuple[TableName, Version], columns: frozenset[str], rows: DataFrame) -> None:
+        with self._lock:
+            self._held[key] = columns, rows
             while len(self._held) > limits.MAX_SMALL_TABLES:
                 self._held.popitem(last=False)
-        return rows
+
+
+def _with_new_ids(held: DataFrame) -> DataFrame:
+    """The same rows with other ids of columns: above a leaf that occurs twice Spark changes ids itself."""
+    plan = held._jdf.queryExecution().analyzed().newInstance()  # noqa: SLF001
+    return dataframe_of_plan(held.sparkSession, plan)
 
 
 def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequence[int]] | None:
