@@ -61,6 +61,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+_MARKERS_OF_FIXTURES = {"spark": "spark", "chromium": "server"}
+"""What a test starts, by the fixture that starts it: nobody has to mark it."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What took longest in the run that was kept comes first, so that the short files fill the gaps."""
     seconds = defaultdict[str, float](float)
@@ -70,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.nodeid.startswith(f"tests/{folder}/") for folder in SERVERS):
             item.add_marker("server")
+        for fixture in _MARKERS_OF_FIXTURES.keys() & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(_MARKERS_OF_FIXTURES[fixture])
 
 
 class ReportFailuresImmediately:
