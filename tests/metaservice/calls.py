@@ -332,6 +332,8 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         store.transactions.rollback("t", "loader", 1),
         store.transactions.forget_ended(2**52),
     )[1:],
-    "transactions.forget_chunks": lambda store, _: store.transactions.forget_chunks(0),
+    "transactions.delete_chunks_of_ended_transactions": lambda store, _: (
+        store.transactions.delete_chunks_of_ended_transactions(0)
+    ),
 }
 """A way through each method that writes. What its repeat may leave behind is in `observations`."""

@@ -123,7 +123,7 @@ def _captures(project: Project, graph: Graph) -> Iterator[Finding]:
     if not logs:
         yield skipped("captures", "no flow reads the change log of a database")
     for flow, log in logs:
-        yield check("captures", lambda log=log: f"{log.name}: {log.examine()}")  # type: ignore[misc]
+        yield check("captures", lambda log=log: f"{log.name}: {log.check_prerequisites()}")  # type: ignore[misc]
         aside = dict(log.set_aside()) if isinstance(log, SetsTablesAside) else {}
 
         def compared(flow: ResolvedFlow = flow, aside: dict[str, Reason] = aside) -> str:

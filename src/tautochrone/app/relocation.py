@@ -366,7 +366,7 @@ class WarehouseCopy:
             if not lake.exists(name):
                 self.tables[name] = TableCopy(str(name), source.joinpath(*parts), target.joinpath(*parts))
 
-    def complete(self, *, dry_run: bool) -> None:
+    def copy_and_register(self, *, dry_run: bool) -> None:
         """Copy and register the tables, or only tell what would be copied."""
         for name, copy in self.tables.items():
             self._emit(

@@ -80,7 +80,7 @@ def _copy_warehouse(project: Project, warehouse: Path, emit: events.Emit, dry_ru
     from tautochrone.app.relocation import WarehouseCopy
 
     copy = WarehouseCopy(warehouse, project.lake, project.settings, project.effects, emit)
-    copy.complete(dry_run=dry_run)
+    copy.copy_and_register(dry_run=dry_run)
     return bool(copy.tables)
 
 

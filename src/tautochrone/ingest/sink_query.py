@@ -67,7 +67,7 @@ class SinkQuery(SparkQuery):
         Raises:
             TautochroneError: the source or the sink refuses, or a newer owner exists.
         """
-        self.take_over()
+        self.move_checkpoint_folder_from_last_owner()
         self._require_log_of_own_batches()
         self._stopped = False
         try:
@@ -86,7 +86,10 @@ class SinkQuery(SparkQuery):
             raise explain(error, self.flow.name) from error
 
     def offsets(self) -> str | None:
-        """The offsets of the newest batch that the sink took; None before the first. First `take_over`."""
+        """The offsets of the newest batch that the sink took; None before the first.
+
+        Call `move_checkpoint_folder_from_last_owner` before.
+        """
         finished = self.folder.state().finished
         return None if finished is None else self.folder.offsets(finished)
 
@@ -125,8 +128,9 @@ class SinkQuery(SparkQuery):
         self._end()
         self.collect()
 
-    def take_over(self) -> None:
-        """Take over the folder of the last owner, which says how far the sink has come. Repeatable.
+    def move_checkpoint_folder_from_last_owner(self) -> None:
+        """The last owner's folder says how far the sink has come: it becomes ours, unless ours has a query.
+        Leftovers are deleted. Repeatable.
 
         Raises:
             TautochroneError: a newer owner exists.

@@ -96,7 +96,7 @@ class SkippedFilesCheck(SourceCheck):
         self._folder = folder
         listings = [source.file_listing(session, query) for source in sources_of(rows)]
         supported = [listing for listing in listings if not isinstance(listing, Unsupported)]
-        # Each lists the files of all sources of the query.
+        # Each of these listings has the files of all sources of the query, so any of them will do.
         self._listing = supported[0] if supported else None
         self._may_miss = any(listing.may_miss_files for listing in supported)
 

@@ -200,7 +200,7 @@ class TransactionCoordinator:
         now_ms = self._now_ms()
         if now_ms >= self._forgets_at_ms:
             self._forgets_at_ms = now_ms + _FORGETS_EVERY_MS
-            self._store.forget_chunks(now_ms - _CHUNKS_KEPT_MS)
+            self._store.delete_chunks_of_ended_transactions(now_ms - _CHUNKS_KEPT_MS)
             if self._keep_ids_ms is not None:
                 self._store.forget_ended(now_ms - self._keep_ids_ms)
             # In the participants' threads: one that does not answer holds up nobody else.

@@ -149,8 +149,8 @@ class LakeCatalog(Protocol):
     def beginning(
         self,
         rows: Rows,
-        remembered: Mapping[int, str],
-        reached: Mapping[int, str],
+        initial_offsets: Mapping[int, str],
+        current_offsets: Mapping[int, str],
         known: Sequence[FullSnapshotRead] = (),
     ) -> Beginning:
         """Where a stream begins.
@@ -160,8 +160,8 @@ class LakeCatalog(Protocol):
 
         Args:
             rows: the streaming query, its tables as they are.
-            remembered: number of a source → the initial offset that it has written down.
-            reached: number of a source → where the stream stands; empty for a new one.
+            initial_offsets: number of a source → the initial offset that it has written down.
+            current_offsets: number of a source → where the stream stands; empty for a new one.
             known: answers of before, whose manifests are still there.
 
         Raises:

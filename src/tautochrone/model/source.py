@@ -180,7 +180,7 @@ class ChangeLog(Source, Protocol):
     def relations(self) -> Sequence[str]:
         """The tables whose events the log has."""
 
-    def examine(self) -> str:
+    def check_prerequisites(self) -> str:
         """Check everything that a run needs in the database, without changing anything; what there is, for
         people.
 

@@ -34,7 +34,7 @@ from tautochrone.project.libraries import Libraries
 from tautochrone.project.queries import Project
 from tautochrone.project.registry import Registry
 from tautochrone.project.session_settings import needed_at_start
-from tautochrone.project.settings import FlowBadRecords
+from tautochrone.project.settings import BadRecordsSetting
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import NameScope, split_name
 from tautochrone.project.usercode import evaluation_lock, forget_imports, user_code
@@ -258,7 +258,7 @@ def _is_catalog(key: str) -> bool:
     return key.startswith(_CATALOG_SETTING) and "." not in key.removeprefix(_CATALOG_SETTING)
 
 
-def with_quarantines(definitions: Definitions, settings: Mapping[str, FlowBadRecords]) -> Definitions:
+def with_quarantines(definitions: Definitions, settings: Mapping[str, BadRecordsSetting]) -> Definitions:
     """The definitions, with a quarantine table for each streaming table with a flow that quarantines.
 
     Raises:

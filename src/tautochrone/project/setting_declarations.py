@@ -442,17 +442,19 @@ def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
         normalized = path
         if pattern[-1] == "*" and len(path) > len(pattern):
             normalized = (*path[: len(pattern) - 1], ".".join(path[len(pattern) - 1 :]))
-        if len(normalized) == len(pattern) and _fits(pattern, normalized):
+        if len(normalized) == len(pattern) and _common_parts_match(pattern, normalized):
             return setting, normalized
     return None
 
 
 def is_table(path: tuple[str, ...]) -> bool:
     """Whether settings may be below this path."""
-    return any(len(path) < len(setting.path) and _fits(setting.path, path) for setting in SETTINGS)
+    return any(
+        len(path) < len(setting.path) and _common_parts_match(setting.path, path) for setting in SETTINGS
+    )
 
 
-def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+def _common_parts_match(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
     """Whether the path agrees with the pattern in the parts that both have."""
     return all(expected in ("*", name) for expected, name in zip(pattern, path, strict=False))
 

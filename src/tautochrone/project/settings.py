@@ -40,11 +40,11 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
-    "FlowBadRecords",
+    "BadRecordsSetting",
     "FlowLimits",
-    "FlowRecreatedTopic",
     "MaintenanceRules",
     "ParticipantSettings",
+    "RecreatedTopicSetting",
     "Settings",
     "SinkSettings",
     "confs_without_project",
@@ -171,7 +171,7 @@ class FlowLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowBadRecords:
+class BadRecordsSetting:
     """What one flow does with bad records, and where that was set."""
 
     policy: BadRecords
@@ -179,7 +179,7 @@ class FlowBadRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowRecreatedTopic:
+class RecreatedTopicSetting:
     """What one flow does with a recreated topic, and where that was set."""
 
     policy: RecreatedTopic
@@ -219,8 +219,8 @@ class Settings:
     maintenance: MaintenanceRules
     confs: Mapping[str, str] = field(repr=False)
     limits: Mapping[str, FlowLimits]
-    bad_records: Mapping[str, FlowBadRecords]
-    recreated_topics: Mapping[str, FlowRecreatedTopic]
+    bad_records: Mapping[str, BadRecordsSetting]
+    recreated_topics: Mapping[str, RecreatedTopicSetting]
     configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
     ignored: tuple[IgnoredSetting, ...] = ()
     sinks: Mapping[str, SinkSettings] = field(default_factory=dict)
@@ -301,8 +301,8 @@ def load_settings(
         maintenance=_maintenance_rules(partial(setting, "maintenance")),
         confs=confs,
         limits=_limits(values),
-        bad_records=_by_flow(values, "bad_records", FlowBadRecords),
-        recreated_topics=_by_flow(values, "on_recreated_topic", FlowRecreatedTopic),
+        bad_records=_by_flow(values, "bad_records", BadRecordsSetting),
+        recreated_topics=_by_flow(values, "on_recreated_topic", RecreatedTopicSetting),
         configuration=_evaluation_settings(spec, values, ignored),
         ignored=ignored,
         sinks=sink_settings(values),

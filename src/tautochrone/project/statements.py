@@ -19,7 +19,7 @@ from tautochrone.model.auto_cdc import AutoCdc
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
 from tautochrone.project.databricks.auto_cdc import auto_cdc_clause
-from tautochrone.project.databricks.sql import Translated, translate
+from tautochrone.project.databricks.sql import TranslatedStatement, translate
 from tautochrone.project.sqltext import StatementText, split
 from tautochrone.spark.analysis.session_context import parsed_plan, substituted
 from tautochrone.spark.jvm.catalyst import items
@@ -63,7 +63,7 @@ class Statement:
     partition_columns: tuple[str, ...] = ()
     cluster_columns: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
-    dialect: Translated = field(default_factory=lambda: Translated(""))
+    dialect: TranslatedStatement = field(default_factory=lambda: TranslatedStatement(""))
     auto_cdc: AutoCdc | None = None
 
 

@@ -45,9 +45,9 @@ from tautochrone.sources.json_events import (
     OPERATION,
     SEQUENCE,
     digest_of,
+    event_sequence,
     in_kafka,
     parsed,
-    sequence_of,
     struct_of,
     with_kafka_columns,
 )
@@ -174,7 +174,9 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
     return changes.select(
         sf.when(operation == "d", sf.col("before")).otherwise(sf.col("after")).alias("row"),
         operation.alias(OPERATION),
-        sf.when(is_event, sequence_of(position, {}, digest, is_upsert=is_upsert)).alias(SEQUENCE),
+        sf.when(is_event, event_sequence(position, {}, digest, is_upsert_in_position=is_upsert)).alias(
+            SEQUENCE
+        ),
     )
 
 
@@ -197,7 +199,7 @@ def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFram
     return rows.select(
         sf.struct(*(sf.col(f"`{name}`") for name in row.names)).alias("row"),
         sf.when(is_deleted, "d").otherwise(sf.coalesce("__op", sf.lit("u"))).alias(OPERATION),
-        sf.when(is_known & in_kafka(), sequence_of({}, {}, digest_of(sf.col("__op")))).alias(SEQUENCE),
+        sf.when(is_known & in_kafka(), event_sequence({}, {}, digest_of(sf.col("__op")))).alias(SEQUENCE),
     )
 
 

@@ -37,11 +37,11 @@ __all__ = [
     "checked",
     "columns_of",
     "digest_of",
+    "event_sequence",
     "in_kafka",
     "operation_of",
     "parsed",
     "sent_columns",
-    "sequence_of",
     "struct_of",
     "with_kafka_columns",
     "without_other_tables",
@@ -141,28 +141,29 @@ def digest_of(*parts: Column) -> Column:
     return sf.xxhash64(sf.to_json(sf.struct(*(part.alias(f"p{n}") for n, part in enumerate(parts)))))
 
 
-def sequence_of(
-    position: Mapping[str, Column],
-    arrival: Mapping[str, Column],
+def event_sequence(
+    log_position: Mapping[str, Column],
+    position_in_message: Mapping[str, Column],
     digest: Column,
     *,
-    is_upsert: Column | None = None,
-    upserts_in_message: Column | None = None,
+    is_upsert_in_position: Column | None = None,
+    is_upsert_in_message: Column | None = None,
 ) -> Column:
     """The struct that orders an event, see `model.auto_cdc`.
 
     Args:
-        position: in the database's log; empty where offsets order the events.
-        arrival: the position among the events of one message.
-        is_upsert: whether the event writes a row, where deletions come first among those of one position.
-        upserts_in_message: the same, where deletions come first among those of one message.
+        log_position: in the database's log; empty where offsets order the events.
+        position_in_message: among the events of one message.
+        is_upsert_in_position: whether the event writes a row, where deletions come first among those of one
+            position.
+        is_upsert_in_message: the same, where deletions come first among those of one message.
     """
-    fields = [sf.lit(0).alias(GENERATION), *(value.alias(name) for name, value in position.items())]
-    if is_upsert is not None:
-        fields.append(is_upsert.cast("int").alias(IS_UPSERT))
-    fields += [sf.col(OFFSET), *(value.alias(name) for name, value in arrival.items())]
-    if upserts_in_message is not None:
-        fields.append(upserts_in_message.cast("int").alias(IS_UPSERT))
+    fields = [sf.lit(0).alias(GENERATION), *(value.alias(name) for name, value in log_position.items())]
+    if is_upsert_in_position is not None:
+        fields.append(is_upsert_in_position.cast("int").alias(IS_UPSERT))
+    fields += [sf.col(OFFSET), *(value.alias(name) for name, value in position_in_message.items())]
+    if is_upsert_in_message is not None:
+        fields.append(is_upsert_in_message.cast("int").alias(IS_UPSERT))
     return sf.struct(*fields, sf.col(TOPIC), sf.col(PARTITION), digest.alias(DIGEST))
 
 
@@ -184,8 +185,8 @@ def change_events(
     columns: StructType,
     sent: StructType,
     keys: Sequence[str],
-    position: Mapping[str, Column],
-    arrival: Mapping[str, Column],
+    log_position: Mapping[str, Column],
+    position_in_message: Mapping[str, Column],
     digest: Column,
     *,
     is_known: Column,
@@ -197,9 +198,9 @@ def change_events(
 
     Args:
         rows: of `row` and `old`, structs of `sent`, `_op`, and `IN_KAFKA`.
-        position: what orders the changes of a row in the database's log, in terms of `rows`; if it is empty,
-            offsets do.
-        arrival: the position among the rows of one message, in terms of `rows`.
+        log_position: what orders the changes of a row in the database's log, in terms of `rows`; if it is
+            empty, offsets do.
+        position_in_message: among the rows of one message, in terms of `rows`.
         digest: of the message, see `digest_of`.
         deletions_first: among the changes of a row with one position, not only of one message.
         is_known: whether the message is a change whose position is known; otherwise `_sequence` is NULL.
@@ -227,19 +228,19 @@ def change_events(
     is_upsert = ~sf.col(f"change.{OPERATION}").isin("d", "t")
     exploded = rows.select(
         sf.explode(changes).alias("change"),
-        *(value.alias(f"at_{name}") for name, value in ({**position, **arrival}).items()),
+        *(value.alias(f"at_{name}") for name, value in ({**log_position, **position_in_message}).items()),
         *IN_KAFKA,
         digest.alias(DIGEST),
         (is_known & in_kafka()).alias("is_known"),
     )
-    sequence = sequence_of(
-        {name: sf.col(f"at_{name}") for name in position},
-        {name: sf.col(f"at_{name}") for name in arrival},
+    sequence = event_sequence(
+        {name: sf.col(f"at_{name}") for name in log_position},
+        {name: sf.col(f"at_{name}") for name in position_in_message},
         sf.col(DIGEST),
         # With `deletions_first` a deletion sorts before an insertion of its key at one position of the log;
         # otherwise only within one message.
-        is_upsert=is_upsert if deletions_first else None,
-        upserts_in_message=None if deletions_first else is_upsert,
+        is_upsert_in_position=is_upsert if deletions_first else None,
+        is_upsert_in_message=None if deletions_first else is_upsert,
     )
     values = (
         _value(sf.col(f"change.row.`{field.name}`"), read, field, time_zone, binary).alias(field.name)

@@ -272,7 +272,7 @@ class ToyChangeLog:
             newest = connection.execute("SELECT point FROM counter").fetchone()[0]
         return {"transactions": newest - position.point}
 
-    def examine(self) -> str:
+    def check_prerequisites(self) -> str:
         return f"{self._database.path.name}: {', '.join(RELATIONS)}"
 
     def close(self) -> None:

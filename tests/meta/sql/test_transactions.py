@@ -280,9 +280,9 @@ def test_chunks_of_ended_transactions_are_forgotten_and_ids_stay_used(
         call(store, _Operation.WRITE, transaction)
     call(store, _Operation.ROLLBACK, "ended")
     call(store, _Operation.CONFIRM, "ended")
-    store.forget_chunks(clock.now_ms)
+    store.delete_chunks_of_ended_transactions(clock.now_ms)
     assert store.chunks("ended") == (CHUNK,)
-    store.forget_chunks(clock.now_ms + 1)
+    store.delete_chunks_of_ended_transactions(clock.now_ms + 1)
     assert (store.chunks("ended"), store.chunks("open")) == ((), (CHUNK,))
     with pytest.raises(MetaError, match="TRANSACTION_STATE"):
         call(store, _Operation.BEGIN, "ended")

@@ -80,7 +80,7 @@ def adopt(pipeline: Pipeline, warehouse: Path, effects: CountingEffects | None =
     with Project(options, happened.take, base=pipeline.session, effects=effects) as project:
         project.identify()
         copy = WarehouseCopy(warehouse, project.lake, project.settings, project.effects, happened.take)
-        copy.complete(dry_run=False)
+        copy.copy_and_register(dry_run=False)
         job = project.job()
         as_process(job)
         try:

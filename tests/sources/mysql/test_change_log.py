@@ -433,7 +433,7 @@ def test_tables_whose_log_is_not_complete_are_refused(schema: Schema) -> None:
 
 def test_doctor_names_the_missing_right(schema: Schema) -> None:
     schema.run(_TABLE)
-    assert "1 tables" in schema.change_log().examine()
+    assert "1 tables" in schema.change_log().check_prerequisites()
     schema.run(
         "DROP USER IF EXISTS weak",
         "CREATE USER weak IDENTIFIED BY 'x'",
@@ -445,11 +445,11 @@ def test_doctor_names_the_missing_right(schema: Schema) -> None:
         log.begin("reader")
     assert raised.value.error_class == "CAPTURE_RIGHTS_MISSING"
     with pytest.raises(IngestError) as raised:
-        log.examine()
+        log.check_prerequisites()
     assert raised.value.error_class == "CAPTURE_RIGHTS_MISSING"
     wrong = address_of(url.replace("weak:x", "weak:y"), "test")
     with pytest.raises(SourceLoginRefusedError):
-        MySQLChangeLog(Capture("test", wrong, ())).examine()
+        MySQLChangeLog(Capture("test", wrong, ())).check_prerequisites()
 
 
 def test_columns_with_computed_defaults_are_captured(schema: Schema) -> None:

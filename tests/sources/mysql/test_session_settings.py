@@ -21,7 +21,7 @@ from tests.sinks.mariadb.benches import MariadbBench
 from tautochrone.model.database_sessions import MARIADB_SETTINGS, MYSQL_SESSION_SETTINGS, MYSQL_SETTINGS
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.sources.mysql.connection import address_of, connect, fetch
-from tautochrone.sources.mysql.server import examine
+from tautochrone.sources.mysql.server import check_prerequisites
 from tautochrone.sources.mysql.tables import captured_tables
 from tautochrone.testing.sink_conformance import transaction
 from tautochrone.testing.sqlite_sink import ListRows
@@ -262,7 +262,7 @@ def read_everything(schema: Schema) -> Any:
     log.close()
     connection = connect(address_of(schema.server.server_url(), "test"))
     tables = captured_tables(connection, [f"{schema.name}.*"], (), "test")
-    report = examine(connection, "test", tables).partition(";")[0]
+    report = check_prerequisites(connection, "test", tables).partition(";")[0]
     connection.close()
     logged = sorted(map(str, batch.rows.select(["operation", "relation", "columns"]).to_pylist()))
     schema.run("UPDATE v SET d = d - 1 WHERE id < 9")

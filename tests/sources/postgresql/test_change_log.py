@@ -149,7 +149,7 @@ def test_each_table_has_a_slot_of_its_own(shop: psycopg.Connection, log: Postgre
     assert {slot_of(ours)[-9:], slot_of(theirs)[-9:]} == {"_01234567", "_abcdefgh"}
     log.acknowledge(log.read(theirs, 100).position)
     assert len(rows(log.read(ours, 100))) == 1
-    assert "each keeps log for one lake" in log.examine()
+    assert "each keeps log for one lake" in log.check_prerequisites()
     # Another capture, whose name begins with that of this one.
     other = replace(capture_of(shop), slot=f"{capture_of(shop).slot}_eu")
     PostgreSQLChangeLog(other).begin("0123456789")
@@ -325,7 +325,9 @@ def test_slot_of_another_plugin_is_left_alone(shop: psycopg.Connection, log: Pos
     shop.execute("SELECT pg_drop_replication_slot(%s)", [slot])
 
 
-def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
+def test_the_check_of_prerequisites_says_what_is_missing(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog
+) -> None:
     shop.execute("DROP ROLE IF EXISTS guest")
     shop.execute("CREATE ROLE guest LOGIN")
     guest = PostgreSQLChangeLog(capture_of(shop, url_of(shop).replace("user=postgres", "user=guest")))
@@ -335,17 +337,17 @@ def test_examine_says_what_is_missing(shop: psycopg.Connection, log: PostgreSQLC
     ]
     for statements in expected:
         with pytest.raises(IngestError) as raised:
-            guest.examine()
+            guest.check_prerequisites()
         assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
         assert all(statement in str(raised.value.hint) for statement in statements), raised.value.hint
         for statement in str(raised.value.hint).partition(": ")[2].split("; "):
             shop.execute(statement)
-    assert "made by the first run" in guest.examine()
+    assert "made by the first run" in guest.check_prerequisites()
     guest.close()
     shop.execute("DROP OWNED BY guest")
-    assert "2 tables" in log.examine()
+    assert "2 tables" in log.check_prerequisites()
     log.begin("reader")
-    assert "MB behind" in log.examine()
+    assert "MB behind" in log.check_prerequisites()
 
 
 def test_publication_of_partitions_is_refused(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:

@@ -73,18 +73,18 @@ def test_a_table_that_the_publication_lacks_is_named_with_the_statement(shop: ps
         assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
         return str(raised.value.hint).partition(": ")[2]
 
-    statement = missing(guest.examine)
+    statement = missing(guest.check_prerequisites)
     assert statement == 'GRANT USAGE ON SCHEMA "sales" TO "guest"'
     shop.execute(statement)
-    statement = missing(guest.examine)
+    statement = missing(guest.check_prerequisites)
     assert statement == f'ALTER PUBLICATION "{SLOT}" ADD TABLE ONLY "sales"."orders"'
     assert missing(lambda: guest.begin("reader")) == statement
     # Who owns publication and tables needs to do nothing.
     owner = PostgreSQLChangeLog(capture_of(shop, None, "public.accounts", "sales.orders"))
-    assert "extended by the next run" in owner.examine()
+    assert "extended by the next run" in owner.check_prerequisites()
     owner.close()
     shop.execute(statement)
-    assert f"publication {SLOT};" in guest.examine()
+    assert f"publication {SLOT};" in guest.check_prerequisites()
     guest.begin("reader")
     guest.close()
     shop.execute("DROP OWNED BY guest")

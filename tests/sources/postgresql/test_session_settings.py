@@ -258,7 +258,7 @@ def test_captures_read_the_same_with_hostile_settings(
         log.acknowledge(follows.position)
         anew = log.begin("another")
         again = copied_values(log, anew)
-        assert log.examine().startswith("7 tables")
+        assert log.check_prerequisites().startswith("7 tables")
     # The rows as the changes left them, by the same texts.
     with closing(PostgreSQLChangeLog(capture)) as log:
         hostile.execute(f"ALTER DATABASE {hostile.info.dbname} RESET ALL")
@@ -318,13 +318,13 @@ def test_row_security_refuses_a_copy(shop: psycopg.Connection) -> None:
     log = PostgreSQLChangeLog(capture_of(shop, url, "public.accounts"))
     chunk = log.begin("reader").bulk.next_chunk()
     assert chunk is not None
-    for refused in (log.examine, lambda: log.read_chunk(*chunk)):
+    for refused in (log.check_prerequisites, lambda: log.read_chunk(*chunk)):
         with pytest.raises(IngestError) as raised:
             refused()
         assert "BYPASSRLS" in str(raised.value.hint)
         assert error_class(raised) == "CAPTURE_RIGHTS_MISSING"
     shop.execute(f"ALTER ROLE {role} BYPASSRLS")
-    log.examine()
+    log.check_prerequisites()
     assert log.read_chunk(*chunk)[0].num_rows == 3
     log.close()
     shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -65,30 +65,30 @@ def beginning(
     iceberg: Iceberg,
     effects: Effects,
     rows: DataFrame,
-    remembered: Mapping[int, str],
-    reached: Mapping[int, str],
+    initial_offsets: Mapping[int, str],
+    current_offsets: Mapping[int, str],
     known: Sequence[FullSnapshotRead],
 ) -> Beginning:
     """See `model.catalog.LakeCatalog.beginning`."""
-    initial_offsets: dict[int, str] = {}
+    corrected: dict[int, str] = {}
     whole: list[FullSnapshotRead] = []
     for number, leaf in enumerate(_sources(rows)):
         if str(leaf.nodeName()) != "StreamingRelationV2" or str(leaf.table().getClass().getName()) != _SOURCE:
             continue
         table = leaf.table().table()
-        has_initial_offset = number in remembered and _snapshot_exists(table, remembered[number])
-        if number in reached:
-            _require_all_versions(table, reached[number], skips=_skips_row_removals(leaf))
-            if number in remembered and not has_initial_offset:
-                initial_offsets[number] = _beginning_of(reached[number])
+        has_initial_offset = number in initial_offsets and _snapshot_exists(table, initial_offsets[number])
+        if number in current_offsets:
+            _require_all_versions(table, current_offsets[number], skips=_skips_row_removals(leaf))
+            if number in initial_offsets and not has_initial_offset:
+                corrected[number] = _beginning_of(current_offsets[number])
         elif not has_initial_offset:
             first = _initial_offset(table, skips=_skips_row_removals(leaf))
             if first is not None:
-                initial_offsets[number] = first
-        current_offset = reached.get(number) or initial_offsets.get(number) or remembered.get(number)
+                corrected[number] = first
+        current_offset = current_offsets.get(number) or corrected.get(number) or initial_offsets.get(number)
         if current_offset is not None:
             whole += _full_snapshot_reads(iceberg, effects, table, json.loads(current_offset), known)
-    return Beginning(initial_offsets, tuple(whole))
+    return Beginning(corrected, tuple(whole))
 
 
 def _sources(rows: DataFrame) -> list[Any]:

@@ -155,11 +155,11 @@ class IcebergLake:
     def beginning(
         self,
         rows: DataFrame,
-        remembered: Mapping[int, str],
-        reached: Mapping[int, str],
+        initial_offsets: Mapping[int, str],
+        current_offsets: Mapping[int, str],
         known: Sequence[FullSnapshotRead] = (),
     ) -> Beginning:
-        return beginning(self._iceberg, self._effects, rows, remembered, reached, known)
+        return beginning(self._iceberg, self._effects, rows, initial_offsets, current_offsets, known)
 
     def tables(self) -> Sequence[TableName]:
         catalog = self._iceberg.catalog()

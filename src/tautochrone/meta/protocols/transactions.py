@@ -123,7 +123,7 @@ class Transactions(Protocol):
         """Decide to roll back what was not prepared within its time-out; answers the ids."""
 
     @writes
-    def forget_chunks(self, ended_before_ms: int) -> None:
+    def delete_chunks_of_ended_transactions(self, ended_before_ms: int) -> None:
         """Drop the chunks of transactions that ended before this time. Their ids stay used."""
 
     @writes

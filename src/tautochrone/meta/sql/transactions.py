@@ -145,7 +145,7 @@ class SqlTransactions(Repository):
                 self._set(connection, row, _S.ABORTING, 0)
             return tuple(row.id for row in rows)
 
-    def forget_chunks(self, ended_before_ms: int) -> None:
+    def delete_chunks_of_ended_transactions(self, ended_before_ms: int) -> None:
         ended = select(_T.id).where(_T.state.in_(ENDED), _T.changed_at_ms < ended_before_ms)
         lost = _K.transaction_id.in_(ended)
         with self._read() as connection:

@@ -16,14 +16,14 @@ from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.project.sqltext import Token, tokens, unquote
 from tautochrone.project.table_properties import POLICY_PROPERTY
 
-__all__ = ["Translated", "translate"]
+__all__ = ["TranslatedStatement", "translate"]
 
 _CONSTRAINTS = ("EXPECT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK")
 _FILE_FUNCTIONS = ("READ_FILES", "CLOUD_FILES")
 
 
 @dataclass(slots=True)
-class Translated:
+class TranslatedStatement:
     """A statement for Spark's parser.
 
     Attributes:
@@ -43,7 +43,7 @@ class Translated:
     files: Mapping[str, FileSource] = field(default_factory=dict)
 
 
-def translate(text: str, location: str) -> Translated:
+def translate(text: str, location: str) -> TranslatedStatement:
     """Rewrite one statement; a statement of open-source Spark stays as it is.
 
     Raises:
@@ -68,9 +68,9 @@ class _Translation:
         self._words = [token for token in tokens(text) if token.kind not in ("space", "comment")]
         self._upper = [token.text.upper() for token in self._words]
         self._edits: list[_Edit] = []
-        self._result = Translated(text)
+        self._result = TranslatedStatement(text)
 
-    def run(self) -> Translated:
+    def run(self) -> TranslatedStatement:
         self._refuse_once()
         if self._upper[:1] == ["CREATE"]:
             self._header()

@@ -309,7 +309,7 @@ def _net_of_signed(both: pa.Table) -> tuple[pa.Table, pa.Table] | Reason:
     )
     groups = table.group_by(positions, use_threads=False).aggregate([("sign", "sum"), ("row", "min")])
     rows, copies = groups["row_min"].to_pylist(), groups["sign_sum"].to_pylist()
-    normalized = pa.table([_normalized(column) for column in both.columns], names=[*names, sign])
+    normalized = pa.table([_normalized_floats(column) for column in both.columns], names=[*names, sign])
     normalized = normalized.drop_columns([sign])
     return _copies(normalized, rows, copies), _copies(normalized, rows, [-count for count in copies])
 
@@ -322,7 +322,7 @@ def _copies(rows: pa.Table, positions: Sequence[int], counts: Sequence[int]) -> 
 def _key(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array | None:
     """What is equal for equal values; None: their type is compared by Spark only."""
     if not pa.types.is_nested(column.type):
-        return _normalized(column)
+        return _normalized_floats(column)
     try:
         return pa.array([repr(_comparable(value, column.type)) for value in column.to_pylist()], pa.string())
     except (ValueError, OverflowError):
@@ -347,7 +347,7 @@ def _comparable(value: Any, kind: pa.DataType) -> Any:
     return value + 0.0 if isinstance(value, float) else value
 
 
-def _normalized(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _normalized_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Floats as Spark groups them: 0.0 and -0.0 are the same, and so are all NaN."""
     if not pa.types.is_floating(column.type):
         return column

@@ -173,7 +173,7 @@ class SinkStream(SinkWorker):
         if not flow.tables <= versions.keys():
             # A table that could not be built yet; its own failure is reported.
             return
-        flow.query.take_over()
+        flow.query.move_checkpoint_folder_from_last_owner()
         if flow.query.offsets() is not None:
             self._require_appends(flow, versions)
         elif self._is_rebuilt_since(flow, versions):

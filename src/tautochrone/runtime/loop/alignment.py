@@ -75,7 +75,7 @@ class Aligner:
         if max_skew_ms is None:
             return cut
         times = {
-            name: self._observed(
+            name: self._with_complete_until(
                 name, self._source_times(name, cut.roots[name], last.get(name)), cut.observations.get(name)
             )
             for name in self._columns
@@ -105,7 +105,7 @@ class Aligner:
         }
         return replace(cut, roots=roots, observations=observations)
 
-    def _observed(
+    def _with_complete_until(
         self, name: TableName, times: list[SourceTime], observed_ms: int | None
     ) -> tuple[SourceTime, ...]:
         """With the time until which the newest version of a change log is complete."""

@@ -17,7 +17,7 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.source import CHANGE_LOG_LIMITS, BadRecords, Unsupported
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
-from tautochrone.project.settings import FlowBadRecords, FlowLimits, FlowRecreatedTopic
+from tautochrone.project.settings import BadRecordsSetting, FlowLimits, RecreatedTopicSetting
 from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.spark.sources.registry import limited, rate_limits_by_label, sources_of
 from tautochrone.spark.sources.stream_as_batch import record_replay
@@ -91,7 +91,7 @@ def _limits_of_sources(
     return stream.sources, stream.applied
 
 
-def check_bad_records(settings: Mapping[str, FlowBadRecords], graph: Graph) -> None:
+def check_bad_records(settings: Mapping[str, BadRecordsSetting], graph: Graph) -> None:
     """Refuse a quarantine for flows of which single records cannot be told good or bad.
 
     Raises:
@@ -116,7 +116,7 @@ def check_bad_records(settings: Mapping[str, FlowBadRecords], graph: Graph) -> N
             )
 
 
-def check_recreated_topics(settings: Mapping[str, FlowRecreatedTopic], graph: Graph) -> None:
+def check_recreated_topics(settings: Mapping[str, RecreatedTopicSetting], graph: Graph) -> None:
     """Refuse the setting for flows that read no topic into a streaming table.
 
     Raises:

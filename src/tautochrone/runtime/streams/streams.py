@@ -106,9 +106,11 @@ class Streams:
                 effects=self._job.effects,
                 emit=self._job.emit,
                 position=spark_position(commit_metadata, name, table),
-                begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
+                begin=partial(self._rows_and_initial_offsets, table, evaluated)
+                if flow.inputs.stream
+                else None,
                 expectations=flow.flow.expectations,
-                report_expectations=partial(self._report_expectations, table),
+                report_expectations=partial(self._record_root_expectations, table),
                 bad_records=BadRecords.FAIL if bad_records is None else bad_records.policy,
                 checks=self._checks(table, name) if flow.inputs.external_streams else SourceChecks(),
             )
@@ -177,7 +179,9 @@ class Streams:
             folders=self.folders(sink.target, name),
             effects=self._job.effects,
             emit=self._job.emit,
-            begin=partial(self._begin, sink.target, evaluated) if flow.inputs.stream else None,
+            begin=partial(self._rows_and_initial_offsets, sink.target, evaluated)
+            if flow.inputs.stream
+            else None,
             require_fence=self._job.journal.require,
         )
 
@@ -195,7 +199,7 @@ class Streams:
         for flow in flows:
             flow.stop()
 
-    def _report_expectations(self, table: TableName, counts: Sequence[ExpectationCount]) -> None:
+    def _record_root_expectations(self, table: TableName, counts: Sequence[ExpectationCount]) -> None:
         # Derived tables tell of them with their refresh.
         if table in self._job.topology.root_tables:
             self._job.journal.record(Datasets.record_expectations, table, counts)
@@ -262,21 +266,21 @@ class Streams:
         number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=0)
         return CheckpointFolder(self._files, f"{root}/{number}", ours.archive), False
 
-    def _begin(
+    def _rows_and_initial_offsets(
         self,
         table: TableName,
         flow: _Evaluated,
         session: SparkSession,
-        remembered: Mapping[int, str],
-        reached: Mapping[int, str],
+        initial_offsets: Mapping[int, str],
+        current_offsets: Mapping[int, str],
     ) -> tuple[DataFrame, Mapping[int, str]]:
-        """See `ingest.flow.Begin`. The current tables decide how they are shown to the flow."""
+        """See `ingest.spark_query.Begin`. The current tables decide how they are shown to the flow."""
         before = self._full_reads.pop(flow.name, None)
         if before is None:
             # An earlier process may have left files; the needed ones are written again.
             self._forget(table, flow.name)
         rows = flow.evaluate(session)
-        beginning = self._job.lake.beginning(rows, remembered, reached, before or ())
+        beginning = self._job.lake.beginning(rows, initial_offsets, current_offsets, before or ())
         self._full_reads[flow.name] = beginning.whole
         if before and _has_files(before) and not _has_files(beginning.whole):
             self._forget(table, flow.name)

@@ -214,10 +214,10 @@ def move_partitions(
     Raises:
         SinkContentError: something else arrived; `SINK_STAGING_LOST`.
     """
-    hashed = may_have_moved and all(text != COUNTED for _, text in partitions.values())
+    with_hash = may_have_moved and all(text != COUNTED for _, text in partitions.values())
 
     def arrived() -> dict[str, tuple[int, str]]:
-        return tables.partitions(tables.rows(table), table, publication, hashed=hashed)
+        return tables.partition_digests(tables.rows(table), table, publication, with_hash=with_hash)
 
     # Who goes on with a commit finds partitions that were moved; nothing moved before it.
     before = arrived() if may_have_moved else {}
@@ -233,7 +233,7 @@ def move_partitions(
         )
     for partition in waiting:
         tables.move(staging, partition, table)
-    expected = partitions if hashed else {key: (rows, COUNTED) for key, (rows, _) in partitions.items()}
+    expected = partitions if with_hash else {key: (rows, COUNTED) for key, (rows, _) in partitions.items()}
     after = arrived()
     if after != expected:
         raise SinkContentError(

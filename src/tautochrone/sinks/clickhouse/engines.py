@@ -19,7 +19,7 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import arrow_stream
 from tautochrone.sinks.clickhouse.statements import (
     OWN,
-    inherited_settings,
+    defaults_of_profile_settings,
     name_sql,
     setting_refused,
     text_sql,
@@ -329,7 +329,7 @@ class HttpEngine:
         return self._settings
 
     def renew_settings(self) -> None:
-        self._settings.update(inherited_settings(self._subject, self.rows, self._settings))
+        self._settings.update(defaults_of_profile_settings(self._subject, self.rows, self._settings))
 
     def close(self) -> None:
         self._client.close()

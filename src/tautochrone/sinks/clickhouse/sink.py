@@ -120,6 +120,7 @@ class ClickHouseSink:
     # -- one transaction --------------------------------------------------------------------------
 
     def begin(self, intent: Intent) -> TransactionState:
+        """See `model.sink.Sink`."""
         if self._others:
             self._require_answers()
         above = max(server.highest_publication(intent) for server in self._servers)

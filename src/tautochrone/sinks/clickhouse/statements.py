@@ -20,7 +20,14 @@ from typing import Any
 
 from tautochrone.errors import SinkError
 
-__all__ = ["OWN", "inherited_settings", "name_sql", "setting_refused", "text_sql", "unknown_setting"]
+__all__ = [
+    "OWN",
+    "defaults_of_profile_settings",
+    "name_sql",
+    "setting_refused",
+    "text_sql",
+    "unknown_setting",
+]
 
 
 def name_sql(name: str) -> str:
@@ -154,21 +161,23 @@ _HAS_DEFAULT_SQL = (
 )
 
 
-def inherited_settings(
-    subject: str, rows: Callable[[str], list[list[Any]]], sent: Mapping[str, str]
+def defaults_of_profile_settings(
+    subject: str, run_query: Callable[[str], list[list[Any]]], sent: Mapping[str, str]
 ) -> dict[str, str]:
-    """The settings of a user's profile that are sent with the server's defaults.
+    """The server's defaults of the settings that the profile of a user changes.
 
     Args:
-        rows: runs a query with the settings `sent`.
+        subject: of whom errors speak, such as `Sink mirror`.
+        run_query: with the settings `sent`; gives the rows.
+        sent: settings that are left out.
 
     Raises:
         SinkError: `SINK_SETTING_REFUSED`, an old server does not tell the default of one.
     """
-    ((has_default,),) = rows(_HAS_DEFAULT_SQL)
+    ((has_default,),) = run_query(_HAS_DEFAULT_SQL)
     default = "default" if has_default else "''"
     # In one row: as several ones they could be a part of them without a sign of it.
-    ((changed,),) = rows(f"SELECT groupArray([name, {default}]) FROM system.settings WHERE changed")
+    ((changed,),) = run_query(f"SELECT groupArray([name, {default}]) FROM system.settings WHERE changed")
     settings = {name: value for name, value in changed if name not in sent and not _LIMITS.fullmatch(name)}
     if settings and not has_default:
         names = ", ".join(sorted(settings))

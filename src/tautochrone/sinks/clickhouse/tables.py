@@ -474,17 +474,21 @@ class ClickHouseTables:
                 "SETTINGS mutations_sync = 2"
             )
 
-    def partitions(
-        self, source: str, table: TableName, publication: int | None = None, *, hashed: bool
+    def partition_digests(
+        self, source: str, table: TableName, publication: int | None = None, *, with_hash: bool
     ) -> dict[str, tuple[int, str]]:
-        """By partition the rows of a publication, or of a whole staging table, and their hash."""
-        hash_sql = self._hash(table) if hashed else text_sql(COUNTED)
+        """By partition the number and the hash of the rows of a publication, or of a whole staging table.
+
+        Args:
+            with_hash: without it all hashes are `COUNTED`.
+        """
+        hash_sql = self._hash(table) if with_hash else text_sql(COUNTED)
         condition = "" if publication is None else f"WHERE {PUBLICATION} = {publication} "
         counted = self._engine.rows(
             f"SELECT _partition_id, toString(count()), {hash_sql} FROM {source} {condition}"
             "GROUP BY _partition_id"
         )
-        if not hashed:
+        if not with_hash:
             return {partition: (int(rows), COUNTED) for partition, rows, _ in counted}
         digests = {partition: _digest(rows, text) for partition, rows, text in counted}
         return {partition: (digest.rows, digest.hash) for partition, digest in digests.items()}

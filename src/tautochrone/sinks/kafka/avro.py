@@ -149,13 +149,13 @@ class Codec:
             for field in schema["fields"]:
                 self._write(out, field["type"], value.get(field["name"]))
         elif schema["type"] == "array":
-            _write_long(out, len(value))
+            _write_zigzag_varint(out, len(value))
             for item in value:
                 self._write(out, schema["items"], item)
             # An empty block ends the array; an empty array is only that.
             out += b"\0" if value else b""
         elif schema["type"] == "map":
-            _write_long(out, len(value))
+            _write_zigzag_varint(out, len(value))
             for key, item in value.items():
                 _write_bytes(out, key.encode())
                 self._write(out, schema["values"], item)
@@ -165,7 +165,7 @@ class Codec:
 
     def _read(self, data: io.BytesIO, schema: Any) -> Any:
         if isinstance(schema, list):
-            return self._read(data, schema[1]) if _read_long(data) else None
+            return self._read(data, schema[1]) if _read_zigzag_varint(data) else None
         schema = self._resolved(schema)
         if schema["type"] == "record":
             return {field["name"]: self._read(data, field["type"]) for field in schema["fields"]}
@@ -198,7 +198,7 @@ def _write_scalar(out: bytearray, schema: Mapping[str, Any], value: Any) -> None
     if kind == "boolean":
         out.append(bool(value))
     elif kind in ("int", "long"):
-        _write_long(out, _to_number(logical, value))
+        _write_zigzag_varint(out, _to_number(logical, value))
     elif kind in ("float", "double"):
         out += (_FLOAT if kind == "float" else _DOUBLE).pack(float(value))
     elif logical == "decimal":
@@ -212,7 +212,7 @@ def _read_scalar(data: io.BytesIO, schema: Mapping[str, Any]) -> Any:
     if kind == "boolean":
         return data.read(1) == b"\1"
     if kind in ("int", "long"):
-        return _from_number(logical, _read_long(data))
+        return _from_number(logical, _read_zigzag_varint(data))
     if kind in ("float", "double"):
         form = _FLOAT if kind == "float" else _DOUBLE
         return _json_float(form.unpack(data.read(form.size))[0])
@@ -224,7 +224,7 @@ def _read_scalar(data: io.BytesIO, schema: Mapping[str, Any]) -> Any:
 
 
 def _blocks(data: io.BytesIO) -> Iterator[None]:
-    while count := _read_long(data):
+    while count := _read_zigzag_varint(data):
         for _ in range(count):
             yield
 
@@ -258,7 +258,7 @@ def _json_float(value: float) -> Any:
     return value if abs(value) != float("inf") else "Infinity" if value > 0 else "-Infinity"
 
 
-def _write_long(out: bytearray, number: int) -> None:
+def _write_zigzag_varint(out: bytearray, number: int) -> None:
     rest = (number << 1) ^ (number >> 63)
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -266,7 +266,7 @@ def _write_long(out: bytearray, number: int) -> None:
     out.append(rest)
 
 
-def _read_long(data: io.BytesIO) -> int:
+def _read_zigzag_varint(data: io.BytesIO) -> int:
     number = shift = 0
     while True:
         byte = data.read(1)[0]
@@ -277,9 +277,9 @@ def _read_long(data: io.BytesIO) -> int:
 
 
 def _write_bytes(out: bytearray, content: bytes) -> None:
-    _write_long(out, len(content))
+    _write_zigzag_varint(out, len(content))
     out += content
 
 
 def _read_bytes(data: io.BytesIO) -> bytes:
-    return data.read(_read_long(data))
+    return data.read(_read_zigzag_varint(data))

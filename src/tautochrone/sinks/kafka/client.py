@@ -315,7 +315,7 @@ class Client:
     # -- reading ----------------------------------------------------------------------------------
 
     def range(self, topic: str, partition: int) -> tuple[int, int]:
-        """The first offset that is still there, and the end of what is decided."""
+        """The first offset that is still stored, and the last stable offset: later ones may be open."""
         with self._errors():
             answer = self._consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=_TIMEOUT_S

@@ -149,7 +149,7 @@ class KafkaSink(TransactionSteps):
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
         state = self._next(Operation.BEGIN, transaction, transaction.fence)
-        require_base(intent, self._shown())
+        require_base(intent, self._cached_published())
         ended = (_S.COMMITTED, _S.ABORTED)
         self._states = {key: old for key, old in self._states.items() if old not in ended}
         self._states[transaction] = state
@@ -326,7 +326,7 @@ class KafkaSink(TransactionSteps):
         pointer = self._control.pointer
         return pointer is not None and pointer.transaction == transaction
 
-    def _shown(self) -> Published | None:
+    def _cached_published(self) -> Published | None:
         return None if self._control.pointer is None else self._control.pointer.published()
 
     def _is_recorded(self, table: TableName, pointer: Pointer) -> bool:
@@ -403,7 +403,7 @@ class KafkaSink(TransactionSteps):
         assert session is not None
         staged = self._staged[intent.transaction]
         with self._owners.errors(fence):
-            require_base(intent, self._shown())
+            require_base(intent, self._cached_published())
             self._comparison.require_unchanged(staged.tables, intent.replaced)
             pointer = Pointer(
                 transaction=intent.transaction,

@@ -203,7 +203,7 @@ class StarRocksTables:
         is_complete = all(name.lower() in columns for name in schema.names) and bool(columns)
         if stored is None or not is_complete or stored[0] != schema or not stored[2]:
             self._register(table, mirrored, is_created=stored is not None and stored[2])
-            self._create(mirrored, columns)
+            self._create_or_add_columns(mirrored, columns)
             self._register(table, mirrored, is_created=True)
         return mirrored
 
@@ -257,14 +257,14 @@ class StarRocksTables:
             ),
         )
 
-    def _create(self, mirrored: MirroredTable, columns: set[str]) -> None:
-        if not columns:
+    def _create_or_add_columns(self, mirrored: MirroredTable, existing_columns: set[str]) -> None:
+        if not existing_columns:
             create_primary_key_table(
                 self._database, self._options, mirrored.plain_name, mirrored.definitions, [KEY]
             )
             return
         for column in mirrored.schema.names:
-            if column.lower() not in columns:
+            if column.lower() not in existing_columns:
                 self._database.execute(
                     f"ALTER TABLE {mirrored.name} ADD COLUMN {mirrored.definition_of(column)}"
                 )

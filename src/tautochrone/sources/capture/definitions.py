@@ -51,7 +51,8 @@ _INVALID = f"{_PREFIX}invalid"
 """An event's values that the types of their columns do not have."""
 
 _OF_EQUAL_ROWS = {
-    # An update that changes something is a delete and an insert.
+    # For these tables the log has an update that changes a row as a delete and an insert. A row that is still
+    # an 'update' changes nothing, so its weight is 0.
     "tautochrone.apply.weight": f"CASE {_PREFIX}operation WHEN 'delete' THEN -1 "
     "WHEN 'update' THEN 0 ELSE 1 END",
     "tautochrone.apply.copied": f"{_PREFIX}operation = 'copied'",

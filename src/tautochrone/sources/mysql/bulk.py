@@ -160,7 +160,8 @@ def _read_chunk(
     bound = point_of(*flavor_of(connection).snapshot(connection)) + shift
     seen = pa.scalar(f"{bound + 1}:{bound + 1}:", pa.string())
     names = [column.name for column in table.columns]
-    # Texts come in the bytes of their own set. A function of them is NULL when it is longer than a packet.
+    # Texts are sent as bytes in the character set of their column. They are not converted by an SQL function,
+    # whose result would be NULL above max_allowed_packet.
     connection.query("SET SESSION character_set_results = NULL")
     for texts in columns_of_rows(connection, query):
         snapshots = pa.repeat(seen, len(texts[0]))

@@ -57,9 +57,9 @@ from tautochrone.sources.mysql.reader import LogReader
 from tautochrone.sources.mysql.rows import LAST_SEQUENCE, truncate_row
 from tautochrone.sources.mysql.server import (
     awaited_transactions,
+    check_prerequisites,
     check_server,
     committed_end,
-    examine,
     ignores_case,
     instance_of,
     lag_behind,
@@ -415,9 +415,11 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
     def lag(self, position: LogPosition) -> Mapping[str, int]:
         return self._ask(lambda connection: lag_behind(connection, position))
 
-    def examine(self) -> str:
+    def check_prerequisites(self) -> str:
         return self._ask(
-            lambda connection: examine(connection, self._capture.name, self._unchanged_tables(connection))
+            lambda connection: check_prerequisites(
+                connection, self._capture.name, self._unchanged_tables(connection)
+            )
         )
 
     def _connect(self) -> Any:

@@ -16,9 +16,9 @@ from tautochrone.sources.mysql.tables import CapturedTable
 
 __all__ = [
     "awaited_transactions",
+    "check_prerequisites",
     "check_server",
     "committed_end",
-    "examine",
     "ignores_case",
     "instance_of",
     "lag_behind",
@@ -127,7 +127,7 @@ def _thread_ages(connection: Any) -> dict[int, int]:
     return {int(thread): int(seconds) for thread, seconds in rows}
 
 
-def examine(connection: Any, capture: str, tables: Sequence[CapturedTable]) -> str:
+def check_prerequisites(connection: Any, capture: str, tables: Sequence[CapturedTable]) -> str:
     """All that a run needs in the database. Nothing is changed.
 
     Raises:

@@ -327,7 +327,7 @@ def _of_truncate(cursor: _Cursor, captured: _Captured) -> list[Effect]:
     _skip_wait(cursor)
     if name is None or cursor.rest:
         return captured.changed(cursor.tokens[start:])
-    # A name that may be any is no proof that it was this table.
+    # None stands for a name that could not be determined, so this may be another table.
     kind = "change" if None in name else "truncate"
     return [Effect(kind, relation) for relation in captured.named([name])]
 

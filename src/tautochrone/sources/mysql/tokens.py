@@ -279,7 +279,7 @@ def _behind_comment(text: bytes, position: int, session: Session) -> tuple[int, 
     is_foreign = session.is_mariadb and not is_own and 50700 <= written <= 99999
     if written <= server and not is_foreign:
         return start + len(digits), True
-    return _behind_skipped(text, start), False
+    return _end_of_ignored_comment(text, start), False
 
 
 def _version_digits(text: bytes, start: int, session: Session) -> bytes:
@@ -293,7 +293,7 @@ def _version_digits(text: bytes, start: int, session: Session) -> bytes:
     return digits
 
 
-def _behind_skipped(text: bytes, start: int) -> int:
+def _end_of_ignored_comment(text: bytes, start: int) -> int:
     """Behind a comment that is not executed, in which there may be others."""
     depth, position = 1, start
     while depth:

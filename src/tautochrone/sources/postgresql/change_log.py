@@ -51,10 +51,10 @@ from tautochrone.sources.postgresql.continuity import (
     SlotNotContinuousError,
     beginning,
     followed,
-    has_taken,
+    has_last_transaction,
+    last_transaction_point,
     log_lost,
     peeked_messages,
-    taken_point,
     with_batch,
     with_long_xids,
 )
@@ -73,10 +73,10 @@ from tautochrone.sources.postgresql.server import (
     ServerState,
     add_to_publication,
     await_running_transactions,
+    check_prerequisites,
     check_publication,
     check_server,
     create_slot,
-    examine,
     open_transactions,
     require_readable,
     server_state,
@@ -131,10 +131,10 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         check_publication(connection, self._capture.publication)
         tables = self._unchanged_tables(connection, with_sizes=True)
         state = server_state(connection, slot)
-        # A slot of this table is of a begin that crashed, or of before it was copied again.
+        # If the slot exists, it is of a `begin` that crashed, or of before this table was copied again.
         point = create_slot(connection, slot, replace=state.confirmed is not None)
-        # A transaction that the slot just left out may be in the log before others see it: a copy that does
-        # not see it would lack it.
+        # A transaction that committed just before the slot's start can be in the log before snapshots see it.
+        # A copy must not miss its rows, so it waits until all transactions that run now have ended.
         await_running_transactions(connection, None)
         return LogPosition(
             log=state.log,
@@ -306,11 +306,13 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
             reason = f"somebody else reads the replication slot {state.slot}, or made it anew"
             raise self._lost(after, reason, may_be_shared=True)
         # The batch begins where the slot is. It must have what the table took behind that.
-        if (state.confirmed or 0) < (taken_point(after) or 0) and not has_taken(batch, after):
+        if (state.confirmed or 0) < (last_transaction_point(after) or 0) and not has_last_transaction(
+            batch, after
+        ):
             raise self._lost(after, f"{OTHER_HISTORY} before it")
         if lacks_mark:
             raise self._lost(after, f"{OTHER_HISTORY} while tables were copied")
-        taken = taken_point(after)
+        taken = last_transaction_point(after)
         new = batch.rows.filter(pc.greater(batch.rows["point"], after.point if taken is None else taken))
         if new.num_rows and new["point"][0].as_py() <= after.point:
             raise self._lost(after, f"{OTHER_HISTORY} behind it")
@@ -389,7 +391,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
                 return False
         except SlotNotContinuousError:
             return False
-        taken, confirmed = taken_point(position), state.confirmed or 0
+        taken, confirmed = last_transaction_point(position), state.confirmed or 0
         if self._is_verified or taken is None or confirmed >= position.point:
             return True
         messages = self._messages(connection, state.slot, position.point, None)
@@ -398,7 +400,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         between = pc.and_(
             pc.greater(batch.rows["point"], taken), pc.less_equal(batch.rows["point"], position.point)
         )
-        is_known = confirmed >= taken or has_taken(batch, position)
+        is_known = confirmed >= taken or has_last_transaction(batch, position)
         return is_known and not pc.any(between, min_count=0).as_py()
 
     def alarms(self, position: LogPosition) -> Sequence[Reason]:
@@ -415,9 +417,11 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
             lambda connection: {"bytes": server_state(connection, slot_of(position)).flushed - position.point}
         )
 
-    def examine(self) -> str:
+    def check_prerequisites(self) -> str:
         names = (self._capture.name, self._capture.slot, self._capture.publication)
-        return self._ask(lambda connection: examine(connection, *names, self._unchanged_tables(connection)))
+        return self._ask(
+            lambda connection: check_prerequisites(connection, *names, self._unchanged_tables(connection))
+        )
 
     def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
         """The replication slots of this capture."""

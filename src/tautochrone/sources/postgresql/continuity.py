@@ -41,19 +41,19 @@ __all__ = [
     "fewest_columns",
     "fewest_columns_entries",
     "followed",
-    "has_taken",
+    "has_last_transaction",
+    "last_transaction_point",
     "log_lost",
-    "of_server",
     "peeked_messages",
     "restart_entries",
     "restarts",
-    "taken_point",
+    "server_log_entries",
     "with_batch",
     "with_long_xids",
 ]
 
 
-_TIMELINE, _TAKEN, _COPIED, _ANEW, _FEWEST = ".timeline", ".taken", ".copied", ".anew.", ".fewest."
+_TIMELINE, _LAST_TRANSACTION, _COPIED, _ANEW, _FEWEST = ".timeline", ".taken", ".copied", ".anew.", ".fewest."
 
 
 class SlotNotContinuousError(Exception):
@@ -81,14 +81,14 @@ def beginning(state: ServerState) -> dict[str, str]:
     return {_TIMELINE: str(state.timeline)}
 
 
-def of_server(marker: Mapping[str, str], *, with_taken: bool) -> dict[str, str]:
+def server_log_entries(marker: Mapping[str, str], *, with_last_transaction: bool) -> dict[str, str]:
     """What a marker says of the server's log, without relations.
 
     Args:
-        with_taken: false where relations came that were not read before: events of them may be behind the
-            last transaction of which the table has rows.
+        with_last_transaction: false where relations came that were not read before: events of them may be
+            behind the last transaction of which the table has rows.
     """
-    names = (_TIMELINE, _COPIED, *([_TAKEN] if with_taken else []))
+    names = (_TIMELINE, _COPIED, *([_LAST_TRANSACTION] if with_last_transaction else []))
     return {name: text for name, text in marker.items() if name in names}
 
 
@@ -117,16 +117,16 @@ def fewest_columns_entries(fewest: Mapping[str, int]) -> dict[str, str]:
     return {f"{_FEWEST}{name}": str(count) for name, count in fewest.items()}
 
 
-def taken_point(position: LogPosition) -> int | None:
+def last_transaction_point(position: LogPosition) -> int | None:
     """The end of the last transaction of which the table has rows; None: not known."""
-    text = position.marker.get(_TAKEN)
+    text = position.marker.get(_LAST_TRANSACTION)
     return int(text.split("/")[0]) if text else None
 
 
-def has_taken(batch: DecodedBatch, position: LogPosition) -> bool:
+def has_last_transaction(batch: DecodedBatch, position: LogPosition) -> bool:
     """Whether a batch that begins before it has the last transaction that the table took, unchanged."""
-    point = taken_point(position)
-    return point is None or batch.transaction_at(point) == position.marker[_TAKEN]
+    point = last_transaction_point(position)
+    return point is None or batch.transaction_at(point) == position.marker[_LAST_TRANSACTION]
 
 
 def with_batch(position: LogPosition, batch: DecodedBatch, waiting: Mapping[str, int]) -> dict[str, str]:
@@ -137,7 +137,7 @@ def with_batch(position: LogPosition, batch: DecodedBatch, waiting: Mapping[str,
         if not name.startswith(_ANEW) or name.removeprefix(_ANEW) in position.bulk.waiting
     }
     if batch.rows.num_rows:
-        marker[_TAKEN] = batch.transaction_at(batch.rows["point"][-1].as_py()) or ""
+        marker[_LAST_TRANSACTION] = batch.transaction_at(batch.rows["point"][-1].as_py()) or ""
     if waiting:
         marker[_COPIED] = str(max(int(marker.get(_COPIED, "0")), *waiting.values()))
     return marker
@@ -165,7 +165,7 @@ def followed(url: str, state: ServerState, position: LogPosition) -> LogPosition
             f"was read from: it is a former primary, or was restored from an older backup"
         )
     copied = int(position.marker.get(_COPIED, "0"))
-    taken = taken_point(position)
+    taken = last_transaction_point(position)
     needed = max(position.point if taken is None else taken, copied, *position.bulk.pass_at.values(), 0)
     if needed > fork:
         raise SlotNotContinuousError(

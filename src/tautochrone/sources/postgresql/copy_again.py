@@ -27,9 +27,9 @@ from tautochrone.sources.postgresql.continuity import (
     Restart,
     fewest_columns,
     fewest_columns_entries,
-    of_server,
     restart_entries,
     restarts,
+    server_log_entries,
 )
 from tautochrone.sources.postgresql.messages import DecodedBatch
 from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
@@ -294,7 +294,9 @@ def _with_copies(
     for name, count in columns_before.items():
         fewest[name] = min(count, fewest.get(name, count))
     marker = {
-        **of_server(position.marker, with_taken=all(table.name in position.marker for table in tables)),
+        **server_log_entries(
+            position.marker, with_last_transaction=all(table.name in position.marker for table in tables)
+        ),
         **restart_entries(still | dict(restarting)),
         **fewest_columns_entries(fewest),
         **{table.name: table.fingerprint for table in tables},

@@ -1,6 +1,7 @@
 """What the server says of itself, of the replication slot and of the publication.
 
-`examine` is what `taut doctor` says of a capture: all that a run needs in the database. It changes nothing.
+`check_prerequisites` is what `taut doctor` says of a capture: all that a run needs in the database. It
+changes nothing.
 
 `Alarms` say what fills its disk before the disk is full.
 """
@@ -27,10 +28,10 @@ __all__ = [
     "ServerState",
     "add_to_publication",
     "await_running_transactions",
+    "check_prerequisites",
     "check_publication",
     "check_server",
     "create_slot",
-    "examine",
     "one_row",
     "open_transactions",
     "require_readable",
@@ -424,7 +425,7 @@ def open_transactions(connection: psycopg.Connection) -> Sequence[Reason]:
     ]
 
 
-def examine(
+def check_prerequisites(
     connection: psycopg.Connection,
     capture: str,
     slot: str,

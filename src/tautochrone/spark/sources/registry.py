@@ -67,7 +67,7 @@ _CLASSES: tuple[type[SparkSource], ...] = (
     KafkaSource,
     FileSource,
     PythonSource,
-    # It reads every leaf, so it comes last.
+    # Reads every leaf, so it must stay last: the fallback.
     OtherSource,
 )
 

@@ -94,7 +94,8 @@ def _by_need_of_total_order(
             continue
         reason = range_window_nondeterminism(window) if has_ties else None
         if reason is not None and is_first_of_partition(window):
-            # The first row is the same wherever the frame ends.
+            # first_value() is the first row wherever the frame ends. As a ROWS function it gets tie breakers,
+            # which make its result deterministic.
             by_rows.append(entry)
             continue
         if reason is not None:
@@ -251,7 +252,8 @@ def _one_of_equal_rows(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     output = plan.output()
     if not output.isEmpty():
         return catalyst.logical("Aggregate")(output, output, plan, catalyst.none)
-    # Without a grouping expression an aggregate has a row over an empty input too.
+    # Without a grouping expression an aggregate returns one row even for an empty input. So it groups by the
+    # constant `true`: one row if there are input rows, none otherwise.
     true = catalyst.literal(True)
     _, expr_id = catalyst.new_expr_id()
     row = catalyst.seq([catalyst.alias(true, "row", expr_id)])
