@@ -40,7 +40,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey
 from tautochrone.spark.session.factory import stop_session
-from tautochrone.spark.session.jvm_liveness import jvm_failure
+from tautochrone.spark.session.jvm_liveness import jvm_error
 
 __all__ = ["Console", "query_answer"]
 
@@ -131,7 +131,7 @@ class Console:
 
     def _spark(self) -> SparkSession:
         with self._starting:
-            died = jvm_failure() if self._owns_spark and self._base is not None else None
+            died = jvm_error() if self._owns_spark and self._base is not None else None
             if died is not None:
                 _log.error("%s", died)
                 self._base = None

@@ -18,7 +18,7 @@ from tautochrone.app.locate import Options
 from tautochrone.app.open import Project, log_event
 from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
-from tautochrone.iceberg.sessions.spark_sessions import catalog_not_reachable, start_session
+from tautochrone.iceberg.sessions.spark_sessions import catalog_unreachable_error, start_session
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.source import SetsTablesAside
@@ -94,7 +94,7 @@ def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:
         count = len(session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect())
     except Exception as error:
         if isinstance(error, PySparkException) or hasattr(error, "java_exception"):
-            raise catalog_not_reachable(catalog.name, error) from error
+            raise catalog_unreachable_error(catalog.name, error) from error
         raise
     return f"{catalog.name} ({catalog.kind}) answers, {count} namespaces"
 

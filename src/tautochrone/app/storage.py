@@ -230,11 +230,11 @@ def check_storage(spec: PipelineSpec, settings: Settings) -> Identity | None:
     file = local_catalog(settings)
     if identity is not None and not same_folder(identity.storage, settings.storage):
         if file is not None or embedded_store(settings) or _has_read(identity, spec, settings):
-            raise _moved(identity.storage, settings.storage)
+            raise _storage_moved_error(identity.storage, settings.storage)
         return identity
     old = None if file is None else origin_of(settings, catalog_rows(file))
     if old is not None:
-        raise _moved(old, settings.storage)
+        raise _storage_moved_error(old, settings.storage)
     if identity is not None:
         _check_project(identity, spec, settings)
     return identity
@@ -274,7 +274,7 @@ def _has_read(identity: Identity, spec: PipelineSpec, settings: Settings) -> boo
     return sources_below(Path(settings.storage), moved) is not None
 
 
-def _moved(old: str, new: str) -> LakeError:
+def _storage_moved_error(old: str, new: str) -> LakeError:
     return LakeError(
         "STORAGE_MOVED",
         f"The storage {new} was made in {old}, and its tables name the files there",

@@ -469,7 +469,7 @@ def _run_command(options: argparse.Namespace) -> int:
     try:
         return handler_of(options.command)(options)
     except TautochroneError as error:
-        error = error if isinstance(error, FencedError) else _spark_failure() or error
+        error = error if isinstance(error, FencedError) else _spark_died_error() or error
         if options.debug:
             _traceback()
             return EXIT_FAILED
@@ -480,7 +480,7 @@ def _run_command(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         return EXIT_FAILED
     except Exception as error:
-        died = _spark_failure()
+        died = _spark_died_error()
         if died is not None:
             report(died)
             return EXIT_FAILED
@@ -490,13 +490,13 @@ def _run_command(options: argparse.Namespace) -> int:
         return EXIT_USAGE
 
 
-def _spark_failure() -> SparkDiedError | None:
+def _spark_died_error() -> SparkDiedError | None:
     """The error for a Spark process that died, if it did: it is the cause of every other failure."""
     if "pyspark" not in sys.modules:
         return None
-    from tautochrone.spark.session.jvm_liveness import jvm_failure
+    from tautochrone.spark.session.jvm_liveness import jvm_error
 
-    return jvm_failure(ask=True)
+    return jvm_error(ask=True)
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:

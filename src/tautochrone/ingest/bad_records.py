@@ -138,23 +138,23 @@ class BadRecordSearch:
                 self._single_record(part, error)
                 continue
             left, right = halves(part)
-            left_error = self._fails(left)
+            left_error = self._error_of_part(left)
             if left_error is None:
                 # Then it fails on the other half: that one need not be run.
                 waiting.append((right, None))
                 continue
             if not self.first:
-                right_error = self._fails(right)
+                right_error = self._error_of_part(right)
                 waiting += [(right, right_error)] if right_error is not None else []
             waiting.append((left, left_error))
         return self._bad_records
 
     def _single_record(self, part: Spans, error: TautochroneError | None) -> None:
-        error = error or self._fails(part)
+        error = error or self._error_of_part(part)
         if error is not None:
             self._bad_records.append(BadRecord(part[0].topic, part[0].partition, part[0].low, error))
 
-    def _fails(self, part: Spans) -> TautochroneError | None:
+    def _error_of_part(self, part: Spans) -> TautochroneError | None:
         if self.probes >= self.max_probes:
             raise SearchTooLongError(self._bad_records)
         self.probes += 1
@@ -225,7 +225,7 @@ class BatchSplitter:
             # The second run succeeded: nothing is wrong with the records.
             raise explained from error
         if self.policy is BadRecords.FAIL or self.quarantine is None:
-            raise self._located(
+            raise self._error_with_location(
                 explained, BadRecordSearch(probe, limits.MAX_FIRST_BAD_RECORD_PROBES, first=True), spans
             ) from error
         bad_records = self._search(explained, BadRecordSearch(probe, limits.MAX_BAD_RECORD_PROBES), spans)
@@ -267,7 +267,7 @@ class BatchSplitter:
                 "them all the same, bound the batches by max_offsets_per_trigger",
             ) from error
 
-    def _located(
+    def _error_with_location(
         self, explained: TautochroneError, search: BadRecordSearch, spans: Sequence[Span]
     ) -> TautochroneError:
         try:

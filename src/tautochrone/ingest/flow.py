@@ -38,7 +38,7 @@ from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations, position_of
 from tautochrone.ingest.spark_query import SparkQuery
 from tautochrone.ingest.staging import align, counts, stage_expected
-from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
+from tautochrone.ingest.stream_errors import batch_error, diverged_error, explain, state_lost_error
 from tautochrone.model import events
 from tautochrone.model.definitions import Expectation, ExpectationCount
 from tautochrone.model.effects import Step
@@ -237,7 +237,7 @@ class FlowQuery(SparkQuery):
         if older and self.folder.query_id is None:
             takeover = take_over_folder(self.folder, older, self.position, stateful=self.stateful)
             if takeover.lost:
-                raise state_lost(self.flow.name, self._target, older[0].path, takeover.decision.reason)
+                raise state_lost_error(self.flow.name, self._target, older[0].path, takeover.decision.reason)
             self._report_folder(takeover.decision)
             if takeover.make is not None:
                 self.step(Step.INGEST_FOLDER, takeover.make)
@@ -257,7 +257,7 @@ class FlowQuery(SparkQuery):
         elif decision.action is FolderAction.REWRITE and self.position is not None:
             position = self.position
             if self.stateful and not self.folder.holds_state_of(position):
-                raise state_lost(self.flow.name, self._target, self.folder.path, decision.reason)
+                raise state_lost_error(self.flow.name, self._target, self.folder.path, decision.reason)
             self.step(Step.INGEST_FOLDER, lambda: self.folder.rewrite(position))
 
     def _report_folder(self, decision: FolderDecision) -> None:
@@ -305,7 +305,7 @@ class FlowQuery(SparkQuery):
             with call_sites(noted=False):
                 self._batch(rows, batch_id)
         except Exception as error:
-            self._error = batch_failure(error, self.flow.name)
+            self._error = batch_error(error, self.flow.name)
             # Spark keeps only a text of it, made of the whole chain of causes. With Java's stacks in
             # there, a regular expression of Spark's overflowed and the query died without a word.
             raise RuntimeError(str(self._error)) from None
@@ -324,7 +324,7 @@ class FlowQuery(SparkQuery):
         )
         position = self.checks.after_batch(previous, position)
         if self._planned(batch_id) != planned:
-            raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
+            raise self._diverged_error(batch_id, "is planned otherwise than when its rows were read")
         self.committer.submit(
             self.flow.name, split.good, position, split.bad, violations, self._commit_metadata
         )
@@ -336,7 +336,7 @@ class FlowQuery(SparkQuery):
     def _skip_batch(self, rows: DataFrame, batch_id: int, previous: SparkPosition) -> None:
         """The table has the batch already."""
         if batch_id != previous.batch_id or not same_offsets(self.folder.offsets(batch_id), previous.offsets):
-            raise self._diverged(
+            raise self._diverged_error(
                 batch_id, f"differs from batch {previous.batch_id} that {self._target} holds"
             )
         self.emit(
@@ -371,10 +371,10 @@ class FlowQuery(SparkQuery):
         try:
             return self.folder.plan(batch_id)
         except FileNotFoundError as error:
-            raise self._diverged(batch_id, "is no longer in the folder") from error
+            raise self._diverged_error(batch_id, "is no longer in the folder") from error
 
-    def _diverged(self, batch_id: int, how: str) -> IngestError:
-        return diverged(self.flow.name, f"batch {batch_id} in {self.folder.path} {how}")
+    def _diverged_error(self, batch_id: int, how: str) -> IngestError:
+        return diverged_error(self.flow.name, f"batch {batch_id} in {self.folder.path} {how}")
 
     def _totals(self, violations: Mapping[str, int]) -> tuple[ExpectationCount, ...]:
         """What the table counts after the commit of a batch with these violations."""

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import TautochroneError
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.source_observations import SourceObservations
-from tautochrone.ingest.stream_errors import batch_failure
+from tautochrone.ingest.stream_errors import batch_error
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import Staged
 from tautochrone.model.names import TableName
@@ -195,7 +195,7 @@ class PolledFlow(ABC):
                         return
                     stopping.wait(interval_s)
         except Exception as error:
-            self._error = batch_failure(error, self.name)
+            self._error = batch_error(error, self.name)
         finally:
             self._close()
 

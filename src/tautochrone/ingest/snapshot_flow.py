@@ -108,7 +108,7 @@ class SnapshotFlow(PolledFlow):
         table = self.committer.table
         fork = table.fork()
         if position.version_type != self.schema[SEQUENCE_COLUMN].dataType.simpleString():
-            raise self._columns_changed(f"its version is {position.version_type}")
+            raise self._columns_changed_error(f"its version is {position.version_type}")
         stored = analyzed_plan(table.read(self.base, fork.version))
         log = align(dataframe_of_plan(snapshot.sparkSession, stored), self.schema, self.name)
         version = sf.lit(position.version).cast(position.version_type)
@@ -151,16 +151,16 @@ class SnapshotFlow(PolledFlow):
         for column in snapshot.schema.fields:
             kind, before = column.dataType.simpleString(), known.get(column.name.lower())
             if before is None:
-                raise self._columns_changed(f"{column.name} is new")
+                raise self._columns_changed_error(f"{column.name} is new")
             if kind != before and not is_wider_number(before, kind):
-                raise self._columns_changed(f"{column.name} is {kind} and was {before}")
+                raise self._columns_changed_error(f"{column.name} is {kind} and was {before}")
         data = StructType([field for field in self.schema.fields if field.name not in _SPECIAL])
         aligned = align(snapshot, data, self.name)
         return aligned.select(
             *(sf.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in data.fields)
         )
 
-    def _columns_changed(self, how: str) -> IngestError:
+    def _columns_changed_error(self, how: str) -> IngestError:
         return IngestError(
             "AUTO_CDC_SNAPSHOT_COLUMNS_CHANGED",
             f"The next snapshot of flow {self.name} has other columns than the run began with: {how}",

@@ -20,7 +20,7 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
-from tautochrone.ingest.stream_errors import diverged
+from tautochrone.ingest.stream_errors import diverged_error
 from tautochrone.model import events
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import MAX_REPORTED_PATHS, SkippedFiles, SkipReason, Unsupported
@@ -117,7 +117,9 @@ class SkippedFilesCheck(SourceCheck):
             self._report_unchecked(error)
             return
         except FileNotFoundError as error:
-            raise diverged(self.flow, f"batch {batch_id} is planned with {error}, which is gone") from error
+            raise diverged_error(
+                self.flow, f"batch {batch_id} is planned with {error}, which is gone"
+            ) from error
         if missing and not self._may_miss:
             and_others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise IngestError(

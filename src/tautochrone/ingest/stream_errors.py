@@ -14,10 +14,10 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.model.reason import Reason
-from tautochrone.spark.session.jvm_liveness import jvm_failure
+from tautochrone.spark.session.jvm_liveness import jvm_error
 from tautochrone.traces import trace_of
 
-__all__ = ["batch_failure", "diverged", "explain", "state_lost"]
+__all__ = ["batch_error", "diverged_error", "explain", "state_lost_error"]
 
 _UNEXPLAINED = "FLOW_FAILED"
 _OUT_OF_RANGE = re.compile(
@@ -54,7 +54,7 @@ def explain(error: Exception, flow: str) -> TautochroneError:
         )
     other_header = _CSV_HEADER.search(text)
     if other_header is not None:
-        return _other_header(other_header, _FILE.search(text), flow)
+        return _changed_header_error(other_header, _FILE.search(text), flow)
     condition, sentence, state = "", _sentence(text), None
     if isinstance(error, PySparkException):
         condition, state = error.getCondition() or "", error.getSqlState()
@@ -70,7 +70,7 @@ def explain(error: Exception, flow: str) -> TautochroneError:
     )
 
 
-def _other_header(header: re.Match[str], file: re.Match[str] | None, flow: str) -> IngestError:
+def _changed_header_error(header: re.Match[str], file: re.Match[str] | None, flow: str) -> IngestError:
     columns = f"{header['found']} columns, not {header['expected']}"
     if header["header"] is not None:
         columns = f"{header['header']}, not {header['schema']}"
@@ -82,13 +82,13 @@ def _other_header(header: re.Match[str], file: re.Match[str] | None, flow: str) 
     )
 
 
-def batch_failure(error: Exception, flow: str) -> TautochroneError:
+def batch_error(error: Exception, flow: str) -> TautochroneError:
     """What a batch of the flow failed with; a defect leaves its trace, and the sentence says where."""
     if isinstance(error, TautochroneError):
         return error
     explained = explain(error, flow)
     # What has a class of Spark's is about the data or the source, and no defect.
-    if explained.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or jvm_failure(ask=True):
+    if explained.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or jvm_error(ask=True):
         return explained
     trace = trace_of(error, f"batch of flow {flow}")
     return IngestError(
@@ -134,7 +134,7 @@ def _sentence(text: str) -> str:
     return re.sub(r"\s*SQLSTATE: \w{5}.*$", "", best)[:600]
 
 
-def state_lost(flow: str, table: str, path: str, reason: Reason | None) -> StateLostError:
+def state_lost_error(flow: str, table: str, path: str, reason: Reason | None) -> StateLostError:
     """The state that belongs to the table's position is not in the folder `path`, nor in an older one."""
     return StateLostError(
         "FLOW_STATE_LOST",
@@ -144,7 +144,7 @@ def state_lost(flow: str, table: str, path: str, reason: Reason | None) -> State
     )
 
 
-def diverged(flow: str, difference: str) -> IngestError:
+def diverged_error(flow: str, difference: str) -> IngestError:
     """The folder no longer says what the query planned; `difference` names the batch and how it differs."""
     return IngestError(
         "FLOW_POSITIONS_DIVERGED",

@@ -34,11 +34,11 @@ __all__ = [
     "Client",
     "LocalService",
     "Service",
-    "answered_error",
+    "error_of_answer",
     "is_http",
     "open_service",
-    "unknown_service",
-    "unreachable_service",
+    "unknown_service_error",
+    "unreachable_service_error",
 ]
 
 TOKEN_VARIABLE = "TAUTOCHRONE_META_TOKEN"
@@ -267,24 +267,24 @@ class Client(Closeable):
         try:
             return TypeAdapter(result_type).validate_json(answer.content)
         except ValidationError as error:
-            raise unknown_service(answer) from error
+            raise unknown_service_error(answer) from error
 
     def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
         try:
             answer = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise unreachable_service(self._http, error) from error
+            raise unreachable_service_error(self._http, error) from error
         if answer.is_success:
             return answer
-        raise answered_error(answer)
+        raise error_of_answer(answer)
 
 
-def answered_error(answer: httpx.Response) -> MetaError | FencedError:
+def error_of_answer(answer: httpx.Response) -> MetaError | FencedError:
     """The error that a service answered."""
     try:
         problem = Problem.model_validate_json(answer.content)
     except ValidationError:
-        return unknown_service(answer)
+        return unknown_service_error(answer)
     kind = FencedError if problem.error_class == "TRANSACTION_FENCED" else MetaError
     return kind(
         problem.error_class,
@@ -296,7 +296,7 @@ def answered_error(answer: httpx.Response) -> MetaError | FencedError:
     )
 
 
-def unreachable_service(client: httpx.Client, error: httpx.HTTPError) -> MetaError:
+def unreachable_service_error(client: httpx.Client, error: httpx.HTTPError) -> MetaError:
     """The error for a service that does not answer."""
     return MetaError(
         "META_SERVICE_UNREACHABLE",
@@ -306,7 +306,7 @@ def unreachable_service(client: httpx.Client, error: httpx.HTTPError) -> MetaErr
     )
 
 
-def unknown_service(answer: httpx.Response) -> MetaError:
+def unknown_service_error(answer: httpx.Response) -> MetaError:
     """The error for an answer that no MetaService of this version gives."""
     return MetaError(
         "META_SERVICE_UNKNOWN",

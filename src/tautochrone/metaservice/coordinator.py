@@ -113,7 +113,7 @@ class TransactionCoordinator:
             MetaError: `TRANSACTION_PARTICIPANT_UNKNOWN`, nobody is registered under this name.
         """
         if participant != CLIENT and participant not in self._participants:
-            raise self._unknown_participant(participant)
+            raise self._unknown_participant_error(participant)
         return self._store.begin(transaction, owner, fence, timeout_ms, participant)
 
     def write(self, transaction: str, owner: str, fence: int, chunk: TransactionChunk) -> TransactionState:
@@ -269,10 +269,10 @@ class TransactionCoordinator:
         participant = self._participants.get(record.participant)
         if participant is None:
             # Another service of this store has it. Without its consent nothing can be decided.
-            raise self._unknown_participant(record.participant)
+            raise self._unknown_participant_error(record.participant)
         with self._calls.admission(record.participant) as is_admitted:
             if not is_admitted:
-                raise _busy(
+                raise _busy_error(
                     f"{CALLS_AT_ONCE} calls already wait for the participant {record.participant} of "
                     f"transaction {transaction}"
                 )
@@ -363,7 +363,7 @@ class TransactionCoordinator:
                 )
             )
 
-    def _unknown_participant(self, name: str) -> MetaError:
+    def _unknown_participant_error(self, name: str) -> MetaError:
         return MetaError(
             "TRANSACTION_PARTICIPANT_UNKNOWN",
             f"No participant of this service is called {name}",
@@ -385,7 +385,7 @@ class TransactionCoordinator:
         lock = self._lock_of(transaction)
         # A program that repeats its call must not take all threads of the service.
         if not lock.lock.acquire(timeout=_LOCK_WAIT_S):
-            raise _busy(f"Another call of transaction {transaction} runs")
+            raise _busy_error(f"Another call of transaction {transaction} runs")
         try:
             yield
         finally:
@@ -396,7 +396,7 @@ class TransactionCoordinator:
             return self._locks.setdefault(transaction, _TransactionLock())
 
 
-def _busy(problem: str) -> MetaError:
+def _busy_error(problem: str) -> MetaError:
     return MetaError(
         "TRANSACTION_BUSY",
         f"{problem}: its participant does not answer, or only slowly",

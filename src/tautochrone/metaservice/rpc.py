@@ -303,7 +303,9 @@ class RemoteStore(Closeable):
             except _ServiceUnavailableError as error:
                 spent_ms = round((time.monotonic() - started) * 1000)
                 if spent_ms >= self._retry_ms:
-                    raise error.answered or self._unreachable(error, tries, spent_ms) from error.__cause__
+                    raise error.answered or self._unreachable_error(
+                        error, tries, spent_ms
+                    ) from error.__cause__
                 wait_s = _BACKOFF.wait_s(tries) * random.uniform(0.75, 1.25)
                 wait_s = min(wait_s, (self._retry_ms - spent_ms) / 1000)
                 failed = True
@@ -350,7 +352,7 @@ class RemoteStore(Closeable):
             error = decode_error(content["error"]) if "error" in content else None
             answer = None if error else decode(content["answer"], call.answer)
         except (KeyError, TypeError, UnreadableError) as unread:
-            raise self._unknown_service(response) from unread
+            raise self._unknown_service_error(response) from unread
         if error is not None and error.error_class == "META_STORE_BUSY":
             raise _ServiceUnavailableError(error.message, error)
         if error is not None:
@@ -361,7 +363,7 @@ class RemoteStore(Closeable):
     def _shown_url(self) -> str:
         return str(httpx.URL(self._url).copy_with(userinfo=b""))
 
-    def _unknown_service(self, response: httpx.Response) -> MetaError:
+    def _unknown_service_error(self, response: httpx.Response) -> MetaError:
         return MetaError(
             "META_SERVICE_UNKNOWN",
             f"What answers at {self._shown_url} (HTTP {response.status_code}) "
@@ -369,7 +371,7 @@ class RemoteStore(Closeable):
             hint="the setting meta.url: http(s)://host:port of the service",
         )
 
-    def _unreachable(self, error: Exception, tries: int, spent_ms: int) -> MetaError:
+    def _unreachable_error(self, error: Exception, tries: int, spent_ms: int) -> MetaError:
         return MetaError(
             "META_SERVICE_UNREACHABLE",
             f"No answer in {tries} tries and {spent_ms / 1000:.0f} s: {error}",

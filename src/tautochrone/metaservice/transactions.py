@@ -23,7 +23,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from tautochrone.metaservice.api.transactions import Answer, Transaction, TransactionDetails
-from tautochrone.metaservice.client import answered_error, unknown_service, unreachable_service
+from tautochrone.metaservice.client import error_of_answer, unknown_service_error, unreachable_service_error
 from tautochrone.model.backoff import Backoff
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.sink import TransactionState
@@ -138,11 +138,11 @@ class TransactionClient(Closeable):
     def _request(self, result_type: type[_Result], method: str, path: str, body: Any = None) -> _Result:
         answer = self._send(method, f"/v1/transactions{path}", body)
         if not answer.is_success:
-            raise answered_error(answer)
+            raise error_of_answer(answer)
         try:
             return TypeAdapter(result_type).validate_json(answer.content)
         except ValidationError:
-            raise unknown_service(answer) from None
+            raise unknown_service_error(answer) from None
 
     def _send(self, method: str, path: str, body: Any) -> httpx.Response:
         """One call, repeated while nothing answers. That is safe: every operation may be repeated."""
@@ -156,5 +156,5 @@ class TransactionClient(Closeable):
                     return answer
             except httpx.TransportError as error:
                 if time.monotonic() + wait_s > until:
-                    raise unreachable_service(self._http, error) from error
+                    raise unreachable_service_error(self._http, error) from error
             time.sleep(wait_s)

@@ -36,10 +36,10 @@ from tautochrone.project.definitions import (
     Definitions,
     DefinitionWarning,
     Flow,
-    circular,
+    circular_error,
     is_view,
-    missing,
     missing_relation,
+    table_not_found_error,
 )
 from tautochrone.project.evaluations import Evaluated, Evaluations
 from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph, Invariant, ResolvedFlow, evaluate_over_files
@@ -152,7 +152,7 @@ class _Analysis:
         if name in self._errors:
             raise _InputFailedError
         if name in path:
-            raise circular(path[-1], name, str(self._definitions.datasets[path[-1]].location))
+            raise circular_error(path[-1], name, str(self._definitions.datasets[path[-1]].location))
         self._collecting(name, partial(self._resolve_dataset, name, path))
 
     def _collecting(self, name: TableName, resolve: Callable[[], object]) -> None:
@@ -287,7 +287,7 @@ class _Analysis:
             except DefinitionError as error:
                 parts = missing_relation(error)
                 if not parts or parts == last_missing or not self._provide(parts, flow, path):
-                    raise self._not_found(error, parts, flow) from error
+                    raise self._not_found_error(error, parts, flow) from error
                 last_missing = parts
 
     def _warn(self, flow: Flow, clauses: list[str]) -> None:
@@ -313,7 +313,7 @@ class _Analysis:
             if name is None or name in self._schemas:
                 continue
             if name in self._definitions.datasets or self._external_schema(name) is not None:
-                raise missing(parts)
+                raise table_not_found_error(parts)
 
     def _provide(self, parts: tuple[str, ...], flow: Flow, path: tuple[TableName, ...]) -> bool:
         """Create the missing table, if it is a dataset or an external table."""
@@ -329,7 +329,7 @@ class _Analysis:
         self._external.add(name)
         return True
 
-    def _not_found(self, error: DefinitionError, parts: tuple[str, ...], flow: Flow) -> DefinitionError:
+    def _not_found_error(self, error: DefinitionError, parts: tuple[str, ...], flow: Flow) -> DefinitionError:
         name = flow.scope.find(parts) if parts else None
         other = len(parts) > 2 and not flow.scope.is_ours(parts[0]) and parts[0] not in flow.scope.mapped
         if name is None or other:

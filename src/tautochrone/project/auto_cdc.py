@@ -60,7 +60,7 @@ from tautochrone.model.source_position import (
     position_of_version,
     version_at,
 )
-from tautochrone.project.databricks.unsupported import databricks_only
+from tautochrone.project.databricks.unsupported import databricks_only_error
 from tautochrone.project.deferred_frames import evaluating, real_frame
 from tautochrone.project.definitions import Definitions, Flow, Query, QueryListener, is_view
 from tautochrone.project.explain_failure import CodePosition, explain
@@ -131,7 +131,9 @@ class AutoCdcQuery:
             return self.source.evaluate(session, listener)
         except PySparkException as error:
             if self.auto_cdc.is_once and problem_of(error).error_class == _NO_STREAM:
-                raise databricks_only("once", "A flow that reads a batch once", self.location) from error
+                raise databricks_only_error(
+                    "once", "A flow that reads a batch once", self.location
+                ) from error
             raise
 
     def view_text(self) -> str | None:
@@ -202,7 +204,7 @@ def check_auto_cdc(dataset: Dataset, flows: Sequence[Flow]) -> None:
             hint="take the property out: other tables have no deletions to forget",
         )
     if position_restarts(dataset.properties, str(dataset.location)) and common is None:
-        raise _restarts_not_supported(dataset)
+        raise _restarts_error(dataset)
     if common is None:
         return
     location = str(flows[0].location)
@@ -232,7 +234,7 @@ def check_sequence(dataset: Dataset, query: StructType) -> None:
     """
     restarts = position_restarts(dataset.properties, str(dataset.location))
     if restarts and not is_change_order(query[SEQUENCE_COLUMN].dataType):
-        raise _restarts_not_supported(dataset)
+        raise _restarts_error(dataset)
     if tombstone_retention_ms(dataset.properties, str(dataset.location)) is None:
         return
     kind = query[SEQUENCE_COLUMN].dataType
@@ -248,7 +250,7 @@ def check_sequence(dataset: Dataset, query: StructType) -> None:
         )
 
 
-def _restarts_not_supported(dataset: Dataset) -> DefinitionError:
+def _restarts_error(dataset: Dataset) -> DefinitionError:
     return DefinitionError(
         "POSITION_RESTARTS_NOT_SUPPORTED",
         f"{dataset.name} has the property {POSITION_RESTARTS}, and it is no table of AUTO CDC whose events "
@@ -483,20 +485,20 @@ class SnapshotFunction:
             if answer is None:
                 return None
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-                raise self._invalid(f"{type(answer).__name__}")
+                raise self._invalid_snapshot_error(f"{type(answer).__name__}")
             frame, version = real_frame(answer[0]), answer[1]
         if frame is None:
             return None
         if not isinstance(frame, DataFrame):
-            raise self._invalid(f"a pair that begins with {type(frame).__name__}")
+            raise self._invalid_snapshot_error(f"a pair that begins with {type(frame).__name__}")
         if frame.isStreaming:
-            raise self._invalid("a stream")
+            raise self._invalid_snapshot_error("a stream")
         if not frame._jdf.sparkSession().equals(session._jsparkSession):  # noqa: SLF001
             # It is built on a DataFrame that the file created during its import.
             frame = dataframe_of_plan(session, frame._jdf.queryExecution().logical())  # noqa: SLF001
         return frame, version
 
-    def _invalid(self, what: str) -> DefinitionError:
+    def _invalid_snapshot_error(self, what: str) -> DefinitionError:
         return DefinitionError(
             "SNAPSHOT_FUNCTION_RESULT",
             f"The snapshot function returned {what}",

@@ -279,7 +279,7 @@ class DeferredFrame(DataFrame):
         if name == "sparkSession":
             return recorded.session
         if name.startswith("_") or name in _REFUSED_METHODS:
-            raise _needs_a_session(recorded.text)
+            raise _needs_session_error(recorded.text)
         if not hasattr(DataFrame, name):
             return recorded.column(name)
         # The file wants rows or columns now, for instance to loop over them.
@@ -387,7 +387,7 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, (str, int, float, type(None))) else type(value).__name__
 
 
-def _needs_a_session(text: str) -> DefinitionError:
+def _needs_session_error(text: str) -> DefinitionError:
     return DefinitionError(
         "FRAME_OF_IMPORT_COMBINED",
         f"{text} is read when a query runs, but is used here, during the import, as if it were there already",

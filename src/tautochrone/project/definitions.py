@@ -35,8 +35,8 @@ __all__ = [
     "QueryListener",
     "Sink",
     "Snapshots",
-    "missing",
     "missing_relation",
+    "table_not_found_error",
 ]
 
 QueryListener = Callable[[JavaObject], None]
@@ -165,7 +165,7 @@ _TEMPORARY_VIEWS = "temporary views"
 """Stands for the database in the full name of a temporary view that is called like a table of the lake."""
 
 
-def missing(parts: tuple[str, ...]) -> DefinitionError:
+def table_not_found_error(parts: tuple[str, ...]) -> DefinitionError:
     """Spark's error for a table that it does not find."""
     name = quoted(*parts)
     return DefinitionError(
@@ -294,7 +294,7 @@ class Definitions:
         if name in registered:
             return
         if name in path:
-            raise circular(path[-1], name, str(self.datasets[path[-1]].location))
+            raise circular_error(path[-1], name, str(self.datasets[path[-1]].location))
         while True:
             try:
                 frame = evaluate(name)
@@ -314,7 +314,7 @@ def is_view(dataset: Dataset) -> bool:
     return dataset.kind in (DatasetKind.VIEW, DatasetKind.TEMPORARY_VIEW)
 
 
-def circular(downstream: TableName, upstream: TableName, location: str) -> DefinitionError:
+def circular_error(downstream: TableName, upstream: TableName, location: str) -> DefinitionError:
     """Spark's error for datasets that depend on each other in a cycle."""
     return DefinitionError(
         "CIRCULAR_DEPENDENCY",

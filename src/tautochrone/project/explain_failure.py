@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError, Excerpt, TautochroneError
 from tautochrone.model.definitions import SourceLocation
-from tautochrone.project.databricks.unsupported import databricks_only_error
+from tautochrone.project.databricks.unsupported import known_databricks_error
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
 __all__ = ["CodePosition", "PositionFinder", "explain"]
@@ -80,7 +80,7 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
     if isinstance(error, (PySparkException, Py4JJavaError)):
         problem = problem_of(error)
         position = find_position(error, problem) or CodePosition(str(fallback), problem.excerpt)
-        return _of_spark(problem, position)
+        return _error_of_spark(problem, position)
     if isinstance(error, TautochroneError):
         # A call of ours in a definition file, such as one that defines a capture.
         return DefinitionError(
@@ -101,7 +101,7 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
             excerpt=_syntax_excerpt(error),
         )
     position = find_position(error, None) or CodePosition(str(fallback))
-    refusal = databricks_only_error(error, position.location)
+    refusal = known_databricks_error(error, position.location)
     if refusal is not None:
         refusal.excerpt = position.excerpt
         return refusal
@@ -114,7 +114,7 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
     )
 
 
-def _of_spark(problem: SparkProblem, position: CodePosition) -> DefinitionError:
+def _error_of_spark(problem: SparkProblem, position: CodePosition) -> DefinitionError:
     if _TIME_TRAVEL.search(problem.message):
         return DefinitionError(
             "TIME_TRAVEL_NOT_SUPPORTED",

@@ -49,7 +49,7 @@ def _read(
     statements = split(file.read_text(encoding="utf-8"))
     if len(statements) != 1:
         statement_count = f"{len(statements)} statements" if statements else "no statement"
-        raise _refusal(f"The file holds {statement_count}", SourceLocation(shown))
+        raise _invariant_error(f"The file holds {statement_count}", SourceLocation(shown))
     (chunk,) = statements
     location = SourceLocation(shown, chunk.line)
     try:
@@ -58,7 +58,7 @@ def _read(
         raise syntax_error(error, chunk, shown) from error
     wrong_node = _command_in(session, plan)
     if wrong_node is not None:
-        raise _refusal(f"The statement is {wrong_node}", location)
+        raise _invariant_error(f"The statement is {wrong_node}", location)
     query = SqlQuery(chunk.text, location, scope)
     return Flow(
         name=file.stem,
@@ -83,7 +83,7 @@ def _command_in(session: SparkSession, plan: JavaObject) -> str | None:
     return None
 
 
-def _refusal(sentence: str, location: SourceLocation) -> DefinitionError:
+def _invariant_error(sentence: str, location: SourceLocation) -> DefinitionError:
     return DefinitionError(
         "INVARIANT_NOT_A_QUERY",
         f"{sentence}, not one query",

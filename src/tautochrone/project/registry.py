@@ -29,7 +29,7 @@ from tautochrone.project.databricks.modules import TableByQuery, TableOfPipeline
 from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
 from tautochrone.project.sqltext import NameScope
-from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_refused
+from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_error
 from tautochrone.project.usercode import Bindings
 from tautochrone.project.validate import check_format, uncounted_expectations, unique_expectations
 from tautochrone.spark.jvm.driver_calls import driver_calls, split
@@ -283,7 +283,7 @@ class Registry(GraphElementRegistry):
     def _show_setting(self, statement: Statement) -> None:
         """`SET key` shows a value: notebooks of Databricks have it, Spark's definition files may not."""
         if not self.for_databricks:
-            raise statement_refused(
+            raise statement_error(
                 "Invalid SET command without value",
                 statement.location,
                 f"Write SET {statement.name[0]} = …, or leave it out: a definition file shows nothing.",

@@ -108,7 +108,7 @@ class Reference:
         else:
             value, source = self._read(key, location), f"file {self.name}"
         if not value:
-            raise _missing(key, f"the {source} is not set or empty", location)
+            raise _missing_secret_error(key, f"the {source} is not set or empty", location)
         keep_secret(value)
         _keep_password(value)
         return value
@@ -119,10 +119,12 @@ class Reference:
             return (self.root / os.path.expanduser(self.name)).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise _missing(key, f"the file {self.name} cannot be read: {reason}", location) from None
+            raise _missing_secret_error(
+                key, f"the file {self.name} cannot be read: {reason}", location
+            ) from None
 
 
-def _missing(key: str, reason: str, location: str) -> SettingsError:
+def _missing_secret_error(key: str, reason: str, location: str) -> SettingsError:
     return SettingsError(
         "SECRET_NOT_FOUND", f"The secret for {key} is not there: {reason}", location=location, hint=FORMS
     )
@@ -258,7 +260,7 @@ def in_order(values: Mapping[tuple[str, ...], Value]) -> dict[tuple[str, ...], V
 def _declared(path: tuple[str, ...], origin: str) -> tuple[Setting, tuple[str, ...]]:
     known = declared(path)
     if known is None:
-        raise _unknown(path, origin)
+        raise _unknown_setting_error(path, origin)
     return known
 
 
@@ -266,19 +268,19 @@ def _from_text(setting: Setting, path: tuple[str, ...], text: str, origin: str) 
     try:
         value = setting.kind.parse_flag_text(text)
     except ValueError as error:
-        raise _invalid(setting, path, text, origin) from error
+        raise _invalid_value_error(setting, path, text, origin) from error
     return _value(setting, path, value, origin)
 
 
 def _value(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> Value:
     if isinstance(value, Reference):
         if not setting.by_reference:
-            raise _invalid(setting, path, value, origin)
+            raise _invalid_value_error(setting, path, value, origin)
         return Value(path=path, value=value, text=str(value), origin=origin)
     try:
         parsed = setting.kind.parse(value)
     except ValueError as error:
-        raise _invalid(setting, path, value, origin) from error
+        raise _invalid_value_error(setting, path, value, origin) from error
     # As `tautochrone.toml` writes it.
     text = (
         json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, bool | list) else str(value)
@@ -286,7 +288,7 @@ def _value(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> 
     return Value(path=path, value=parsed, text=shown(path[-1], text), origin=origin)
 
 
-def _invalid(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> SettingsError:
+def _invalid_value_error(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> SettingsError:
     if isinstance(setting.kind, Secret):
         text = "plain text"
     else:
@@ -362,7 +364,7 @@ def _leaves(
             yield path, reference_of(value, root, environment) or value
 
 
-def _unknown(path: tuple[str, ...], origin: str) -> SettingsError:
+def _unknown_setting_error(path: tuple[str, ...], origin: str) -> SettingsError:
     section, known = path[0], settings_of(path[0])
     if section not in sections():
         parents = [setting.path[0] for setting in SETTINGS if setting.path[-1] == section]

@@ -66,21 +66,23 @@ def sink_declarations(
 def _names_of(dataset: Dataset) -> tuple[str, ...]:
     for key in dataset.properties:
         if is_misspelt(key, SINKS_PROPERTY):
-            raise _invalid(dataset, f"has a property '{key}'", f"Did you mean '{SINKS_PROPERTY}'?")
+            raise _invalid_sink_error(dataset, f"has a property '{key}'", f"Did you mean '{SINKS_PROPERTY}'?")
     text = dataset.properties.get(SINKS_PROPERTY)
     if text is None:
         return ()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(names):
-        raise _invalid(
+        raise _invalid_sink_error(
             dataset, f"has '{SINKS_PROPERTY}' = '{text}'", "Write names of sinks with commas between."
         )
     if is_view(dataset):
-        raise _invalid(dataset, f"is a {dataset.kind} and has no rows to deliver", "Mirror a table.")
+        raise _invalid_sink_error(
+            dataset, f"is a {dataset.kind} and has no rows to deliver", "Mirror a table."
+        )
     return names
 
 
-def _invalid(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
+def _invalid_sink_error(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
     text = f"Dataset {dataset.name} {problem}"
     return DefinitionError("INVALID_SINKS", text, location=str(dataset.location), hint=hint)
 

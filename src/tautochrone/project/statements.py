@@ -25,7 +25,7 @@ from tautochrone.spark.analysis.session_context import parsed_plan, substituted
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["Statement", "StatementKind", "parse_statements", "query_of", "statement_refused", "syntax_error"]
+__all__ = ["Statement", "StatementKind", "parse_statements", "query_of", "statement_error", "syntax_error"]
 
 
 class StatementKind(StrEnum):
@@ -79,7 +79,7 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
     return [statement for chunk in chunks for statement in _statements(chunk, file, substitute)]
 
 
-def statement_refused(message: str, location: SourceLocation, hint: str | None = None) -> DefinitionError:
+def statement_error(message: str, location: SourceLocation, hint: str | None = None) -> DefinitionError:
     """Spark's error for a statement that a definition file may not hold."""
     return DefinitionError(
         "PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR", message, location=str(location), hint=hint
@@ -171,8 +171,8 @@ class _Reader:
         self._location = location
         self._kind = str(plan.getClass().getSimpleName())
 
-    def refusal(self, message: str, hint: str | None = None) -> DefinitionError:
-        return statement_refused(message, self._location, hint)
+    def statement_error(self, message: str, hint: str | None = None) -> DefinitionError:
+        return statement_error(message, self._location, hint)
 
     def read(self) -> Statement:
         plan = self._plan
@@ -198,7 +198,7 @@ class _Reader:
             case StatementKind.USE_CATALOG:
                 return self._make(StatementKind.USE_CATALOG, (str(plan.catalogName()),))
             case _:
-                raise self.refusal(
+                raise self.statement_error(
                     f"Unsupported plan {plan.nodeName()} parsed from SQL query",
                     "Write CREATE MATERIALIZED VIEW … AS instead of CREATE TABLE … AS."
                     if self._kind == "CreateTableAsSelect"
@@ -253,7 +253,7 @@ class _Reader:
             elif transform.name() == "cluster_by":
                 clusters += columns
             else:
-                raise self.refusal(
+                raise self.statement_error(
                     f"Invalid partitioning transform ({transform.toString()})",
                     "SDP partitions by columns only; compute the value as a column of the query.",
                 )
@@ -274,18 +274,18 @@ class _Reader:
     def _flow(self) -> Statement:
         plan, operation = self._plan, self._plan.flowOperation()
         if operation.nodeName() != "InsertIntoStatement":
-            raise self.refusal("Unable flow type. Only INSERT INTO flows are supported.")
+            raise self.statement_error("Unable flow type. Only INSERT INTO flows are supported.")
         # In the order of Spark's own checks and with its sentences.
         if operation.partitionSpec().size() > 0:
-            raise self.refusal("Partition spec may not be specified for flow target.")
+            raise self.statement_error("Partition spec may not be specified for flow target.")
         if operation.userSpecifiedCols().size() > 0:
-            raise self.refusal("Column schema may not be specified for flow target.")
+            raise self.statement_error("Column schema may not be specified for flow target.")
         if operation.overwrite():
-            raise self.refusal("INSERT OVERWRITE flows not supported.")
+            raise self.statement_error("INSERT OVERWRITE flows not supported.")
         if operation.ifPartitionNotExists():
-            raise self.refusal("IF NOT EXISTS not supported for flows.")
+            raise self.statement_error("IF NOT EXISTS not supported for flows.")
         if not operation.byName():
-            raise self.refusal(
+            raise self.statement_error(
                 "Only INSERT INTO by name flows supported.", "Write INSERT INTO target BY NAME SELECT …"
             )
         return Statement(
@@ -300,6 +300,6 @@ class _Reader:
     def _set(self) -> Statement:
         pair = self._plan.kv()
         if not pair.isDefined():
-            raise self.refusal("Invalid SET command without key-value pair")
+            raise self.statement_error("Invalid SET command without key-value pair")
         key, option = _pair(pair.get())
         return self._make(StatementKind.SET, (str(key),), _option(option))

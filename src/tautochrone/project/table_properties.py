@@ -65,22 +65,22 @@ def check_policies(datasets: Iterable[Dataset]) -> None:
     for dataset in datasets:
         for key, value in dataset.properties.items():
             if is_misspelt(key, POLICY_PROPERTY):
-                raise _invalid_policy(
+                raise _invalid_policy_error(
                     dataset, f"has a property '{key}'", f"Did you mean '{POLICY_PROPERTY}'?"
                 )
             if key != POLICY_PROPERTY:
                 continue
             if dataset.kind is not DatasetKind.MATERIALIZED_VIEW and not dataset.is_kind_by_query:
                 problem = f"is a {dataset.kind} and has no '{POLICY_PROPERTY}'"
-                raise _invalid_policy(dataset, problem, "Only materialized views are refreshed.")
+                raise _invalid_policy_error(dataset, problem, "Only materialized views are refreshed.")
             try:
                 parse_policy(value)
             except ValueError as error:
                 problem = f"has '{POLICY_PROPERTY}' = '{value}', which is no policy"
-                raise _invalid_policy(dataset, problem, POLICY_HINT) from error
+                raise _invalid_policy_error(dataset, problem, POLICY_HINT) from error
 
 
-def _invalid_policy(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
+def _invalid_policy_error(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
     return DefinitionError(
         "INVALID_REFRESH_POLICY",
         f"Dataset {dataset.name} {problem}",
@@ -112,24 +112,26 @@ def check_event_times(datasets: Iterable[Dataset], schemas: Mapping[TableName, S
     for dataset in datasets:
         for key in dataset.properties:
             if is_misspelt(key, EVENT_TIME):
-                raise _invalid_event_time(dataset, f"has a property '{key}'", f"Did you mean '{EVENT_TIME}'?")
+                raise _invalid_event_time_error(
+                    dataset, f"has a property '{key}'", f"Did you mean '{EVENT_TIME}'?"
+                )
         column = event_time_of(dataset)
         if column is None:
             continue
         name = COMMIT_TIME if has_commit_time(dataset) else EVENT_TIME
         if dataset.kind is not DatasetKind.STREAMING_TABLE:
             problem = f"is a {dataset.kind} and has no '{name}'"
-            raise _invalid_event_time(
+            raise _invalid_event_time_error(
                 dataset, problem, "It belongs to the streaming tables that sources are taken into."
             )
         types = {field.name: field.dataType for field in schemas[dataset.name].fields}
         if not isinstance(types.get(column), TimestampType):
             actual_type = types[column].simpleString() if column in types else "not there"
             problem = f"has '{name}' = '{column}', and that column is {actual_type}"
-            raise _invalid_event_time(dataset, problem, "Name a column of the type TIMESTAMP.")
+            raise _invalid_event_time_error(dataset, problem, "Name a column of the type TIMESTAMP.")
 
 
-def _invalid_event_time(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
+def _invalid_event_time_error(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
     return DefinitionError(
         "INVALID_EVENT_TIME", f"Dataset {dataset.name} {problem}", location=str(dataset.location), hint=hint
     )

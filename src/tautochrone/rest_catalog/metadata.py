@@ -139,7 +139,7 @@ class JdbcSource:
     def load(self, table: TableName) -> tuple[str, Metadata]:
         rows = self._rows(_TABLE_LOCATION, namespace=".".join(table.namespace), table=table.table)
         if not rows:
-            raise _missing(table)
+            raise _table_missing_error(table)
         location: str = rows[0][0]
         return location, self._files.parsed(location)
 
@@ -207,7 +207,7 @@ class HadoopSource:
     def load(self, table: TableName) -> tuple[str, Metadata]:
         file = newest_metadata_file(self._warehouse.joinpath(*table.namespace, table.table))
         if file is None:
-            raise _missing(table)
+            raise _table_missing_error(table)
         return str(file), self._files.parsed(str(file))
 
     def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
@@ -264,7 +264,7 @@ class PyIcebergSource:
         try:
             loaded = self._iceberg.load_table((*table.namespace, table.table))
         except NoSuchTableError as error:
-            raise _missing(table) from error
+            raise _table_missing_error(table) from error
         return loaded.metadata_location, self._files.parsed(loaded.metadata_location)
 
     def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
@@ -297,7 +297,7 @@ _KINDS = {
 }
 
 
-def _missing(table: TableName) -> TableMissingError:
+def _table_missing_error(table: TableName) -> TableMissingError:
     return TableMissingError("TABLE_OR_VIEW_NOT_FOUND", f"Table {table} does not exist")
 
 

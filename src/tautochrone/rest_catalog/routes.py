@@ -149,7 +149,7 @@ def _add_tables(
 def _add_refusals(app: FastAPI) -> None:
     @app.api_route("/{path:path}", methods=["POST", "PUT", "PATCH", "DELETE"])
     def write(path: str) -> None:  # noqa: ARG001
-        raise _read_only()
+        raise _read_only_error()
 
     @app.exception_handler(_RefusedError)
     def refused_request(_request: Request, error: _RefusedError) -> Response:
@@ -168,11 +168,11 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405 and request.method not in _READ_METHODS:
-            return _read_only().response()
+            return _read_only_error().response()
         return _RefusedError(error.status_code, "BadRequestException", str(error.detail)).response()
 
 
-def _read_only() -> _RefusedError:
+def _read_only_error() -> _RefusedError:
     return _RefusedError(
         405,
         "UnsupportedOperationException",

@@ -37,7 +37,7 @@ from tautochrone.model.sink import (
     require_base,
 )
 from tautochrone.sinks import register_sink
-from tautochrone.sinks.common.errors import database_taken, object_missing, table_changed
+from tautochrone.sinks.common.errors import database_taken_error, object_missing_error, table_changed_error
 from tautochrone.sinks.common.mirrored import NameRules, mirror_name
 from tautochrone.sinks.common.pointer_sink import Content, Pointer, TableRecord, change_of
 
@@ -129,7 +129,7 @@ class SqliteSink:
                 "SELECT sink, lake FROM taut_pointer WHERE sink IS NOT NULL"
             ).fetchone()
             if owner is not None and owner != (self.name, lake):
-                raise database_taken(self.name, lake, f"the file {self.path}", [owner])
+                raise database_taken_error(self.name, lake, f"the file {self.path}", [owner])
             connection.execute("UPDATE taut_pointer SET sink = ?, lake = ?", (self.name, lake))
 
     def changed_tables(
@@ -306,7 +306,7 @@ class SqliteSink:
         except sqlite3.OperationalError as error:
             if "no such table" not in str(error):
                 raise
-            raise object_missing(self.name, "SQLite", str(error), f"the file {self.path}") from error
+            raise object_missing_error(self.name, "SQLite", str(error), f"the file {self.path}") from error
 
     @contextmanager
     def _write(self, fence: Fence) -> Iterator[sqlite3.Connection]:
@@ -420,7 +420,7 @@ class SqliteSink:
         known = self._pointer().records
         for table in intent.versions:
             if table not in intent.replaced and table in known and self._change(table) is not None:
-                raise table_changed(self.name, table)
+                raise table_changed_error(self.name, table)
 
     def _apply(self, transaction: TransactionId) -> None:
         connection, name = self._connection, str(transaction)

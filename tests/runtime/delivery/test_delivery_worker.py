@@ -18,7 +18,7 @@ from tautochrone.project.setting_layers import Reference, Value
 from tautochrone.project.settings import sink_settings
 from tautochrone.runtime.delivery import delivery
 from tautochrone.runtime.delivery.delivery import DeliveryWorker, needs_attention
-from tautochrone.sinks.common.errors import login_refused, rights_missing, statement_refused
+from tautochrone.sinks.common.errors import login_refused_error, rights_missing_error, statement_refused_error
 
 E = TypeVar("E", bound=Event)
 RIGHT = "right-password"
@@ -40,7 +40,7 @@ class Server:
             if self.error is not None:
                 raise self.error
             if password != self.password:
-                raise login_refused("Sink mirror", "The server", "no", settings="the option password")
+                raise login_refused_error("Sink mirror", "The server", "no", settings="the option password")
             delivered.append(True)
             return len(delivered) == 1
 
@@ -133,7 +133,7 @@ def test_the_end_of_a_run_does_not_wait_for_what_nobody_changes(
     mirror: Mirror, server: Server, first: str
 ) -> None:
     if first == "rights":
-        server.error = rights_missing("Sink mirror", "The server", "no", needed="A right.")
+        server.error = rights_missing_error("Sink mirror", "The server", "no", needed="A right.")
     else:
         server.password = "another-password"
     worker = mirror.worker()
@@ -146,8 +146,8 @@ def test_the_end_of_a_run_does_not_wait_for_what_nobody_changes(
 
 def test_classes_that_are_not_tried_again_are_not_retryable() -> None:
     for error in (
-        login_refused("Sink mirror", "The server", "no", settings="x"),
-        rights_missing("Sink mirror", "The server", "no", needed="A right."),
+        login_refused_error("Sink mirror", "The server", "no", settings="x"),
+        rights_missing_error("Sink mirror", "The server", "no", needed="A right."),
     ):
         assert isinstance(error, SinkError)
         assert needs_attention(error)
@@ -159,7 +159,7 @@ def test_classes_that_are_not_tried_again_are_not_retryable() -> None:
 def test_an_error_of_a_sink_says_itself_whether_it_is_tried_again(
     mirror: Mirror, server: Server, retryable: bool
 ) -> None:
-    server.error = statement_refused(
+    server.error = statement_refused_error(
         "mirror", "The server", "no", "it", retryable=retryable, sqlstate="58000"
     )
     worker = mirror.worker()

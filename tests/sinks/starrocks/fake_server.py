@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tautochrone.sinks.common.errors import object_missing
+from tautochrone.sinks.common.errors import object_missing_error
 
 __all__ = ["FakeDatabase", "FakeServer", "Label", "server"]
 
@@ -85,7 +85,7 @@ class FakeDatabase:
                 return self._sqlite.execute(statement.replace("%s", "?"), tuple(arguments)).fetchall()
             except sqlite3.OperationalError as error:
                 if "no such" in str(error) or "unknown database" in str(error):
-                    raise object_missing("mirror", "StarRocks", str(error), self.name) from error
+                    raise object_missing_error("mirror", "StarRocks", str(error), self.name) from error
                 raise
 
     def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:

@@ -18,7 +18,7 @@ from tautochrone.cli.run import Restarts
 from tautochrone.errors import SparkDiedError
 from tautochrone.runtime.loop.run import wait_while_alive
 from tautochrone.spark.session import jvm_liveness
-from tautochrone.spark.session.jvm_liveness import jvm_failure, require_live_jvm, set_stderr_tail
+from tautochrone.spark.session.jvm_liveness import jvm_error, require_live_jvm, set_stderr_tail
 
 
 class Gateway(SimpleNamespace):
@@ -74,7 +74,7 @@ def test_exited_process_is_reported_with_its_status(
     monkeypatch.chdir(tmp_path)
     report = tmp_path / f"hs_err_pid{process.pid}.log"
     report.write_text("# a crash")
-    failure = jvm_failure()
+    failure = jvm_error()
     assert failure is not None
     assert "exit status 0; it wrote no output" in str(failure)
     assert str(report) in str(failure.hint)
@@ -83,8 +83,8 @@ def test_exited_process_is_reported_with_its_status(
 def test_running_process_that_does_not_answer_is_a_jvm_failure(gateway: Any, process: Any) -> None:
     for silent in (Gateway(process, answers=False), Gateway(None, answers=False)):
         gateway(silent)
-        assert jvm_failure() is None
-        failure = jvm_failure(ask=True)
+        assert jvm_error() is None
+        failure = jvm_error(ask=True)
         assert failure is not None
         assert failure.error_class == "SPARK_NOT_ANSWERING"
 

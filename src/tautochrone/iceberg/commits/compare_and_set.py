@@ -141,7 +141,7 @@ def commit_by_link(iceberg: Iceberg, name: TableName, operations: Any, base: Any
     version = version_of(base_file)
     newest = newest_metadata_file(base_file.parent.parent)
     if version is None or newest is None or version_of(newest) != version:
-        raise _moved(name, newest)
+        raise _metadata_moved_error(name, newest)
     draft = base_file.with_name(f"{uuid4()}.metadata.json")
     next_file = base_file.with_name(f"v{version + 1}.metadata.json")
     iceberg.api.TableMetadataParser.write(updated, operations.io().newOutputFile(str(draft)))
@@ -150,7 +150,7 @@ def commit_by_link(iceberg: Iceberg, name: TableName, operations: Any, base: Any
             _sync_file(draft)
         os.link(draft, next_file)
     except FileExistsError:
-        raise _moved(name, next_file) from None
+        raise _metadata_moved_error(name, next_file) from None
     finally:
         for leftover in (draft, draft.with_name(f".{draft.name}.crc")):
             leftover.unlink(missing_ok=True)
@@ -158,7 +158,7 @@ def commit_by_link(iceberg: Iceberg, name: TableName, operations: Any, base: Any
     newest_version = version_of(newest) or version + 1
     if newest_version > version + 1 and not _is_built_upon(next_file, version + 1):
         next_file.unlink(missing_ok=True)
-        raise _moved(name, newest)
+        raise _metadata_moved_error(name, newest)
     _write_hint(base_file.parent, max(newest_version, version + 1))
     iceberg.api.CatalogUtil.deleteRemovedMetadataFiles(operations.io(), base, updated)
 
@@ -189,7 +189,7 @@ def _metadata_log(file: Path) -> list[tuple[str, int]]:
     return [(entry["metadata-file"], entry["timestamp-ms"]) for entry in metadata.get("metadata-log", [])]
 
 
-def _moved(name: TableName, newest: Path | None) -> MetadataMovedError:
+def _metadata_moved_error(name: TableName, newest: Path | None) -> MetadataMovedError:
     text = "is gone" if newest is None else f"stands at {newest.name}"
     return MetadataMovedError("METADATA_MOVED", f"{name} {text}", retryable=True)
 

@@ -132,13 +132,13 @@ def with_other_paths(data: bytes, path: str, renamed: Callable[[str], str | None
         LakeError: `METADATA_UNREADABLE`, no Puffin file, or one with a compressed footer.
     """
     if len(data) < _TAIL.size + 2 * len(_MAGIC) or not data.startswith(_MAGIC):
-        raise _no_puffin(path, "it is no Puffin file")
+        raise _puffin_error(path, "it is no Puffin file")
     length, flags, mark = _TAIL.unpack(data[-_TAIL.size :])
     start = len(data) - _TAIL.size - length
     if mark != _MAGIC or length < 0 or data[start - 4 : start] != _MAGIC:
-        raise _no_puffin(path, "its footer is damaged")
+        raise _puffin_error(path, "its footer is damaged")
     if flags[0] & 1:
-        raise _no_puffin(path, "its footer is compressed")
+        raise _puffin_error(path, "its footer is compressed")
     footer = json.loads(data[start : start + length])
     for blob in footer.get("blobs", ()):
         properties = blob.get("properties", {})
@@ -149,7 +149,7 @@ def with_other_paths(data: bytes, path: str, renamed: Callable[[str], str | None
     return data[:start] + payload + _TAIL.pack(len(payload), flags, mark)
 
 
-def _no_puffin(path: str, why: str) -> LakeError:
+def _puffin_error(path: str, why: str) -> LakeError:
     return LakeError("METADATA_UNREADABLE", f"{path} cannot be read: {why}")
 
 

@@ -28,7 +28,7 @@ from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
     "EmptyCatalog",
-    "catalog_not_reachable",
+    "catalog_unreachable_error",
     "count_without_metadata",
     "empty_session",
     "lake_conf",
@@ -130,7 +130,7 @@ def count_without_metadata(session: SparkSession) -> None:
     session.conf.set("spark.sql.iceberg.aggregate-push-down.enabled", "false")
 
 
-def catalog_not_reachable(catalog: str, error: BaseException) -> EnvironmentProblemError:
+def catalog_unreachable_error(catalog: str, error: BaseException) -> EnvironmentProblemError:
     """To raise instead of the Java exception `error` of a call to the catalog."""
     return EnvironmentProblemError(
         "CATALOG_NOT_REACHABLE",
@@ -200,11 +200,11 @@ class EmptyCatalog:
                 f"TBLPROPERTIES ('format-version'='{_FORMAT_VERSION}')"
             )
         except PySparkException as error:
-            raise self._refused(name, schema, problem_of(error), location) from error
+            raise self._schema_refused_error(name, schema, problem_of(error), location) from error
         self.tables[name] = self.session.table(name.sql).schema
         return self.tables[name]
 
-    def _refused(
+    def _schema_refused_error(
         self, name: TableName, schema: StructType, problem: SparkProblem, location: str | None
     ) -> DefinitionError:
         columns = [field for field in schema.fields if not self._is_storable(field)]

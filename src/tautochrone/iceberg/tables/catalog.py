@@ -20,7 +20,7 @@ from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, encode
 from tautochrone.iceberg.java.api import Iceberg, items, java_error_class, sync_file_systems, translate
 from tautochrone.iceberg.java.calls import history
 from tautochrone.iceberg.reads.schema import TRIMMED, shape_of
-from tautochrone.iceberg.sessions.spark_sessions import catalog_not_reachable
+from tautochrone.iceberg.sessions.spark_sessions import catalog_unreachable_error
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning, FullSnapshotRead
 from tautochrone.model.effects import Durability, Effects, Step
@@ -51,7 +51,7 @@ class IcebergLake:
         try:
             return bool(self._iceberg.catalog().tableExists(self._iceberg.identifier(name)))
         except Py4JJavaError as error:
-            raise catalog_not_reachable(name.catalog, error) from error
+            raise catalog_unreachable_error(name.catalog, error) from error
 
     def create(self, definition: TableDefinition, commit_metadata: CommitMetadata) -> IcebergTable:
         name = definition.name

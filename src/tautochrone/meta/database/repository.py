@@ -29,7 +29,7 @@ __all__ = [
     "now_ms",
     "parse",
     "require_incarnation",
-    "unknown_job",
+    "unknown_job_error",
 ]
 
 VERSIONED_KINDS = (DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value)
@@ -118,7 +118,7 @@ def check_fence(connection: Connection, job: str, fence: Fence) -> None:
     """
     stored = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job).with_for_update()).scalar()
     if stored is None:
-        raise unknown_job(job)
+        raise unknown_job_error(job)
     compare_fence(job, fence, Fence(stored))
 
 
@@ -157,7 +157,7 @@ def require_incarnation(connection: Connection, job: str, expected: str) -> None
         )
 
 
-def unknown_job(job: str) -> MetaError:
+def unknown_job_error(job: str) -> MetaError:
     """The error for a job that was never registered."""
     return MetaError(
         "JOB_NOT_FOUND",

@@ -26,7 +26,7 @@ from tautochrone.meta.database.repository import (
     Transactions,
     check_fence,
     parse,
-    unknown_job,
+    unknown_job_error,
 )
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.jobs import REGISTERED, JobEntry, TableRole
@@ -110,7 +110,7 @@ class SqlJobs(Repository):
             query = select(_J.fence).where(_J.name == job).with_for_update()
             stored = connection.execute(query).scalar()
             if stored is None:
-                raise unknown_job(job)
+                raise unknown_job_error(job)
             fence = Fence(max(stored, at_least) + 1)
             now = self._clock()
             if claim is not None:
@@ -154,7 +154,7 @@ class SqlJobs(Repository):
         with self._read() as connection:
             stored = connection.execute(select(_J.fence).where(_J.name == job)).scalar()
             if stored is None:
-                raise unknown_job(job)
+                raise unknown_job_error(job)
             return Fence(stored)
 
     def require_free(self, job: str, claim: Claim) -> None:
@@ -314,7 +314,7 @@ class SqlRegistrations(Repository):
             row = connection.execute(select(t.jobs).where(_J.name == job).with_for_update()).first()
             announced = connection.execute(delete(t.registrations).where(_R.job == job)).rowcount
             if row is None and not announced:
-                raise unknown_job(job)
+                raise unknown_job_error(job)
             if row is None:
                 return
             for number in reversed(pending(connection, job)):

@@ -57,7 +57,7 @@ class SqlTransactions(Repository):
             if row is None:
                 self._insert(connection, transaction, owner, fence, participant, state, timeout_ms)
             elif (row.participant, row.timeout_ms) != (participant, timeout_ms):
-                raise _conflict(
+                raise _conflict_error(
                     "TRANSACTION_DIFFERS",
                     f"Transaction {transaction} was begun for the participant {row.participant} with a "
                     f"time-out of {row.timeout_ms} ms",
@@ -78,7 +78,7 @@ class SqlTransactions(Repository):
                 connection.execute(insert(t.transaction_chunks).values(_chunk_values(transaction, chunk)))
                 _count_change(connection, owner)
             elif _chunk(known) != chunk:
-                raise _conflict(
+                raise _conflict_error(
                     "TRANSACTION_CHUNK_DIFFERS",
                     f"Chunk {chunk.id} of transaction {transaction} was registered with another content",
                 )
@@ -106,7 +106,7 @@ class SqlTransactions(Repository):
             row = _row(connection, transaction, owner)
             self._next(_Operation.FAIL, transaction, row)
             if row is None:
-                raise _not_found(transaction)
+                raise _not_found_error(transaction)
             return self._fail(connection, row, error, attempt, max_failures, row.timeout_ms)
 
     def record_failure(
@@ -122,10 +122,10 @@ class SqlTransactions(Repository):
         with self._write() as connection:
             row = _locked(connection, transaction)
             if row is None:
-                raise _not_found(transaction)
+                raise _not_found_error(transaction)
             state = self._next(operation, transaction, row)
             if operation is _Operation.COMMIT and row.state == _S.INITIALIZED:
-                raise _refused(operation, transaction, _S.INITIALIZED)
+                raise _state_error(operation, transaction, _S.INITIALIZED)
             self._set(connection, row, state, 0)
             if state in DECIDED:
                 values = {"needs_attention": False, "failures": 0, "due_at_ms": self._due(row)}
@@ -274,12 +274,12 @@ class SqlTransactions(Repository):
         expired = row is not None and state is _S.INITIALIZED and row.due_at_ms <= self._clock()
         # Whether `roll_back_expired` came first must not matter.
         if expired and operation is not _Operation.ROLLBACK:
-            raise _conflict(
+            raise _conflict_error(
                 "TRANSACTION_EXPIRED", f"Transaction {transaction} was not prepared within its time-out"
             )
         following = ANSWERS[operation].get(state)
         if following is None:
-            raise _refused(operation, transaction, state)
+            raise _state_error(operation, transaction, state)
         return following
 
     def _insert(
@@ -404,7 +404,7 @@ def _row(connection: Connection, transaction: str, owner: str) -> Row[Any] | Non
                 sqlstate="25000",
             )
     elif row.owner != owner:
-        raise _conflict("TRANSACTION_DIFFERS", f"Transaction {transaction} is driven by {row.owner}")
+        raise _conflict_error("TRANSACTION_DIFFERS", f"Transaction {transaction} is driven by {row.owner}")
     return row
 
 
@@ -451,7 +451,7 @@ def _transaction(row: Row[Any]) -> CoordinatedTransaction:
     return CoordinatedTransaction(**{**values, "state": _S(row.state)})
 
 
-def _refused(operation: TransactionOperation, transaction: str, state: TransactionState) -> MetaError:
+def _state_error(operation: TransactionOperation, transaction: str, state: TransactionState) -> MetaError:
     return MetaError(
         "TRANSACTION_STATE",
         f"{operation} is refused, transaction {transaction} is {state}",
@@ -461,9 +461,9 @@ def _refused(operation: TransactionOperation, transaction: str, state: Transacti
     )
 
 
-def _not_found(transaction: str) -> MetaError:
+def _not_found_error(transaction: str) -> MetaError:
     return MetaError("TRANSACTION_NOT_FOUND", f"No transaction has the id {transaction}", sqlstate="25000")
 
 
-def _conflict(error_class: str, message: str) -> MetaError:
+def _conflict_error(error_class: str, message: str) -> MetaError:
     return MetaError(error_class, message, sqlstate="25000")

@@ -141,7 +141,7 @@ def add(router: APIRouter, store: Store) -> None:
         status = next((status for status in store.datasets.statuses() if status.dataset == table), None)
         entry = next((entry for entry in store.datasets.registered() if entry.name == table), None)
         if status is None or entry is None:
-            raise _unknown(table)
+            raise _unknown_table_error(table)
         direct = store.datasets.lineage(table)
         return DatasetDetail(
             **_fields(status),
@@ -176,7 +176,7 @@ def lineage_of(store: Store, table: TableName) -> Lineage:
     """
     stored, entries = store.datasets.lineage(table), store.datasets.registered()
     if not stored.inputs and not stored.outputs and all(entry.name != table for entry in entries):
-        raise _unknown(table)
+        raise _unknown_table_error(table)
     connected = {table} | stored.upstream | stored.downstream
     return Lineage(
         table=str(table),
@@ -246,7 +246,7 @@ def _names(tables: frozenset[TableName]) -> list[str]:
     return sorted(map(str, tables))
 
 
-def _unknown(table: TableName) -> QueryError:
+def _unknown_table_error(table: TableName) -> QueryError:
     return QueryError(
         "DATASET_NOT_FOUND",
         f"No job here reads or writes {table}",

@@ -20,7 +20,7 @@ from pyspark.sql import Column
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
-from tautochrone.project.databricks.unsupported import caller, databricks_only, shown
+from tautochrone.project.databricks.unsupported import caller, databricks_only_error, shown
 from tautochrone.project.sqltext import Token, split_name, tokens, unquote
 
 __all__ = ["AutoCdcClause", "auto_cdc_clause", "create_auto_cdc_flow", "create_auto_cdc_from_snapshot_flow"]
@@ -100,7 +100,9 @@ def create_auto_cdc_flow(
         text,
     )
     if null_ignoring is not None and ignore_null_updates:
-        raise _two_lists("ignore_null_updates=True", "a list of the columns in which NULL is ignored", text)
+        raise _two_lists_error(
+            "ignore_null_updates=True", "a list of the columns in which NULL is ignored", text
+        )
     auto_cdc = AutoCdc(
         keys=_names(keys, "keys"),
         sequence=sequence_by,
@@ -155,7 +157,7 @@ def create_auto_cdc_from_snapshot_flow(
     location = caller()
     text = shown(location)
     if once:
-        raise databricks_only("once", "create_auto_cdc_from_snapshot_flow(once=True)", text)
+        raise databricks_only_error("once", "create_auto_cdc_from_snapshot_flow(once=True)", text)
     if isinstance(snapshot_and_version, tuple) and len(snapshot_and_version) == 2:
         snapshot_and_version = _OneSnapshot(snapshot_and_version)
     given = [argument for argument in (source, snapshot_and_version) if argument is not None]
@@ -207,13 +209,13 @@ def _choice(
     """The chosen columns. An empty list is one that is not given: projects fill lists from configurations."""
     chosen, left_out = _names_if_any(names, argument), _names_if_any(except_names, argument)
     if chosen and left_out:
-        raise _two_lists(argument, "the list of columns to leave out", location)
+        raise _two_lists_error(argument, "the list of columns to leave out", location)
     if chosen:
         return ColumnChoice(chosen)
     return ColumnChoice(left_out, is_except=True) if left_out else None
 
 
-def _two_lists(first: str, second: str, location: str) -> DefinitionError:
+def _two_lists_error(first: str, second: str, location: str) -> DefinitionError:
     return DefinitionError(
         "AUTO_CDC_TWO_COLUMN_LISTS",
         f"create_auto_cdc_flow() got {first} and {second}",
@@ -323,7 +325,7 @@ class _AutoCdcParser:
             table_text = self._text[: self._words[start - 1].start].rstrip()
         else:
             if self._upper[position : position + 1] != ["INTO"]:
-                raise self._invalid("INTO and the name of a streaming table is missing")
+                raise self._invalid_clause_error("INTO and the name of a streaming table is missing")
             source = self._require_keyword("FROM", position)
             target = self._name(position + 1, source)
             position = source
@@ -333,11 +335,11 @@ class _AutoCdcParser:
                 end -= 2 if end > 4 and self._upper[end - 2] == "COMMENT" else 0
                 flow = self._name(2, end)
         if self._upper[position : position + 1] != ["FROM"]:
-            raise self._invalid("FROM and a stream is missing")
+            raise self._invalid_clause_error("FROM and a stream is missing")
         first = self._next_clause(position + 1)
         if self._upper[position + 1 : position + 3] == ["SNAPSHOT", "("]:
             if is_once:
-                raise databricks_only("once", "AUTO CDC ONCE INTO … FROM SNAPSHOT", self._location)
+                raise databricks_only_error("once", "AUTO CDC ONCE INTO … FROM SNAPSHOT", self._location)
             query = self._snapshot_query(position + 2, first)
             return AutoCdcClause(flow, target, query, self._from_snapshots(first), table_text)
         query = self._query(position + 1, first)
@@ -368,11 +370,13 @@ class _AutoCdcParser:
         ignored, null_ignoring = parts.get(("IGNORE", "NULL", "UPDATES")), None
         if ignored is not None and ignored[0] != ignored[1]:
             if self._upper[ignored[0]] != "ON":
-                raise self._invalid("IGNORE NULL UPDATES is followed by ON and columns, or by another clause")
+                raise self._invalid_clause_error(
+                    "IGNORE NULL UPDATES is followed by ON and columns, or by another clause"
+                )
             null_ignoring = self._columns((ignored[0] + 1, ignored[1]))
         sequence = self._between(parts.get(("SEQUENCE", "BY")))
         if not sequence:
-            raise self._invalid("SEQUENCE BY and an expression is missing")
+            raise self._invalid_clause_error("SEQUENCE BY and an expression is missing")
         return AutoCdc(
             keys=self._keys(parts),
             sequence=sequence,
@@ -390,7 +394,7 @@ class _AutoCdcParser:
         known = {("KEYS",), ("STORED", "AS", "SCD", "TYPE"), ("TRACK", "HISTORY", "ON")}
         unknown = [" ".join(clause) for clause in parts if clause not in known]
         if unknown:
-            raise self._invalid(f"FROM SNAPSHOT does not go with {unknown[0]}")
+            raise self._invalid_clause_error(f"FROM SNAPSHOT does not go with {unknown[0]}")
         return AutoCdc(
             keys=self._keys(parts),
             sequence=None,
@@ -418,7 +422,7 @@ class _AutoCdcParser:
             after = position + len(clause)
             end = self._next_clause(after)
             if clause in parts:
-                raise self._invalid(f"{' '.join(clause)} stands twice")
+                raise self._invalid_clause_error(f"{' '.join(clause)} stands twice")
             parts[clause] = after, end
             position = end
         return parts
@@ -449,14 +453,14 @@ class _AutoCdcParser:
         positions = range(start, len(self._words))
         at = next((at for at in positions if self._upper[at] == word and self._depths[at] == 0), None)
         if at is None:
-            raise self._invalid(f"{word} is missing")
+            raise self._invalid_clause_error(f"{word} is missing")
         return at
 
     def _name(self, start: int, stop: int) -> tuple[str, ...]:
         text = self._substitute(self._between((start, stop)))
         parts = split_name(text)
         if not parts:
-            raise self._invalid(f"{text or 'nothing'} is no name")
+            raise self._invalid_clause_error(f"{text or 'nothing'} is no name")
         return parts
 
     def _columns(self, part: tuple[int, int] | None) -> ColumnChoice | None:
@@ -476,7 +480,7 @@ class _AutoCdcParser:
         names, commas = words[::2], words[1::2]
         is_list = all(name.kind == "name" and not name.text[0].isdigit() for name in names)
         if not names or not is_list or any(comma.text != "," for comma in commas):
-            raise self._invalid(f"{text or 'nothing'} is no list of columns")
+            raise self._invalid_clause_error(f"{text or 'nothing'} is no list of columns")
         return ColumnChoice(tuple(unquote(name.text) for name in names), is_except=is_except)
 
     # -- text -------------------------------------------------------------------------------------
@@ -484,7 +488,7 @@ class _AutoCdcParser:
     def _query(self, start: int, stop: int) -> str:
         source = self._between((start, stop))
         if not source:
-            raise self._invalid("the source after FROM is missing")
+            raise self._invalid_clause_error("the source after FROM is missing")
         lines = "\n" * self._text[: self._words[start].start].count("\n")
         return f"{lines}SELECT * FROM {source}"
 
@@ -506,7 +510,9 @@ class _AutoCdcParser:
             )
         query = self._between((opening + 1, closing))
         if not query or closing + 1 != first:
-            raise self._invalid("FROM SNAPSHOT is followed by a query in brackets, and then by KEYS")
+            raise self._invalid_clause_error(
+                "FROM SNAPSHOT is followed by a query in brackets, and then by KEYS"
+            )
         return "\n" * self._text[: self._words[opening + 1].start].count("\n") + query
 
     def _between(self, part: tuple[int, int] | None) -> str:
@@ -516,7 +522,7 @@ class _AutoCdcParser:
         last: Token = self._words[part[1] - 1]
         return self._text[self._words[part[0]].start : last.start + len(last.text)]
 
-    def _invalid(self, why: str) -> DefinitionError:
+    def _invalid_clause_error(self, why: str) -> DefinitionError:
         return DefinitionError(
             "AUTO_CDC_SYNTAX",
             f"The AUTO CDC statement cannot be read: {why}",

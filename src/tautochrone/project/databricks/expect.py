@@ -50,17 +50,19 @@ def expectations_from(
     result = []
     for action, conditions in by_action.items():
         if not isinstance(conditions or {}, Mapping):
-            raise _invalid(f"Expectations are a dictionary of names and conditions, not {conditions!r}")
+            raise _invalid_expectation_error(
+                f"Expectations are a dictionary of names and conditions, not {conditions!r}"
+            )
         for name, condition in (conditions or {}).items():
             if not isinstance(name, str) or not isinstance(condition, str) or not condition.strip():
-                raise _invalid(
+                raise _invalid_expectation_error(
                     f"The expectation {name!r} has the condition {condition!r}, which is no SQL text"
                 )
             result.append(Expectation(name, condition.strip(), action))
     return result
 
 
-def _invalid(sentence: str) -> DefinitionError:
+def _invalid_expectation_error(sentence: str) -> DefinitionError:
     return DefinitionError(
         "INVALID_EXPECTATION", sentence, hint='Write @dlt.expect("name", "column IS NOT NULL").'
     )
@@ -71,7 +73,7 @@ def _decorator(action: ViolationAction, example: str) -> tuple[Callable[..., Any
         given = dict(zip(("name", "inv"), arguments, strict=False))
         given |= {_ARGUMENTS.get(key, key): text for key, text in by_name.items()}
         if len(arguments) > 2 or given.keys() != {"name", "inv"}:
-            raise _invalid(f"@{example} takes a name and a condition, not {given!r}")
+            raise _invalid_expectation_error(f"@{example} takes a name and a condition, not {given!r}")
         return _attach(expectations_from(**{action.value: {given["name"]: given["inv"]}}), example)
 
     def expect_all(expectations: Mapping[str, str]) -> Callable[[F], F]:

@@ -29,7 +29,7 @@ from tautochrone.project.databricks.auto_cdc import (
     create_auto_cdc_from_snapshot_flow,
 )
 from tautochrone.project.databricks.expect import DECORATORS, expectations_from
-from tautochrone.project.databricks.unsupported import caller, databricks_only, shown
+from tautochrone.project.databricks.unsupported import caller, databricks_only_error, shown
 from tautochrone.project.table_properties import POLICY_PROPERTY
 
 __all__ = [
@@ -122,7 +122,7 @@ def append_flow(
     """A flow into a streaming table or a sink."""
     location = caller()
     if once:
-        raise databricks_only("once", "append_flow(once=True)", shown(location))
+        raise databricks_only_error("once", "append_flow(once=True)", shown(location))
 
     def decorate(function: Function) -> Function:
         get_active_graph_element_registry().register_flow(
@@ -137,7 +137,7 @@ def refusing(name: str) -> Callable[..., NoReturn]:
     """A function that refuses its call."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise databricks_only(name, f"{name}()", shown(caller()))
+        raise databricks_only_error(name, f"{name}()", shown(caller()))
 
     return refuse
 
@@ -173,7 +173,7 @@ def _known_arguments(
     known: dict[str, Any] = {}
     for key, value in arguments.items():
         if key == "row_filter" and value is not None:
-            raise databricks_only("row_filter", f"row_filter of @{decorator}", shown(location))
+            raise databricks_only_error("row_filter", f"row_filter of @{decorator}", shown(location))
         if key in _IGNORED:
             if value:
                 registry.ignored(decorator, key, location)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.databricks.unsupported import databricks_only
+from tautochrone.project.databricks.unsupported import databricks_only_error
 from tautochrone.project.definitions import DefinitionWarning
 
 __all__ = ["Dbutils", "FileInfo", "is_written_for_databricks", "magic_warnings", "runs_as_main"]
@@ -116,7 +116,7 @@ class _Files:
         return sorted(map(_info, statuses), key=lambda info: info.name)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise _refused(self, f"dbutils.fs.{name}", name)
+        raise _not_available_error(self, f"dbutils.fs.{name}", name)
 
 
 class Dbutils:
@@ -130,14 +130,14 @@ class Dbutils:
         self.fs = _Files(session)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise _refused(self, f"dbutils.{name}", name)
+        raise _not_available_error(self, f"dbutils.{name}", name)
 
 
-def _refused(owner: object, subject: str, name: str) -> Exception:
+def _not_available_error(owner: object, subject: str, name: str) -> Exception:
     if name.startswith("__"):
         # Python asks every object for such attributes.
         return AttributeError(name=name, obj=owner)
-    return databricks_only("dbutils", subject)
+    return databricks_only_error("dbutils", subject)
 
 
 def _info(status: Any) -> FileInfo:

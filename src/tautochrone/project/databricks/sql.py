@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Expectation, ViolationAction
 from tautochrone.project.databricks.files import FileSource
-from tautochrone.project.databricks.unsupported import databricks_only
+from tautochrone.project.databricks.unsupported import databricks_only_error
 from tautochrone.project.sqltext import Token, tokens, unquote
 from tautochrone.project.table_properties import POLICY_PROPERTY
 
@@ -89,7 +89,7 @@ class _Translation:
         for number in range(len(upper)):
             words = upper[number : number + 3]
             if words in (["INSERT", "INTO", "ONCE"], ["INSERT", "ONCE", "INTO"]) and upper[0] == "CREATE":
-                raise databricks_only("once", " ".join(words), self._location)
+                raise databricks_only_error("once", " ".join(words), self._location)
 
     # -- CREATE … ---------------------------------------------------------------------------------
 
@@ -141,9 +141,9 @@ class _Translation:
         for first, last in columns:
             words = self._upper[first : last + 1]
             if "MASK" in words[2:]:
-                raise databricks_only("column mask", "A column mask", self._location)
+                raise databricks_only_error("column mask", "A column mask", self._location)
             if "GENERATED" in words[2:]:
-                raise databricks_only("generated column", "A generated column", self._location)
+                raise databricks_only_error("generated column", "A generated column", self._location)
         untyped = all(first == last or self._upper[first + 1] == "COMMENT" for first, last in columns)
         if columns and untyped and not is_view:
             self._result.columns = tuple(unquote(self._words[first].text) for first, _ in columns)
@@ -178,7 +178,7 @@ class _Translation:
             self._result.ignored += (f"CONSTRAINT {name}",)
             return
         if words.here != "(":
-            raise self._invalid(name, "its condition stands in brackets")
+            raise self._invalid_expectation_error(name, "its condition stands in brackets")
         close = self._closing(words.position)
         condition = self._between(words.position, close).strip()
         words.position = close + 1
@@ -189,12 +189,12 @@ class _Translation:
         elif words.take("ON", "VIOLATION", "FAIL", "UPDATE"):
             action = ViolationAction.FAIL
         else:
-            raise self._invalid(name, "a violation means DROP ROW or FAIL UPDATE")
+            raise self._invalid_expectation_error(name, "a violation means DROP ROW or FAIL UPDATE")
         if words.position <= last or not condition:
-            raise self._invalid(name, "it ends after the action")
+            raise self._invalid_expectation_error(name, "it ends after the action")
         self._result.expectations += (Expectation(name, condition, action),)
 
-    def _invalid(self, name: str, why: str) -> DefinitionError:
+    def _invalid_expectation_error(self, name: str, why: str) -> DefinitionError:
         return DefinitionError(
             "INVALID_EXPECTATION",
             f"The expectation {name} cannot be read: {why}",
@@ -215,7 +215,7 @@ class _Translation:
             elif words.take("CLUSTER", "BY", "AUTO"):
                 self._ignore(first, words.position - 1)
             elif words.take("WITH", "ROW", "FILTER") or words.take("ROW", "FILTER"):
-                raise databricks_only("row_filter", "A row filter", self._location)
+                raise databricks_only_error("row_filter", "A row filter", self._location)
             elif words.take("REFRESH", "POLICY"):
                 policy = words.here.lower()
                 words.position += 1

@@ -12,7 +12,7 @@ from pyspark.pipelines.source_code_location import SourceCodeLocation
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["INSTEAD", "caller", "databricks_only", "databricks_only_error", "shown"]
+__all__ = ["INSTEAD", "caller", "databricks_only_error", "known_databricks_error", "shown"]
 
 _OWN_FOLDER = Path(__file__).parent
 
@@ -35,22 +35,22 @@ INSTEAD = {
 """By feature: what to write instead."""
 
 
-def databricks_only_error(error: Exception, location: str) -> DefinitionError | None:
+def known_databricks_error(error: Exception, location: str) -> DefinitionError | None:
     """The refusal of what a definition file asked for and only Databricks has; None for other errors."""
     if isinstance(error, NameError) and error.name in ("dbutils", "display"):
-        return databricks_only(error.name, error.name, location)
+        return databricks_only_error(error.name, error.name, location)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(_MODULES):
-        return databricks_only("dbutils", f"The module {error.name}", location)
+        return databricks_only_error("dbutils", f"The module {error.name}", location)
     module = error.obj if isinstance(error, AttributeError) else None
     name = getattr(module, "__name__", None) if isinstance(module, ModuleType) else None
     if name in _PIPELINES and isinstance(error, AttributeError):
-        return databricks_only("function", f"{name}.{error.name}", location)
+        return databricks_only_error("function", f"{name}.{error.name}", location)
     if isinstance(error, ImportError) and error.name in _PIPELINES:
-        return databricks_only("function", f"{error}", location)
+        return databricks_only_error("function", f"{error}", location)
     return None
 
 
-def databricks_only(feature: str, subject: str, location: str | None = None) -> DefinitionError:
+def databricks_only_error(feature: str, subject: str, location: str | None = None) -> DefinitionError:
     """The refusal of a feature of `INSTEAD`; `subject` names it in the sentence."""
     return DefinitionError(
         "DATABRICKS_ONLY",

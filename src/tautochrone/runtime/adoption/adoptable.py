@@ -184,20 +184,20 @@ class Survey:
             )
         (flow,) = self._job.topology.flows(view)
         if not flow.deterministic:
-            raise self._unprovable(view, f"its query is not deterministic: {flow.deterministic_reason}")
+            raise self._unprovable_error(view, f"its query is not deterministic: {flow.deterministic_reason}")
         try:
             versions = self._versions
             session = self._sessions.at(self._read_point, view.catalog, flow)
             missing, unexpected = recompute(session, self._job.definitions, self._job.graph, view, versions)
         except (PySparkException, Py4JError) as error:
-            raise self._unprovable(view, f"its query fails: {problem_of(error).message}") from error
+            raise self._unprovable_error(view, f"its query fails: {problem_of(error).message}") from error
         except TautochroneError as error:
-            raise self._unprovable(view, f"its query fails: {error.message}") from error
+            raise self._unprovable_error(view, f"its query fails: {error.message}") from error
         if (missing, unexpected) == (0, 0):
             return Reason.of(ReasonCode.ROWS_EQUAL_QUERY)
         nondeterministic = nondeterminism(self._job.graph, flow, view.catalog)
         if nondeterministic:
-            raise self._unprovable(
+            raise self._unprovable_error(
                 view, f"its query has several right answers: {'; '.join(nondeterministic)}"
             )
         raise LakeError(
@@ -283,7 +283,7 @@ class Survey:
             return f"{_RUN_SPARK_AGAIN}, or let the next run rebuild it: --rebuild {name.table}"
         return f"{_RUN_SPARK_AGAIN}, or move the table away and let `taut run` build it"
 
-    def _unprovable(self, view: TableName, reason: str) -> LakeError:
+    def _unprovable_error(self, view: TableName, reason: str) -> LakeError:
         hint = f"let the next run rebuild it: --rebuild {view.table}"
         return LakeError(
             "ADOPTION_NOT_PROVABLE",

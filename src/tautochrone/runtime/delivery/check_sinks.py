@@ -24,7 +24,7 @@ from tautochrone.project.settings import SinkSettings
 from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
 from tautochrone.sinks import check_sink, has_adapter, known_formats
 
-__all__ = ["check_sinks", "key_missing", "require_own"]
+__all__ = ["check_sinks", "key_missing_error", "require_own"]
 
 
 def check_sinks(
@@ -43,7 +43,7 @@ def check_sinks(
         try:
             needs_key = check_sink(declaration.name, declaration.format, declaration.options)
             if needs_key and not declaration.key:
-                raise key_missing(declaration)
+                raise key_missing_error(declaration)
         except SinkError as error:
             # A sink that only the settings declare is in no definition file.
             error.location = error.location or locations.get(declaration.name)
@@ -54,7 +54,7 @@ def check_sinks(
             _require_data_source(session, sink)
 
 
-def key_missing(declaration: SinkDeclaration) -> SinkError:
+def key_missing_error(declaration: SinkDeclaration) -> SinkError:
     return SinkError(
         "SINK_NEEDS_KEY",
         f"Sink {declaration.name} ({declaration.format}) needs to know which columns identify a row",

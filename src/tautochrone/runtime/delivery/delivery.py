@@ -49,7 +49,7 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.runtime.delivery.check_sinks import key_missing, require_own
+from tautochrone.runtime.delivery.check_sinks import key_missing_error, require_own
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
@@ -198,7 +198,7 @@ class Delivery:
                 location=declaration.location or None,
             )
         if capabilities.keyed and not declaration.key:
-            raise key_missing(declaration)
+            raise key_missing_error(declaration)
 
     def _recover(self, sink: Sink) -> None:
         status = self._journal.status()

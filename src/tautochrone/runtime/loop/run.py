@@ -32,7 +32,7 @@ from tautochrone.runtime.loop.takeover import clear, take_over
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.spark.session.jvm_liveness import jvm_failure
+from tautochrone.spark.session.jvm_liveness import jvm_error
 from tautochrone.traces import trace_of
 
 __all__ = ["Run", "RunState", "wait_while_alive"]
@@ -216,7 +216,7 @@ def wait_while_alive(stopping: threading.Event, seconds: float) -> None:
     """
     until = time.monotonic() + seconds
     while (remaining := until - time.monotonic()) > 0 and not stopping.wait(min(remaining, _CHECK_S)):
-        failure = jvm_failure()
+        failure = jvm_error()
         if failure is not None:
             raise failure
 
@@ -229,7 +229,7 @@ def _report_spark_death(job: str, emit: events.Emit, error: Exception) -> SparkD
     """
     died = error if isinstance(error, SparkDiedError) else None
     if died is None and not isinstance(error, FencedError):
-        died = jvm_failure(ask=True)
+        died = jvm_error(ask=True)
     if died is None:
         raise error
     details = {"the last lines of Spark's Java process": died.parameters.get("last_lines", "")}

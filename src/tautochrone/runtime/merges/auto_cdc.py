@@ -199,10 +199,10 @@ def require_never_merged(task: RefreshTask) -> None:
     metadata = task.fork.commit_metadata
     companions = {} if metadata is None else metadata.companions
     if any(TableName.parse(name).namespace == STATE_NAMESPACE for name in companions):
-        raise _changed(task)
+        raise _input_changed_error(task)
 
 
-def _changed(task: RefreshTask) -> RefreshError:
+def _input_changed_error(task: RefreshTask) -> RefreshError:
     return RefreshError(
         "AUTO_CDC_CHANGED",
         f"The flows of {task.name} merge otherwise than those that made its rows",
@@ -387,7 +387,7 @@ class _Merging:
             return
         table = self.task.name.table
         if missing.code in (ReasonCode.STATE_FORMAT_DIFFERS, ReasonCode.STATE_MISSING):
-            raise _changed(self.task)
+            raise _input_changed_error(self.task)
         raise RefreshError(
             "AUTO_CDC_STATE_LOST",
             f"What is known of earlier events of {self.task.name} is lost: {missing}",

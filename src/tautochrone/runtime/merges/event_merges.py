@@ -282,7 +282,7 @@ class EventOrder:
         bad = self._checked.where(sf.col(MOVED) | sf.col(WENT_BACK))
         order = (sf.col(f"{SEQUENCE}.{name}") for name in (TOPIC, PARTITION, OFFSET))
         for event in bad.orderBy(sf.col(MOVED).desc(), *order).limit(1).collect():
-            raise self._moved(event) if event[MOVED] else self._went_back(event, bad)
+            raise self._moved_event_error(event) if event[MOVED] else self._went_back_error(event, bad)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class EventOrder:
         self._checked = checked
         return checked.drop(MOVED, WENT_BACK)
 
-    def _went_back(self, event: Row, bad: DataFrame) -> RefreshError:
+    def _went_back_error(self, event: Row, bad: DataFrame) -> RefreshError:
         at = event[SEQUENCE]
         fields = self.order.position_fields
         position = ", ".join(f"{name} {at[name]}" for name in fields) or f"offset {at[OFFSET]}"
@@ -316,7 +316,7 @@ class EventOrder:
             sqlstate="55000",
         )
 
-    def _moved(self, event: Row) -> RefreshError:
+    def _moved_event_error(self, event: Row) -> RefreshError:
         at = event[SEQUENCE]
         return RefreshError(
             "CHANGE_EVENTS_IN_SEVERAL_PARTITIONS",

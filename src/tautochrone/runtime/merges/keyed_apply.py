@@ -247,5 +247,5 @@ def added_rows(
     if change.kind is ChangeKind.NONE:
         return None
     if change.kind is not ChangeKind.APPEND and not change.appended:
-        raise context.changed_input(table, source.name, change.reason)
+        raise context.changed_input_error(table, source.name, change.reason)
     return source.changed_rows(context.base, old, new).added

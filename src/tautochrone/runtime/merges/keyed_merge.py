@@ -230,7 +230,9 @@ class KeyedMerge:
             rows = int(data_file.recordCount())
             if rows != file.rows:
                 text = f"it has {rows} rows instead of {file.rows}"
-                raise _files_gone(self.task, Reason.of(ReasonCode.FILE_NOT_READ, file=file.name, text=text))
+                raise _files_gone_error(
+                    self.task, Reason.of(ReasonCode.FILE_NOT_READ, file=file.name, text=text)
+                )
         return staged
 
     def _merge_events(self, events: DataFrame, rows: RelationRows) -> Refreshed:
@@ -283,7 +285,7 @@ class KeyedMerge:
         old_rows = self._stored_rows(net.keys.num_rows).positions_of(net.keys)
         # A file that is added a second time would double its rows.
         if any(str(file.location()) in old_rows.by_file for file in staged.files):
-            raise _files_gone(task, Reason.of(ReasonCode.FILES_TAKEN, version=task.fork.version))
+            raise _files_gone_error(task, Reason.of(ReasonCode.FILES_TAKEN, version=task.fork.version))
         self._note(_STORED, old_rows.left_to_spark)
         staged = replace(staged, rows=net.rows)
         deletes = {**old_rows.by_file, **net.without} if net.rows else old_rows.by_file
@@ -306,7 +308,7 @@ class KeyedMerge:
         taken = None if copied_since_ms is None else table.files_taken(fork, copied_since_ms)
         staged = taken or table.files_by_name(fork, names, copied_since_ms)
         if isinstance(staged, Reason):
-            raise _files_gone(self.task, staged, is_built=not self.is_first)
+            raise _files_gone_error(self.task, staged, is_built=not self.is_first)
         return staged
 
     def _merge_with_files(self, events: DataFrame) -> Refreshed:
@@ -388,7 +390,7 @@ class KeyedMerge:
             return self._without_events()
         invalid = invalid_values(events, self.apply, summary)
         if invalid is not None and not self.apply.invalid_is_null:
-            raise _invalid_value(self.task, invalid)
+            raise _invalid_value_error(self.task, invalid)
         stored = self._stored_rows(count, is_local=is_local)
         # In one partition nothing is shuffled.
         rows = latest_rows(
@@ -422,7 +424,7 @@ class KeyedMerge:
             invalid = copied.invalid()
             if invalid is not None and not self.apply.invalid_is_null:
                 self.task.table.discard(staged)
-                raise _invalid_value(self.task, invalid)
+                raise _invalid_value_error(self.task, invalid)
             if files is None:
                 return self._committed(staged, RowPositions({}), invalid)
             replaced = sum(map(len, copied.replaced.values()))
@@ -451,12 +453,12 @@ class KeyedMerge:
         self._note(_LAST, Reason.of(ReasonCode.TABLE_WITHOUT_KEY))
         change = row_change(events, self.apply)
         if change.invalid is not None and not self.apply.invalid_is_null:
-            raise _invalid_value(self.task, change.invalid)
+            raise _invalid_value_error(self.task, change.invalid)
         old_rows: Mapping[str, Sequence[int]] = {}
         if not self.is_first and not change.replaces_all:
             removed = change.removed(self._stored_rows().all())
             if removed.missing:
-                raise _row_missing(self.task, removed.missing)
+                raise _row_missing_error(self.task, removed.missing)
             old_rows = removed.positions
         staged = self._stage(change.added())
         if change.replaces_all and not self.is_first:
@@ -540,7 +542,7 @@ def commit_change(
     return None
 
 
-def _files_gone(task: RefreshTask, reason: Reason, *, is_built: bool = True) -> RefreshError:
+def _files_gone_error(task: RefreshTask, reason: Reason, *, is_built: bool = True) -> RefreshError:
     """For a table that would take files of a light capture, which are no longer there."""
     run = "`taut run` without --full-refresh"
     if is_built:
@@ -555,7 +557,7 @@ def _files_gone(task: RefreshTask, reason: Reason, *, is_built: bool = True) -> 
     )
 
 
-def _row_missing(task: RefreshTask, count: int) -> RefreshError:
+def _row_missing_error(task: RefreshTask, count: int) -> RefreshError:
     return RefreshError(
         "CAPTURED_ROW_MISSING",
         f"The log removes {count} rows that {task.name} does not have",
@@ -566,7 +568,7 @@ def _row_missing(task: RefreshTask, count: int) -> RefreshError:
     )
 
 
-def _invalid_value(task: RefreshTask, invalid: InvalidValues) -> RefreshError:
+def _invalid_value_error(task: RefreshTask, invalid: InvalidValues) -> RefreshError:
     return RefreshError(
         "CAPTURED_VALUE_INVALID",
         f"{invalid.rows} rows of {task.name} have a value that the type of its column does not have, such as "

@@ -46,7 +46,7 @@ __all__ = [
     "SnapshotChange",
     "after_known",
     "current_rows",
-    "key_not_unique",
+    "key_not_unique_error",
     "require_unknown",
     "snapshot_change",
 ]
@@ -186,10 +186,10 @@ def _by_key(signed: DataFrame, keys: Sequence[str]) -> DataFrame:
 def _require_unique(twice: DataFrame, keys: Sequence[str], task: RefreshTask) -> None:
     first = twice.select(*(quoted(key) for key in keys)).limit(1).collect()
     if first:
-        raise key_not_unique(dict(zip(keys, first[0], strict=True)), task)
+        raise key_not_unique_error(dict(zip(keys, first[0], strict=True)), task)
 
 
-def key_not_unique(key: dict[str, object], task: RefreshTask) -> RefreshError:
+def key_not_unique_error(key: dict[str, object], task: RefreshTask) -> RefreshError:
     """The refusal of a snapshot with several rows of a key."""
     return RefreshError(
         "AUTO_CDC_SNAPSHOT_KEY_NOT_UNIQUE",
@@ -219,7 +219,7 @@ def require_unknown(merge: EventMerge, new_keys: DataFrame, state: DataFrame, ta
     known = last.where(~sf.col(DELETED)).select(*prefixed("s", merge.keys))
     twice = came.join(known, all_equal(merge.keys), "left_semi").limit(1).collect()
     if twice:
-        raise key_not_unique(dict(zip(merge.columns.keys, twice[0], strict=True)), task)
+        raise key_not_unique_error(dict(zip(merge.columns.keys, twice[0], strict=True)), task)
 
 
 def after_known(folded: DataFrame, state: DataFrame) -> DataFrame:

@@ -59,7 +59,7 @@ class RefreshContext:
     history: Callable[[TableName, int], Sequence[RefreshRecord]]
     streams_from: Callable[[TableName], Sequence[TableName]]
 
-    def changed_input(self, table: TableName, source: TableName, reason: object) -> RefreshError:
+    def changed_input_error(self, table: TableName, source: TableName, reason: object) -> RefreshError:
         """The error of a streaming table whose input did not only gain rows. Streaming tables that read the
         table would stop with the same error after it is rebuilt, so its hint names them too."""
         tables = ",".join(name.without_catalog for name in (table, *self.streams_from(table)))

@@ -182,7 +182,9 @@ def _reverted(
             version=version,
         )
     if not node.is_view:
-        raise _not_replayable(f"{node.table} cannot be reverted: {obstacle}", hint=checks[node.table].hint)
+        raise _not_replayable_error(
+            f"{node.table} cannot be reverted: {obstacle}", hint=checks[node.table].hint
+        )
     return _cleared(node, obstacle)
 
 
@@ -199,7 +201,7 @@ def _require_replayable(
 ) -> None:
     """Refuse a table that the next run could not bring up to date again."""
     if revised.action is RevisionAction.CLEAR and not node.own:
-        raise _not_replayable(
+        raise _not_replayable_error(
             f"{node.table} must be cleared, and its definition is in the project of job {node.job}",
             hint="revise it there",
         )
@@ -208,10 +210,10 @@ def _require_replayable(
     for name in sorted(node.streamed - set(names)):
         changed = checks[name].changed
         if changed is not None:
-            raise _not_replayable(f"{node.table} reads {name} as a stream, and {changed}")
+            raise _not_replayable_error(f"{node.table} reads {name} as a stream, and {changed}")
 
 
-def _not_replayable(reason: str, hint: str | None = None) -> MetaError:
+def _not_replayable_error(reason: str, hint: str | None = None) -> MetaError:
     return MetaError(
         "REVISION_NOT_REPLAYABLE",
         f"{reason}. Nothing was changed",

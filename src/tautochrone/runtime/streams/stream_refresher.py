@@ -107,7 +107,7 @@ class StreamRefresher:
             return
         change = self._context.load_table(name).change_between(last, task.inputs[name])
         if changes_rows(change):
-            raise self._context.changed_input(task.name, name, change.reason)
+            raise self._context.changed_input_error(task.name, name, change.reason)
 
     # -- how inputs are shown to a flow -----------------------------------------------------------
 

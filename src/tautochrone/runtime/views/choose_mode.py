@@ -52,7 +52,7 @@ __all__ = [
     "input_rows",
     "keeps_state",
     "node_needs_mode",
-    "not_incremental",
+    "not_incremental_error",
     "require_incremental",
     "sizes_of",
     "unversioned_source",
@@ -392,7 +392,7 @@ def choose(
     )
     decision = decide(policy, facts)
     if decision.mode is RefreshMode.DIFF and policy is RefreshPolicy.INCREMENTAL_STRICT:
-        raise not_incremental(task.name, decision.reason, task.location)
+        raise not_incremental_error(task.name, decision.reason, task.location)
     return Choice(
         decision.mode,
         decision.reason,
@@ -458,7 +458,7 @@ def require_incremental(task: RefreshTask, nodes: Sequence[NodeRefresh]) -> None
         return
     for node in nodes:
         if node.mode in (RefreshMode.DIFF, RefreshMode.FULL):
-            raise not_incremental(task.name, node_needs_mode(node), task.location)
+            raise not_incremental_error(task.name, node_needs_mode(node), task.location)
 
 
 def node_needs_mode(node: NodeRefresh) -> Reason:
@@ -466,7 +466,7 @@ def node_needs_mode(node: NodeRefresh) -> Reason:
     return Reason.of(ReasonCode.NODE_NEEDS_MODE, node=node.node, mode=str(node.mode), cause=str(node.reason))
 
 
-def not_incremental(table: TableName, reason: Reason, location: str) -> RefreshError:
+def not_incremental_error(table: TableName, reason: Reason, location: str) -> RefreshError:
     """The refusal of `incremental_strict`."""
     return RefreshError(
         "REFRESH_NOT_INCREMENTAL",

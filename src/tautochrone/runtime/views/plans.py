@@ -30,7 +30,7 @@ from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph
 from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.refresh.sessions import CheckpointViews
 from tautochrone.runtime.refresh.states import RUN, StateLayout
-from tautochrone.runtime.views.choose_mode import not_incremental, unversioned_source
+from tautochrone.runtime.views.choose_mode import not_incremental_error, unversioned_source
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.translate.from_catalyst import View, plan_of
 
@@ -224,4 +224,4 @@ def refusal(graph: Graph, view: TableName, planned_refresh: RefreshPreview) -> s
     if planned_refresh.policy is not RefreshPolicy.INCREMENTAL_STRICT or not planned_refresh.reasons:
         return None
     location = str(graph.definitions.datasets[view].location)
-    return str(not_incremental(view, several(planned_refresh.reasons), location))
+    return str(not_incremental_error(view, several(planned_refresh.reasons), location))

@@ -21,19 +21,19 @@ from tautochrone.sinks.clickhouse.statements import (
     OWN,
     defaults_of_profile_settings,
     name_sql,
-    setting_refused,
+    setting_refused_error,
     text_sql,
     unknown_setting,
 )
-from tautochrone.sinks.common.errors import login_refused, rights_missing
+from tautochrone.sinks.common.errors import login_refused_error, rights_missing_error
 
 __all__ = [
     "SERVER_RUN_SQL",
     "Engine",
     "HttpEngine",
     "ServerRun",
+    "known_refusal_error",
     "open_engine",
-    "refusal_of",
     "running_statements",
 ]
 
@@ -184,7 +184,7 @@ class _EmbeddedEngine:
         try:
             import chdb.session as embedded
         except ImportError as missing:
-            raise _package_missing(self._name, "chdb", "clickhouse-embedded") from missing
+            raise _package_missing_error(self._name, "chdb", "clickhouse-embedded") from missing
         session: Any
         with _lock:
             if self._folder in _sessions:
@@ -242,7 +242,7 @@ class _EmbeddedEngine:
             except Exception as error:
                 if "DB::Exception" not in str(error):
                     raise
-                raise _refused(f"Sink {self._name}", str(error), OWN) from error
+                raise _statement_error(f"Sink {self._name}", str(error), OWN) from error
 
 
 def _set_own(session: Any) -> None:
@@ -270,7 +270,7 @@ class HttpEngine:
             import clickhouse_connect
             from clickhouse_connect.driver import exceptions
         except ImportError as missing:
-            raise _package_missing(name, "clickhouse-connect", "clickhouse") from missing
+            raise _package_missing_error(name, "clickhouse-connect", "clickhouse") from missing
         self._refusal: type[Exception] = exceptions.DatabaseError
         self._no_answer: type[Exception] = exceptions.OperationalError
         self._settings = dict(OWN)
@@ -295,7 +295,7 @@ class HttpEngine:
                 unknown = unknown_setting(str(error), self._settings)
                 if unknown is None:
                     self._pool.clear()
-                    raise self._not_opened(options, str(error)) from error
+                    raise self._connection_error(options, str(error)) from error
                 del self._settings[unknown]
         try:
             self.renew_settings()
@@ -303,8 +303,8 @@ class HttpEngine:
             self.close()
             raise
 
-    def _not_opened(self, options: ClickHouseOptions, answer: str) -> SinkError:
-        return refusal_of(self._subject, answer, self._settings) or SinkError(
+    def _connection_error(self, options: ClickHouseOptions, answer: str) -> SinkError:
+        return known_refusal_error(self._subject, answer, self._settings) or SinkError(
             "SINK_NOT_REACHABLE",
             f"{self._subject}: no connection to ClickHouse at {options.host}:{options.port}: {answer}",
             hint="Is it up, and are host, port and TLS right?",
@@ -341,7 +341,7 @@ class HttpEngine:
         except self._refusal as error:
             if isinstance(error, self._no_answer):
                 raise
-            raise _refused(self._subject, str(error), self._settings) from error
+            raise _statement_error(self._subject, str(error), self._settings) from error
 
 
 class _Pool:
@@ -387,7 +387,7 @@ def _parsed(answer: bytes) -> list[list[Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def _package_missing(name: str, package: str, extra: str) -> SinkError:
+def _package_missing_error(name: str, package: str, extra: str) -> SinkError:
     return SinkError(
         "SINK_PACKAGE_MISSING",
         f"Sink {name}: the Python package {package} is not installed",
@@ -395,7 +395,7 @@ def _package_missing(name: str, package: str, extra: str) -> SinkError:
     )
 
 
-def refusal_of(subject: str, answer: str, settings: Mapping[str, str]) -> SinkError | None:
+def known_refusal_error(subject: str, answer: str, settings: Mapping[str, str]) -> SinkError | None:
     """The error of an answer that says who may not do what, or set which of the settings that were sent; None
     for any other answer."""
     match = _CODE.search(answer)
@@ -403,20 +403,20 @@ def refusal_of(subject: str, answer: str, settings: Mapping[str, str]) -> SinkEr
     status = _STATUS.search(answer)
     if code in _LOGIN_CODES or (not code and status and status[1] == "401"):
         options = "the options url, user, password and tls_certificate"
-        return login_refused(subject, "ClickHouse", answer[:1000], settings=options)
+        return login_refused_error(subject, "ClickHouse", answer[:1000], settings=options)
     if code in _RIGHTS_CODES or (not code and status):
-        return rights_missing(
+        return rights_missing_error(
             subject,
             "ClickHouse",
             answer[:1000],
             needed="docs/clickhouse.md says what the user needs: GRANT it, and leave `readonly` and "
             "`allow_ddl` unset.",
         )
-    return setting_refused(subject, answer, settings)
+    return setting_refused_error(subject, answer, settings)
 
 
-def _refused(subject: str, answer: str, settings: Mapping[str, str]) -> SinkError:
-    refusal = refusal_of(subject, answer, settings)
+def _statement_error(subject: str, answer: str, settings: Mapping[str, str]) -> SinkError:
+    refusal = known_refusal_error(subject, answer, settings)
     if refusal is not None:
         return refusal
     return SinkError("CLICKHOUSE_REFUSED", f"{subject}: ClickHouse answers: {answer[:1000]}")

@@ -34,7 +34,7 @@ from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, Operation, Published, TransactionId, TransactionState, next_state
 from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
 from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
-from tautochrone.sinks.common.errors import database_taken
+from tautochrone.sinks.common.errors import database_taken_error
 from tautochrone.sinks.common.steps import require_fence
 
 __all__ = ["Begun", "BegunTransactions", "Content", "Entry", "Ledger", "TransactionStatus"]
@@ -141,7 +141,9 @@ class Ledger:
             rows = self._engine.rows(query)
         if rows[0][0] != owner:
             sink, other = json.loads(rows[0][0])
-            raise database_taken(self._name, lake, f"the database {self._plain_database}", [(sink, other)])
+            raise database_taken_error(
+                self._name, lake, f"the database {self._plain_database}", [(sink, other)]
+            )
 
     @property
     def identity(self) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from tautochrone.errors import SettingsError
 from tautochrone.sinks.common.options import (
-    invalid_option,
+    invalid_option_error,
     positive_number,
     refuse_password,
     require_known,
@@ -97,7 +97,9 @@ def server_options(name: str, options: Mapping[str, str]) -> list[ClickHouseOpti
     if not servers:
         return [clickhouse_options(name, options)]
     if len({server.address for server in servers}) < len(servers):
-        raise invalid_option(name, "names a server twice in its url", "Each server has a part of the rows.")
+        raise invalid_option_error(
+            name, "names a server twice in its url", "Each server has a part of the rows."
+        )
     return servers
 
 
@@ -116,19 +118,21 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
     of_tables = "".join(f", {prefix}TABLE" for prefix in _TABLE_PREFIXES)
     require_known(name, options, _NAMES, _TABLE_PREFIXES, note=of_tables)
     if url.scheme not in ("clickhouse", "clickhouses") or not url.hostname:
-        raise invalid_option(
+        raise invalid_option_error(
             name, f"cannot read the url {url.scheme}://…", "Write clickhouse://user@host:8123/database."
         )
     refuse_password(name, url.password)
     if url.scheme != "clickhouses" and any(options.get(option) for option in _TLS):
-        raise invalid_option(name, "has options of TLS without TLS", "Write clickhouses://… in its url.")
+        raise invalid_option_error(
+            name, "has options of TLS without TLS", "Write clickhouses://… in its url."
+        )
     if options.get("tls_key") and not options.get("tls_certificate"):
-        raise invalid_option(name, "has tls_key without tls_certificate", "Name the file of both.")
+        raise invalid_option_error(name, "has tls_key without tls_certificate", "Name the file of both.")
     is_embedded = url.hostname == _EMBEDDED_HOST and url.port is None
     path = unquote(url.path)
     if is_embedded and not path.strip("/"):
         hint = "Write clickhouse://embedded/folder; //folder is absolute."
-        raise invalid_option(name, "names no folder", hint)
+        raise invalid_option_error(name, "names no folder", hint)
     return ClickHouseOptions(
         # One slash ends the host, so an absolute path has two.
         folder=path[1:] if is_embedded else "",
@@ -158,7 +162,7 @@ def clickhouse_options(name: str, options: Mapping[str, str]) -> ClickHouseOptio
 def _compare(name: str, options: Mapping[str, str]) -> str:
     way = options.get("compare", "auto")
     if way not in _COMPARE:
-        raise invalid_option(
+        raise invalid_option_error(
             name, f"has compare = {way}", f"Write {', '.join(_COMPARE[:-1])} or {_COMPARE[-1]}."
         )
     return way

@@ -298,7 +298,7 @@ class _Server:
             return
         if not is_staged:
             if taken:
-                raise self._differs(chunk, self._content(taken[0]))
+                raise self._content_differs_error(chunk, self._content(taken[0]))
             raise SinkError(
                 "PARTICIPANT_CHUNK_MISSING",
                 f"Participant {self._name}: chunk {chunk.id} is not staged: there is no table {staged}",
@@ -313,7 +313,7 @@ class _Server:
         self._require_same_structure(own, chunk)
         content = self._content(own)
         if content != (chunk.rows, chunk.hash):
-            raise self._differs(chunk, content)
+            raise self._content_differs_error(chunk, content)
 
     def move(self, transaction: CoordinatedTransaction, chunks: Sequence[TransactionChunk]) -> None:
         """Show what is staged to readers, and record that. Repeatable: what was moved is not staged any more.
@@ -413,7 +413,7 @@ class _Server:
         )
         return _Content(int(rows), str(content_hash))
 
-    def _differs(self, chunk: TransactionChunk, content: _Content) -> SinkError:
+    def _content_differs_error(self, chunk: TransactionChunk, content: _Content) -> SinkError:
         return SinkError(
             "PARTICIPANT_CHUNK_DIFFERS",
             f"Participant {self._name}: chunk {chunk.id} of {chunk.table} was registered with {chunk.rows} "
@@ -431,24 +431,26 @@ class _Server:
             SinkError: `PARTICIPANT_CHUNK_UNFIT`.
         """
         if not _CHUNK_ID.fullmatch(chunk.id):
-            raise self._unfit(chunk, "its id is not of 1 to 64 letters and digits")
+            raise self._target_error(chunk, "its id is not of 1 to 64 letters and digits")
         if chunk.table.startswith("taut_"):
-            raise self._unfit(chunk, f"{chunk.table} is a name that Tautochrone itself uses")
+            raise self._target_error(chunk, f"{chunk.table} is a name that Tautochrone itself uses")
         engines = self._engine.rows(
             f"SELECT engine FROM system.tables WHERE database = {text_sql(self._database)} "
             f"AND name = {text_sql(chunk.table)}"
         )
         if not engines:
-            raise self._unfit(chunk, f"the database {self._database} has no table {chunk.table}")
+            raise self._target_error(chunk, f"the database {self._database} has no table {chunk.table}")
         engine = str(engines[0][0])
         if not engine.endswith("MergeTree") or engine.startswith(("Replicated", "Shared")):
-            raise self._unfit(chunk, f"{chunk.table} has the engine {engine}, not one of MergeTree's family")
+            raise self._target_error(
+                chunk, f"{chunk.table} has the engine {engine}, not one of MergeTree's family"
+            )
 
     def _require_same_structure(self, table: str, chunk: TransactionChunk) -> None:
         staged, target = self._structure(table), self._structure(chunk.table)
         if staged != target:
             differing = ", ".join(name for name in staged if staged[name] != target[name])
-            raise self._unfit(chunk, f"its table and {chunk.table} differ in: {differing}")
+            raise self._target_error(chunk, f"its table and {chunk.table} differ in: {differing}")
 
     def _structure(self, table: str) -> dict[str, object]:
         """What must be the same in two tables between which partitions are moved."""
@@ -463,7 +465,7 @@ class _Server:
         )
         return {"columns": columns, **dict(zip(names, values, strict=True))}
 
-    def _unfit(self, chunk: TransactionChunk, problem: str) -> SinkError:
+    def _target_error(self, chunk: TransactionChunk, problem: str) -> SinkError:
         return SinkError(
             "PARTICIPANT_CHUNK_UNFIT",
             f"Participant {self._name}: chunk {chunk.id} cannot be committed: {problem}",

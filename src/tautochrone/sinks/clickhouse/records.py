@@ -20,7 +20,7 @@ from tautochrone.sinks.clickhouse.ledger import Entry, Ledger
 from tautochrone.sinks.clickhouse.rows import PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.statements import text_sql
 from tautochrone.sinks.clickhouse.tables import ClickHouseTables
-from tautochrone.sinks.common.errors import table_changed
+from tautochrone.sinks.common.errors import table_changed_error
 
 __all__ = ["Records"]
 
@@ -74,7 +74,7 @@ class Records:
         identities = self._identities(deltas)
         for table in deltas:
             if identities.get(table) != pointer.records[table].identity:
-                raise table_changed(self._name, table)
+                raise table_changed_error(self._name, table)
 
     def changed(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
         """See `model.sink.Sink.changed_tables`."""
@@ -94,7 +94,7 @@ class Records:
         identities = self._identities(tables)
         for table in tables:
             if table not in identities:
-                raise table_changed(self._name, table)
+                raise table_changed_error(self._name, table)
         condition = f"{PUBLICATION} = {entry.publication}"
         rows = self._counts(dict.fromkeys(tables, condition))
         records = {}

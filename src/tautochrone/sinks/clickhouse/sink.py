@@ -77,7 +77,7 @@ class ClickHouseSink:
         pointers = [server.published() for server in self._servers]
         transactions = {pointer and pointer.transaction for pointer in pointers}
         if len(transactions) > 1 and not any(server.unfinished() for server in self._servers):
-            raise self._servers_differ(pointers)
+            raise self._servers_differ_error(pointers)
         return pointers[0]
 
     def claim(self, lake: str) -> None:
@@ -203,7 +203,7 @@ class ClickHouseSink:
         for server in self._servers:
             server.require_answer()
 
-    def _servers_differ(self, pointers: Sequence[Published | None]) -> SinkError:
+    def _servers_differ_error(self, pointers: Sequence[Published | None]) -> SinkError:
         shown = ", ".join(
             f"{server.address} {'nothing' if pointer is None else f'checkpoint {pointer.checkpoint}'}"
             for server, pointer in zip(self._servers, pointers, strict=True)
@@ -317,7 +317,7 @@ def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
             require_version(name, engine)
             identity = Ledger(name, engine, server.database).identity
             if identity in identities:
-                raise _same_database(name, identities[identity], server)
+                raise _same_database_error(name, identities[identity], server)
             identities[identity] = server
         for number, (engine, server) in enumerate(zip(engines, parsed, strict=True), 1):
             servers.append(Server(name, engine, server, f"{number}/{len(parsed)}"))
@@ -349,7 +349,7 @@ def examine_clickhouse_sink(name: str, options: Mapping[str, str]) -> str:
     return ", ".join(answers)
 
 
-def _same_database(name: str, first: ClickHouseOptions, second: ClickHouseOptions) -> SinkError:
+def _same_database_error(name: str, first: ClickHouseOptions, second: ClickHouseOptions) -> SinkError:
     return SinkError(
         "SINK_SERVERS_SAME",
         f"Sink {name}: {first.address} and {second.address} are the same database: one server under two "

@@ -33,7 +33,7 @@ from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest, SentChunk
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck
-from tautochrone.sinks.clickhouse.engines import refusal_of
+from tautochrone.sinks.clickhouse.engines import known_refusal_error
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
 from tautochrone.sinks.clickhouse.tables import ClickHouseTables
@@ -240,7 +240,7 @@ def _answers(sink: str, rows: Any, payload: bytes, settings: Mapping[str, str]) 
         if FAILED not in text:
             raise
         reason = text[text.index(FAILED) + len(FAILED) :].splitlines()[0].strip(" :")
-        refusal = refusal_of(f"Sink {sink}", reason, settings)
+        refusal = known_refusal_error(f"Sink {sink}", reason, settings)
         if refusal is not None:
             raise refusal from error
         raise SinkError(

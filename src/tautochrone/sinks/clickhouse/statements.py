@@ -24,7 +24,7 @@ __all__ = [
     "OWN",
     "defaults_of_profile_settings",
     "name_sql",
-    "setting_refused",
+    "setting_refused_error",
     "text_sql",
     "unknown_setting",
 ]
@@ -197,7 +197,7 @@ def unknown_setting(answer: str, sent: Mapping[str, str]) -> str | None:
     return _named(answer, sent) if _code(answer) == _UNKNOWN else None
 
 
-def setting_refused(subject: str, answer: str, sent: Mapping[str, str]) -> SinkError | None:
+def setting_refused_error(subject: str, answer: str, sent: Mapping[str, str]) -> SinkError | None:
     """The error of an answer that says that the user may not set a setting; None for any other answer."""
     name = _named(answer, sent)
     if _code(answer) != _CONSTRAINT or name is None:

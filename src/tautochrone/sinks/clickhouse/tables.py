@@ -35,7 +35,7 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
-from tautochrone.sinks.common.errors import schema_unsupported
+from tautochrone.sinks.common.errors import schema_unsupported_error
 from tautochrone.sinks.common.mirrored import NameRules, mirror_name
 
 __all__ = ["FOLDING_PREFIX", "ClickHouseTables", "Definitions", "plain_name"]
@@ -90,11 +90,13 @@ class Definitions:
         virtual = self._virtual_names() if any(name.startswith("_") for name in schema.names) else set()
         for name in schema.names:
             if name in virtual:
-                raise schema_unsupported(self._name, table, f"ClickHouse itself has a column {name} in it")
+                raise schema_unsupported_error(
+                    self._name, table, f"ClickHouse itself has a column {name} in it"
+                )
             if not name or "\0" in name:
-                raise schema_unsupported(self._name, table, f"the name {name!r} of a column")
+                raise schema_unsupported_error(self._name, table, f"the name {name!r} of a column")
             if len(_file_name(name)) + _OF_COLUMN > _LONGEST_FILE and not self._takes_long_names():
-                raise schema_unsupported(self._name, table, f"the column name {name[:50]}… is too long")
+                raise schema_unsupported_error(self._name, table, f"the column name {name[:50]}… is too long")
         self._refuse_nested(table, schema)
 
     def run(self, table: TableName, statement: str) -> None:
@@ -108,7 +110,7 @@ class Definitions:
         except SinkError as error:
             code = _CODE.search(str(error))
             if error.error_class == "CLICKHOUSE_REFUSED" and code is not None and code[1] in _UNSUPPORTED:
-                raise schema_unsupported(self._name, table, str(error)) from error
+                raise schema_unsupported_error(self._name, table, str(error)) from error
             raise
 
     def _refuse_nested(self, table: TableName, schema: Any) -> None:
@@ -120,7 +122,7 @@ class Definitions:
         )
         for prefix, count in prefixes.items():
             if count > 1:
-                raise schema_unsupported(
+                raise schema_unsupported_error(
                     self._name, table, f"the arrays {prefix}.… would be columns of one nested structure"
                 )
 

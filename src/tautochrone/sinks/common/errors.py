@@ -12,23 +12,23 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 
 __all__ = [
-    "database_missing",
-    "database_taken",
-    "login_refused",
-    "name_taken",
-    "object_missing",
-    "pointer_missing",
-    "rights_missing",
-    "schema_unsupported",
-    "statement_refused",
-    "table_changed",
-    "table_missing",
-    "unsupported_number",
-    "value_unsupported",
+    "database_missing_error",
+    "database_taken_error",
+    "login_refused_error",
+    "name_taken_error",
+    "number_unsupported_error",
+    "object_missing_error",
+    "pointer_missing_error",
+    "rights_missing_error",
+    "schema_unsupported_error",
+    "statement_refused_error",
+    "table_changed_error",
+    "table_missing_error",
+    "value_unsupported_error",
 ]
 
 
-def login_refused(subject: str, server: str, answer: str, *, settings: str) -> SinkError:
+def login_refused_error(subject: str, server: str, answer: str, *, settings: str) -> SinkError:
     """The server does not let the user in: a wrong name or password, a certificate, a host that is not
     allowed.
 
@@ -46,7 +46,7 @@ def login_refused(subject: str, server: str, answer: str, *, settings: str) -> S
     )
 
 
-def database_missing(subject: str, server: str, answer: str) -> SinkError:
+def database_missing_error(subject: str, server: str, answer: str) -> SinkError:
     """The server lets the user in and knows no database of that name."""
     return SinkError(
         "SINK_DATABASE_MISSING",
@@ -56,7 +56,7 @@ def database_missing(subject: str, server: str, answer: str) -> SinkError:
     )
 
 
-def rights_missing(subject: str, server: str, answer: str, *, needed: str) -> SinkError:
+def rights_missing_error(subject: str, server: str, answer: str, *, needed: str) -> SinkError:
     """The user is known, and lacks a right.
 
     Args:
@@ -70,7 +70,7 @@ def rights_missing(subject: str, server: str, answer: str, *, needed: str) -> Si
     )
 
 
-def object_missing(sink: str, server: str, answer: str, container: str) -> SinkError:
+def object_missing_error(sink: str, server: str, answer: str, container: str) -> SinkError:
     """The server knows no table, column, schema or database of the sink's: somebody dropped or altered it."""
     return SinkError(
         "SINK_OBJECT_MISSING",
@@ -83,7 +83,7 @@ def object_missing(sink: str, server: str, answer: str, container: str) -> SinkE
     )
 
 
-def statement_refused(
+def statement_refused_error(
     sink: str, server: str, answer: str, container: str, *, retryable: bool, sqlstate: str
 ) -> SinkError:
     """The server refuses a statement for a reason that the sink does not know."""
@@ -98,7 +98,7 @@ def statement_refused(
     )
 
 
-def name_taken(sink: str, table: TableName, name: str, kind: str, container: str) -> SinkError:
+def name_taken_error(sink: str, table: TableName, name: str, kind: str, container: str) -> SinkError:
     """The refusal of a table that is somebody else's.
 
     Args:
@@ -116,7 +116,7 @@ def name_taken(sink: str, table: TableName, name: str, kind: str, container: str
     )
 
 
-def table_missing(sink: str, table: TableName) -> SinkError:
+def table_missing_error(sink: str, table: TableName) -> SinkError:
     """The error for a table that the sink does not know."""
     return SinkError(
         "SINK_BASE_CHANGED",
@@ -127,7 +127,7 @@ def table_missing(sink: str, table: TableName) -> SinkError:
     )
 
 
-def schema_unsupported(sink: str, table: TableName, problem: str) -> SinkError:
+def schema_unsupported_error(sink: str, table: TableName, problem: str) -> SinkError:
     """The refusal of a table that the system cannot have: nothing of it was written.
 
     Args:
@@ -142,7 +142,7 @@ def schema_unsupported(sink: str, table: TableName, problem: str) -> SinkError:
     )
 
 
-def value_unsupported(
+def value_unsupported_error(
     sink: str, table: TableName, problem: str, column: str | None = None, row: str | None = None
 ) -> SinkError:
     """The refusal of a value that the system cannot hold.
@@ -162,7 +162,7 @@ def value_unsupported(
     )
 
 
-def unsupported_number(sink: str, table: TableName, column: str, value: str, system: str) -> SinkError:
+def number_unsupported_error(sink: str, table: TableName, column: str, value: str, system: str) -> SinkError:
     """The refusal of NaN and infinities.
 
     Args:
@@ -177,7 +177,7 @@ def unsupported_number(sink: str, table: TableName, column: str, value: str, sys
     )
 
 
-def table_changed(sink: str, table: TableName) -> SinkError:
+def table_changed_error(sink: str, table: TableName) -> SinkError:
     """The refusal to commit a delta to a table that is not the one that was compared."""
     return SinkError(
         "SINK_BASE_CHANGED",
@@ -189,7 +189,7 @@ def table_changed(sink: str, table: TableName) -> SinkError:
     )
 
 
-def pointer_missing(sink: str) -> SinkError:
+def pointer_missing_error(sink: str) -> SinkError:
     """The refusal to commit without the row of the pointer."""
     return SinkError(
         "SINK_BASE_CHANGED",
@@ -201,7 +201,9 @@ def pointer_missing(sink: str) -> SinkError:
     )
 
 
-def database_taken(sink: str, lake: str, container: str, owners: Collection[tuple[str, str]]) -> SinkError:
+def database_taken_error(
+    sink: str, lake: str, container: str, owners: Collection[tuple[str, str]]
+) -> SinkError:
     """The refusal of a database that is the mirror of somebody else.
 
     Args:

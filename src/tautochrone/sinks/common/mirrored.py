@@ -24,7 +24,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.errors import schema_unsupported, value_unsupported
+from tautochrone.sinks.common.errors import schema_unsupported_error, value_unsupported_error
 from tautochrone.sinks.json_rows import JsonRows, comparable
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "KEY",
     "MirroredRows",
     "NameRules",
-    "altered_columns",
+    "altered_columns_error",
     "database_time",
     "from_json",
     "key_hash",
@@ -197,7 +197,7 @@ def refuse_columns_of_other_case(sink: str, table: TableName, schema: Any) -> No
     for name in schema.names:
         other = names.setdefault(name.lower(), name)
         if other != name:
-            raise schema_unsupported(sink, table, f"the columns {other} and {name} differ in case only")
+            raise schema_unsupported_error(sink, table, f"the columns {other} and {name} differ in case only")
 
 
 def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any, name: str) -> None:
@@ -222,7 +222,7 @@ def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any
         )
 
 
-def altered_columns(sink: str, table: TableName, columns: Sequence[str], name: str) -> SinkError:
+def altered_columns_error(sink: str, table: TableName, columns: Sequence[str], name: str) -> SinkError:
     """The refusal of a table whose columns somebody else altered: they would not hold all values.
 
     Args:
@@ -294,7 +294,7 @@ def row_batches(
             batch.append((row, mirrored.values(row)))
         except (ValueError, OverflowError) as error:
             text = None if row is None else _row_for_message(mirrored, row)
-            raise value_unsupported(sink, table, str(error), row=text) from error
+            raise value_unsupported_error(sink, table, str(error), row=text) from error
         if len(batch) == chunk_rows:
             yield batch
             batch = []
@@ -315,7 +315,7 @@ def send_rows(
         SinkError: `SINK_VALUE_UNSUPPORTED`.
     """
 
-    def refusal(rows: list[list[Any]]) -> SinkError | None:
+    def refused_error(rows: list[list[Any]]) -> SinkError | None:
         try:
             send(rows)
         except SinkError as error:
@@ -324,21 +324,21 @@ def send_rows(
             return error
         return None
 
-    error = refusal([values for _, values in batch])
+    error = refused_error([values for _, values in batch])
     if error is None:
         return
     while len(batch) > 1:
         half = batch[: len(batch) // 2]
-        batch = half if refusal([values for _, values in half]) is not None else batch[len(half) :]
+        batch = half if refused_error([values for _, values in half]) is not None else batch[len(half) :]
     ((row, values),) = batch
     columns = mirrored.rows.columns
     for number, column in enumerate(columns):
         alone = [value if index == number else None for index, value in enumerate(values[: len(columns)])]
-        alone_error = refusal([[*alone, *values[len(columns) :]]])
+        alone_error = refused_error([[*alone, *values[len(columns) :]]])
         if alone_error is not None:
             text = _row_for_message(mirrored, row)
-            raise value_unsupported(sink, table, alone_error.message, column, text) from alone_error
-    raise value_unsupported(sink, table, error.message, row=_row_for_message(mirrored, row)) from error
+            raise value_unsupported_error(sink, table, alone_error.message, column, text) from alone_error
+    raise value_unsupported_error(sink, table, error.message, row=_row_for_message(mirrored, row)) from error
 
 
 def _row_for_message(mirrored: MirroredRows, row: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tautochrone.errors import SinkError
 
 __all__ = [
-    "invalid_option",
+    "invalid_option_error",
     "needs_package",
     "positive_number",
     "refuse_password",
@@ -52,7 +52,7 @@ def require_known(
     """
     for option in options:
         if option not in known and not option.startswith(prefixes):
-            raise invalid_option(
+            raise invalid_option_error(
                 name, f"has no option {option}", f"Options: {', '.join(sorted(known))}{note}"
             )
 
@@ -78,7 +78,7 @@ def whole_number(
     if text is None:
         return default
     if not text.isdecimal() or int(text) < least:
-        raise invalid_option(name, f"has {option} = {text}", f"Write a number{unit}, {least} or more.")
+        raise invalid_option_error(name, f"has {option} = {text}", f"Write a number{unit}, {least} or more.")
     return int(text)
 
 
@@ -89,7 +89,7 @@ def refuse_password(name: str, password: str | None) -> None:
         SinkError: `SINK_OPTION_INVALID`.
     """
     if password is not None:
-        raise invalid_option(
+        raise invalid_option_error(
             name,
             "has a password in its url",
             f'Write [sinks.{name}.options] password = {{ env = "…" }} in tautochrone.toml.',
@@ -116,5 +116,5 @@ def needs_package(sink: str, package: str, extra: str) -> Iterator[None]:
         ) from error
 
 
-def invalid_option(name: str, problem: str, hint: str) -> SinkError:
+def invalid_option_error(name: str, problem: str, hint: str) -> SinkError:
     return SinkError("SINK_OPTION_INVALID", f"Sink {name} {problem}", hint=hint, sqlstate="22023")

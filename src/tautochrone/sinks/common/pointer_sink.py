@@ -32,7 +32,7 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.errors import table_changed, table_missing
+from tautochrone.sinks.common.errors import table_changed_error, table_missing_error
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
@@ -291,15 +291,15 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
         """
         content = Content() if record is None else record.content
         if record is not None and not self._identities.is_same(table, record, self._identity(cursor, table)):
-            raise table_changed(self.name, table)
+            raise table_changed_error(self.name, table)
         if (content.rows > 0) is self._is_empty(cursor, mirrored):
-            raise table_changed(self.name, table)
+            raise table_changed_error(self.name, table)
         return content
 
     def _table(self, cursor: Any, table: TableName) -> _Mirrored:
         mirrored = self._mirrored.get(table) or self._load(cursor, table)
         if mirrored is None:
-            raise table_missing(self.name, table)
+            raise table_missing_error(self.name, table)
         self._mirrored[table] = mirrored
         return mirrored
 

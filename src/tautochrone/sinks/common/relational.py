@@ -37,7 +37,12 @@ from tautochrone.model.sink import (
     next_state,
     require_base,
 )
-from tautochrone.sinks.common.errors import database_taken, pointer_missing, schema_unsupported, table_changed
+from tautochrone.sinks.common.errors import (
+    database_taken_error,
+    pointer_missing_error,
+    schema_unsupported_error,
+    table_changed_error,
+)
 from tautochrone.sinks.common.mirrored import MirroredRows, row_batches, send_rows
 from tautochrone.sinks.common.pointer_sink import OPEN, Content, Pointer, PointerSink, TableRecord
 from tautochrone.sinks.common.steps import require_fence, same_content
@@ -139,7 +144,7 @@ class RelationalSink(PointerSink[_Mirrored]):
             owners = [(str(name), str(owner)) for name, owner in cursor.fetchall()]
             others = [owner for owner in owners if owner != (self.name, lake)]
             if others:
-                raise database_taken(self.name, lake, self._container, others)
+                raise database_taken_error(self.name, lake, self._container, others)
             if not owners:
                 statement = self._statement("INSERT INTO {sinks} (name, lake, fence) VALUES (%s, %s, 0)")
                 cursor.execute(statement, (self.name, lake))
@@ -217,7 +222,7 @@ class RelationalSink(PointerSink[_Mirrored]):
                 (Pointer(intent, records).text(), self.name),
             )
             if cursor.rowcount != 1:
-                raise pointer_missing(self.name)
+                raise pointer_missing_error(self.name)
         self._states[transaction] = _S.COMMITTED
         self._drop(transaction)
 
@@ -242,7 +247,7 @@ class RelationalSink(PointerSink[_Mirrored]):
                 content += staging.content
             identity = self._identity(cursor, table)
             if identity is None:
-                raise table_changed(self.name, table)
+                raise table_changed_error(self.name, table)
             new_records[table] = TableRecord(identity, content, tuple(mirrored.rows.columns))
         return new_records
 
@@ -267,7 +272,7 @@ class RelationalSink(PointerSink[_Mirrored]):
         except SinkError as error:
             if error.error_class != "SINK_DATABASE_REFUSED" or error.retryable:
                 raise
-            raise schema_unsupported(self.name, table, error.message) from error
+            raise schema_unsupported_error(self.name, table, error.message) from error
 
     # -- rows -------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.errors import login_refused, rights_missing
+from tautochrone.sinks.common.errors import login_refused_error, rights_missing_error
 from tautochrone.sinks.kafka.options import DEFAULT_PARTITIONER, KafkaOptions
 
 __all__ = [
@@ -157,7 +157,7 @@ def _error_of(sink: str, cause: KafkaError, refused: str) -> Exception:
         refused: what a broker answered to a log-in; empty: it refused none.
     """
     if cause.code() in _RIGHTS_MISSING:
-        return rights_missing(
+        return rights_missing_error(
             f"Sink {sink}",
             "Kafka",
             cause.str(),
@@ -165,7 +165,7 @@ def _error_of(sink: str, cause: KafkaError, refused: str) -> Exception:
         )
     if refused:
         settings = "the options kafka.security.protocol and kafka.sasl.*"
-        return login_refused(f"Sink {sink}", "Kafka", refused, settings=settings)
+        return login_refused_error(f"Sink {sink}", "Kafka", refused, settings=settings)
     if cause.code() in _LOST or cause.fatal():
         return ProducerLostError(cause.str())
     if cause.code() in _UNREACHABLE or cause.code() in _LOGIN_REFUSED:

@@ -18,12 +18,18 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.sinks.common.errors import table_changed, table_missing
+from tautochrone.sinks.common.errors import table_changed_error, table_missing_error
 from tautochrone.sinks.kafka.client import Client, Session, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import Mode
 from tautochrone.sinks.kafka.records import Records
-from tautochrone.sinks.kafka.topics import Topics, foreign_record, records_lost, require_kept, topic_changed
+from tautochrone.sinks.kafka.topics import (
+    Topics,
+    foreign_record_error,
+    records_lost_error,
+    require_kept,
+    topic_changed_error,
+)
 
 __all__ = ["Comparison"]
 
@@ -86,13 +92,13 @@ class Comparison:
         for table in tables:
             claim = claims.get(table)
             if claim is None:
-                raise table_missing(self._sink, table)
+                raise table_missing_error(self._sink, table)
             info = infos[claim.topic]
             if info is None or info.topic_id != claim.topic_id:
-                raise table_changed(self._sink, table)
+                raise table_changed_error(self._sink, table)
             record = None if pointer is None else pointer.topics.get(claim.topic)
             if table not in replaced and record is not None and record.topic_id != claim.topic_id:
-                raise table_changed(self._sink, table)
+                raise table_changed_error(self._sink, table)
             self._require_whole(table, claim, info, pointer)
 
     def require_only_own(self, session: Session, tables: Sequence[TableName]) -> None:
@@ -110,7 +116,7 @@ class Comparison:
                 count = session.counts[claim.topic][partition]
                 is_whole = session.ends[claim.topic][partition] - start == count
                 if not is_whole or start != self._position(claim, partition):
-                    raise table_changed(self._sink, table)
+                    raise table_changed_error(self._sink, table)
 
     def committed(self, session: Session, tables: Sequence[TableName]) -> None:
         """The sink itself wrote the records of a transaction, and Kafka the marker behind them."""
@@ -129,13 +135,13 @@ class Comparison:
             for partition, end in record.ends.items():
                 if partition not in ranges or ranges[partition][1] < end:
                     problem = f"lacks records before offset {end} of partition {partition}, which it had"
-                    raise topic_changed(self._sink, table, claim.topic, problem)
+                    raise topic_changed_error(self._sink, table, claim.topic, problem)
         if self._first_behind(claim, ranges) is not None:
             # A newer owner may have committed meanwhile.
             self._control.refresh()
             message = self._first_behind(claim, ranges)
             if message is not None:
-                raise self._unknown_record(table, claim, message)
+                raise self._unknown_record_error(table, claim, message)
         checked = self._checked.setdefault(claim.topic_id, {})
         for partition, (_, end) in ranges.items():
             checked[partition] = max(end, self._position(claim, partition))
@@ -150,15 +156,15 @@ class Comparison:
         with closing(messages):
             return next(messages, None)
 
-    def _unknown_record(self, table: TableName, claim: Claim, message: Any) -> SinkError:
+    def _unknown_record_error(self, table: TableName, claim: Claim, message: Any) -> SinkError:
         if (
             self._control.is_own(message)
             and self._records.written(table, message) > self._control.publication
         ):
             problem = "has records of a commit that the control topic does not have"
-            return topic_changed(self._sink, table, claim.topic, problem)
+            return topic_changed_error(self._sink, table, claim.topic, problem)
         # A copy of a record of the sink is no record of it.
-        return foreign_record(self._sink, table, claim.topic, message.partition(), message.offset())
+        return foreign_record_error(self._sink, table, claim.topic, message.partition(), message.offset())
 
     def _position(self, claim: Claim, partition: int) -> int:
         """Where the records begin that may be somebody else's."""
@@ -189,4 +195,4 @@ class Comparison:
         """
         for partition, records in self._records.lost_records(table, pointer).items():
             problem = f"lacks {records} of its records"
-            raise records_lost(self._sink, table, claim.topic, partition, problem)
+            raise records_lost_error(self._sink, table, claim.topic, partition, problem)

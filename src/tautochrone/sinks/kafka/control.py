@@ -246,10 +246,10 @@ class ControlTopic:
         if info is None:
             return
         if info.partitions != 1:
-            raise self._changed(f"has {info.partitions} partitions, not 1")
+            raise self._topic_changed_error(f"has {info.partitions} partitions, not 1")
         low, end = self._client.range(self.name, 0)
         if low > 0 or end < self._offset:
-            raise self._changed("lost records")
+            raise self._topic_changed_error("lost records")
         if end == self._offset:
             return
         for message in self._client.read(self.name, {0: self._offset}):
@@ -266,7 +266,7 @@ class ControlTopic:
             self._apply(message.key().decode(), json.loads(message.value()))
         newest = max((commit.publication for commit in self._history.values()), default=0)
         if newest > self.publication:
-            raise self._changed(
+            raise self._topic_changed_error(
                 f"says of commit {self.publication} that it is the newest, and knows {newest}"
             )
         self._offset = end
@@ -286,7 +286,7 @@ class ControlTopic:
         self._info = info
         return info
 
-    def _changed(self, problem: str) -> SinkError:
+    def _topic_changed_error(self, problem: str) -> SinkError:
         return SinkError(
             "SINK_TOPIC_CHANGED",
             f"Sink {self._sink}: the control topic {self.name} {problem}",

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.options import (
-    invalid_option,
+    invalid_option_error,
     needs_package,
     positive_number,
     require_known,
@@ -139,16 +139,16 @@ def kafka_options(name: str, options: Mapping[str, str]) -> KafkaOptions:
     }
     for property_name in sorted(_OWN_PROPERTIES & client.keys()):
         hint = "Leave it out: the sink sets it itself."
-        raise invalid_option(name, f"cannot take kafka.{property_name}", hint)
+        raise invalid_option_error(name, f"cannot take kafka.{property_name}", hint)
     mode = options.get("mode", Mode.UPSERT)
     if mode not in tuple(Mode):
-        raise invalid_option(name, f"has mode = {mode}", "Write upsert or changelog.")
+        raise invalid_option_error(name, f"has mode = {mode}", "Write upsert or changelog.")
     topic = options.get("topic", "{sink}.{table}").replace("{sink}", name)
     control_topic = options.get("control_topic", "{sink}.taut-control").replace("{sink}", name)
     for option, text in (("topic", topic), ("control_topic", control_topic)):
         # The longest stand-in is the hash of a name with some letters of it.
         if not is_topic_name(text.replace(_TABLE, "t" * 40) if option == "topic" else text):
-            raise invalid_option(
+            raise invalid_option_error(
                 name,
                 f"has {option} = {text}, which is no name of a topic",
                 "Kafka takes letters of ASCII, digits, dots, underscores and dashes, at most 249; {table} "
@@ -172,14 +172,16 @@ def kafka_options(name: str, options: Mapping[str, str]) -> KafkaOptions:
 def _value_format(name: str, options: Mapping[str, str]) -> ValueFormat:
     text = options.get("value.format", ValueFormat.JSON)
     if text not in tuple(ValueFormat):
-        raise invalid_option(name, f"has value.format = {text}", "Write json or avro.")
+        raise invalid_option_error(name, f"has value.format = {text}", "Write json or avro.")
     if text == ValueFormat.AVRO:
         hint = "Write the address of the schema registry, http://host:8081."
         url = urlsplit(require_option(name, "value.format = avro", options, "schema.registry.url", hint))
         if url.scheme not in ("http", "https") or not url.hostname:
-            raise invalid_option(name, f"cannot read the url {url.scheme}://… of its schema registry", hint)
+            raise invalid_option_error(
+                name, f"cannot read the url {url.scheme}://… of its schema registry", hint
+            )
         if url.password:
-            raise invalid_option(
+            raise invalid_option_error(
                 name,
                 "has a password in its url",
                 f'Write [sinks.{name}.options] "schema.registry.password" = {{ env = "…" }} in '

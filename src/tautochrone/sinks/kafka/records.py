@@ -15,7 +15,7 @@ from tautochrone.sinks.json_rows import comparable, row_number
 from tautochrone.sinks.kafka.client import Client
 from tautochrone.sinks.kafka.control import ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import DEFAULT_PARTITIONER, KafkaOptions, Mode
-from tautochrone.sinks.kafka.topics import Topics, foreign_record
+from tautochrone.sinks.kafka.topics import Topics, foreign_record_error
 
 __all__ = ["PUBLICATION_HEADER", "PartOf", "Records", "part_digests"]
 
@@ -166,7 +166,7 @@ class Records:
         """
         if not self._control.is_own(message):
             topic = self._control.claims[table].topic
-            raise foreign_record(self._sink, table, topic, message.partition(), message.offset())
+            raise foreign_record_error(self._sink, table, topic, message.partition(), message.offset())
         return int(dict(message.headers())[PUBLICATION_HEADER])
 
     def _messages(self, table: TableName, publication: int) -> Iterator[tuple[int, Any]]:

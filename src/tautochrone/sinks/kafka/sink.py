@@ -37,7 +37,7 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.errors import table_missing
+from tautochrone.sinks.common.errors import table_missing_error
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
@@ -60,7 +60,7 @@ from tautochrone.sinks.kafka.messages import (
 )
 from tautochrone.sinks.kafka.options import KafkaOptions, Mode
 from tautochrone.sinks.kafka.records import PUBLICATION_HEADER, Records, part_digests
-from tautochrone.sinks.kafka.topics import Topics, row_too_large
+from tautochrone.sinks.kafka.topics import Topics, row_too_large_error
 
 __all__ = ["KafkaSink"]
 
@@ -347,7 +347,7 @@ class KafkaSink(TransactionSteps):
     def _claim(self, table: TableName) -> Claim:
         claim = self._control.claims.get(table)
         if claim is None:
-            raise table_missing(self.name, table)
+            raise table_missing_error(self.name, table)
         return claim
 
     def _stage(
@@ -368,7 +368,7 @@ class KafkaSink(TransactionSteps):
             value = None if row is None else encode(row)
             size = len(key or b"") + len(value or b"")
             if largest is not None and size > largest:
-                raise row_too_large(
+                raise row_too_large_error(
                     self.name, table, (key or value or b"")[:200].decode(errors="replace"), size
                 )
             yield key, value

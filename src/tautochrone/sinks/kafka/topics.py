@@ -17,11 +17,11 @@ from tautochrone.sinks.kafka.values import SchemaRegistry, Values, check_avro, v
 
 __all__ = [
     "Topics",
-    "foreign_record",
-    "records_lost",
+    "foreign_record_error",
+    "records_lost_error",
     "require_kept",
-    "row_too_large",
-    "topic_changed",
+    "row_too_large_error",
+    "topic_changed_error",
 ]
 
 _COMPACTED = {"cleanup.policy": "compact"}
@@ -113,9 +113,9 @@ class Topics:
         """
         info = self._client.topic(claim.topic)
         if info is None:
-            raise topic_changed(self._sink, table, claim.topic, "is gone")
+            raise topic_changed_error(self._sink, table, claim.topic, "is gone")
         if info.topic_id != claim.topic_id:
-            raise topic_changed(self._sink, table, claim.topic, "was deleted and created again")
+            raise topic_changed_error(self._sink, table, claim.topic, "was deleted and created again")
         return info
 
     def ranges(self, table: TableName, claim: Claim, info: TopicInfo) -> dict[int, tuple[int, int]]:
@@ -129,12 +129,12 @@ class Topics:
         if claim.mode == Mode.UPSERT and info.partitions != len(claim.starts):
             # The same key would be in two partitions.
             problem = f"has {info.partitions} partitions instead of {len(claim.starts)}"
-            raise topic_changed(self._sink, table, claim.topic, problem)
+            raise topic_changed_error(self._sink, table, claim.topic, problem)
         ranges = self._client.ranges(claim.topic, info.partitions)
         for partition, (low, _) in ranges.items():
             if low > claim.starts.get(partition, 0):
                 problem = f"lacks its records before offset {low}"
-                raise records_lost(self._sink, table, claim.topic, partition, problem)
+                raise records_lost_error(self._sink, table, claim.topic, partition, problem)
         return ranges
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class Topics:
     def _starts_of_empty(self, table: TableName, topic: str, info: TopicInfo) -> dict[int, int]:
         ranges = self._client.ranges(topic, info.partitions)
         if any(low != high for low, high in ranges.values()):
-            raise _topic_taken(self._sink, table, topic)
+            raise _topic_taken_error(self._sink, table, topic)
         return {partition: high for partition, (_, high) in ranges.items()}
 
     def _largest_row(self, settings: Mapping[str, str]) -> int:
@@ -184,7 +184,7 @@ class Topics:
             )
 
 
-def topic_changed(sink: str, table: TableName, topic: str, problem: str) -> SinkError:
+def topic_changed_error(sink: str, table: TableName, topic: str, problem: str) -> SinkError:
     """The refusal of a topic that is not what the sink left; `problem` follows its name."""
     return SinkError(
         "SINK_TOPIC_CHANGED",
@@ -195,7 +195,7 @@ def topic_changed(sink: str, table: TableName, topic: str, problem: str) -> Sink
     )
 
 
-def records_lost(sink: str, table: TableName, topic: str, partition: int, problem: str) -> SinkError:
+def records_lost_error(sink: str, table: TableName, topic: str, partition: int, problem: str) -> SinkError:
     """The refusal to tell the rows of a table from a topic that lacks records."""
     return SinkError(
         "SINK_TOPIC_RETENTION",
@@ -207,7 +207,7 @@ def records_lost(sink: str, table: TableName, topic: str, partition: int, proble
     )
 
 
-def _topic_taken(sink: str, table: TableName, topic: str) -> SinkError:
+def _topic_taken_error(sink: str, table: TableName, topic: str) -> SinkError:
     """The refusal of a topic with records that the sink does not know."""
     return SinkError(
         "SINK_NAME_TAKEN",
@@ -219,7 +219,7 @@ def _topic_taken(sink: str, table: TableName, topic: str) -> SinkError:
     )
 
 
-def foreign_record(sink: str, table: TableName, topic: str, partition: int, offset: int) -> SinkError:
+def foreign_record_error(sink: str, table: TableName, topic: str, partition: int, offset: int) -> SinkError:
     """The refusal of a topic into which somebody else writes."""
     return SinkError(
         "SINK_NAME_TAKEN",
@@ -230,7 +230,7 @@ def foreign_record(sink: str, table: TableName, topic: str, partition: int, offs
     )
 
 
-def row_too_large(sink: str, table: TableName, row: str, size_bytes: int) -> SinkError:
+def row_too_large_error(sink: str, table: TableName, row: str, size_bytes: int) -> SinkError:
     """The refusal of a row that no record of the topic can have; nothing of the delivery was sent."""
     return SinkError(
         "SINK_VALUE_UNSUPPORTED",

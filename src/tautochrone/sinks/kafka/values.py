@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.errors import login_refused, rights_missing
-from tautochrone.sinks.common.options import invalid_option
+from tautochrone.sinks.common.errors import login_refused_error, rights_missing_error
+from tautochrone.sinks.common.options import invalid_option_error
 from tautochrone.sinks.json_rows import to_text
 from tautochrone.sinks.kafka.avro import Codec, envelope_schema, row_schema
 from tautochrone.sinks.kafka.control import Claim
@@ -84,16 +84,16 @@ class SchemaRegistry:
                 method, path, content=body, headers={"Content-Type": _MEDIA_TYPE} if body else None
             )
         except httpx.HTTPError as error:
-            raise self._not_reachable(str(error)) from error
+            raise self._unreachable_error(str(error)) from error
         if response.status_code >= 500 or response.status_code in (408, 429):
-            raise self._not_reachable(f"it answers {response.status_code}")
+            raise self._unreachable_error(f"it answers {response.status_code}")
         if response.status_code in (401, 403):
             subject = f"Sink {self._sink}"
             answer = f"{response.status_code} {' '.join(response.text.split())[:500]}"
             if response.status_code == 401:
                 settings = "the options schema.registry.user and schema.registry.password"
-                raise login_refused(subject, "the schema registry", answer, settings=settings)
-            raise rights_missing(
+                raise login_refused_error(subject, "the schema registry", answer, settings=settings)
+            raise rights_missing_error(
                 subject,
                 "the schema registry",
                 answer,
@@ -111,7 +111,7 @@ class SchemaRegistry:
             )
         return response.json()
 
-    def _not_reachable(self, problem: str) -> SinkError:
+    def _unreachable_error(self, problem: str) -> SinkError:
         return SinkError(
             "SINK_NOT_REACHABLE",
             f"Sink {self._sink}: the schema registry does not answer: {problem}",
@@ -149,7 +149,7 @@ def values_of(sink: str, table: TableName, claim: Claim, registry: SchemaRegistr
     if claim.value_format != ValueFormat.AVRO:
         return _JsonValues()
     if registry is None:
-        raise invalid_option(
+        raise invalid_option_error(
             sink, f"wrote the topic {claim.topic} as Avro, and now has value.format = json", "Set it back."
         )
     row = row_schema(sink, table, StructType.fromJson(dict(claim.schema)))

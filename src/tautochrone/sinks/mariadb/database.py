@@ -12,7 +12,12 @@ from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
 from tautochrone.model.database_sessions import MYSQL_LOGIN_REFUSED, mysql_session_sql
-from tautochrone.sinks.common.errors import login_refused, object_missing, rights_missing, statement_refused
+from tautochrone.sinks.common.errors import (
+    login_refused_error,
+    object_missing_error,
+    rights_missing_error,
+    statement_refused_error,
+)
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
 __all__ = ["ConnectionLostError", "MariaDBDatabase"]
@@ -162,10 +167,10 @@ class MariaDBDatabase:
             if code in MYSQL_LOGIN_REFUSED:
                 self.close()
                 settings = "the options url, user and password"
-                raise login_refused(f"Sink {self._sink}", "MariaDB", text, settings=settings) from error
+                raise login_refused_error(f"Sink {self._sink}", "MariaDB", text, settings=settings) from error
             if code in _RIGHTS_MISSING:
                 self.close()
-                raise rights_missing(
+                raise rights_missing_error(
                     f"Sink {self._sink}",
                     "MariaDB",
                     text,
@@ -186,7 +191,7 @@ class MariaDBDatabase:
                 if code == ER.BAD_DB_ERROR:
                     # The next connection begins without it.
                     self.close()
-                raise object_missing(self._sink, "MariaDB", text, container) from error
-            raise statement_refused(
+                raise object_missing_error(self._sink, "MariaDB", text, container) from error
+            raise statement_refused_error(
                 self._sink, "MariaDB", text, container, retryable=code in _PASSING, sqlstate="58000"
             ) from error

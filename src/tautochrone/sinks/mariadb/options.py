@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.options import (
-    invalid_option,
+    invalid_option_error,
     needs_package,
     positive_number,
     refuse_password,
@@ -55,13 +55,15 @@ def mariadb_options(name: str, options: Mapping[str, str]) -> MariadbOptions:
     try:
         port = url.port or 3306
     except ValueError as error:
-        raise invalid_option(name, f"cannot read the port of its url: {error}", f"Write {hint}") from error
+        raise invalid_option_error(
+            name, f"cannot read the port of its url: {error}", f"Write {hint}"
+        ) from error
     parameters: dict[str, Any] = dict(parse_qsl(url.query, keep_blank_values=True))
     if url.scheme not in ("mariadb", "mysql"):
-        raise invalid_option(name, f"cannot read the url {url.scheme}://…", f"Write {hint}")
+        raise invalid_option_error(name, f"cannot read the url {url.scheme}://…", f"Write {hint}")
     refuse_password(name, url.password)
     for parameter in sorted(parameters.keys() - _PARAMETERS):
-        raise invalid_option(
+        raise invalid_option_error(
             name, f"has {parameter} in its url", "Parameters: " + ", ".join(sorted(_PARAMETERS))
         )
     if "ssl_verify_identity" in parameters:

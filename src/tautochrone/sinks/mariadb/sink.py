@@ -11,7 +11,7 @@ from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
-from tautochrone.sinks.common.errors import value_unsupported
+from tautochrone.sinks.common.errors import value_unsupported_error
 from tautochrone.sinks.common.mirrored import HASH, KEY, quoted
 from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.common.relational import RelationalSink
@@ -152,7 +152,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
             if len(statement.encode()) + sum(sizes) + 2 * len(sizes) >= longest:
                 column = mirrored.columns[sizes.index(max(sizes))]
                 problem = f"the row has more than max_allowed_packet, which is {longest} bytes in the server"
-                raise value_unsupported(self.name, mirrored.table, problem, column)
+                raise value_unsupported_error(self.name, mirrored.table, problem, column)
 
     def _insert(self, cursor: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         if rows:

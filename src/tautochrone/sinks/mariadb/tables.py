@@ -20,13 +20,13 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.errors import name_taken, unsupported_number
+from tautochrone.sinks.common.errors import name_taken_error, number_unsupported_error
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     KEY,
     NameRules,
-    altered_columns,
+    altered_columns_error,
     database_time,
     from_json,
     key_hash,
@@ -150,7 +150,7 @@ class MirroredTable:
         if isinstance(spark_type, _INSTANTS):
             return database_time(value)
         if isinstance(spark_type, _FLOATS) and isinstance(value, str):
-            raise unsupported_number(self.sink, self.table, name, value, "MariaDB")
+            raise number_unsupported_error(self.sink, self.table, name, value, "MariaDB")
         return value
 
 
@@ -187,7 +187,7 @@ class MariaDBTables:
         stored = self._stored(cursor, table)
         if stored is None:
             if columns:
-                raise self._name_taken(table, name)
+                raise self._name_taken_error(table, name)
         else:
             stored_schema, stored_key = stored
             full_name = f"{self._options.database}.{name}"
@@ -200,7 +200,7 @@ class MariaDBTables:
                 require_same_key(self._sink, table, stored_key, mirrored.rows.key, full_name)
                 altered = self.altered(cursor, self._mirrored(table, stored_schema, stored_key))
                 if altered:
-                    raise altered_columns(self._sink, table, altered, full_name)
+                    raise altered_columns_error(self._sink, table, altered, full_name)
         cursor.execute(
             f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s) "
             "ON DUPLICATE KEY UPDATE key_columns = VALUES(key_columns), schema_json = VALUES(schema_json)",
@@ -370,8 +370,8 @@ class MariaDBTables:
             return None
         sink, mirrors, key, schema = row
         if (sink, mirrors) != (self._sink, str(table)):
-            raise self._name_taken(table, name)
+            raise self._name_taken_error(table, name)
         return spark.StructType.fromJson(json.loads(schema)), json.loads(key)
 
-    def _name_taken(self, table: TableName, name: str) -> SinkError:
-        return name_taken(self._sink, table, name, "database", self._options.database)
+    def _name_taken_error(self, table: TableName, name: str) -> SinkError:
+        return name_taken_error(self._sink, table, name, "database", self._options.database)

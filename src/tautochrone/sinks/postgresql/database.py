@@ -20,11 +20,11 @@ from tautochrone.model.database_sessions import (
     refused_settings_sql,
 )
 from tautochrone.sinks.common.errors import (
-    database_missing,
-    login_refused,
-    object_missing,
-    rights_missing,
-    statement_refused,
+    database_missing_error,
+    login_refused_error,
+    object_missing_error,
+    rights_missing_error,
+    statement_refused_error,
 )
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
@@ -128,10 +128,12 @@ class PostgreSQLDatabase:
             if postgresql_login_is_refused(error.sqlstate, text):
                 self.close()
                 settings = "the options url, user and password"
-                raise login_refused(f"Sink {self._sink}", "PostgreSQL", text, settings=settings) from error
+                raise login_refused_error(
+                    f"Sink {self._sink}", "PostgreSQL", text, settings=settings
+                ) from error
             if error.sqlstate == "42501" or (not error.sqlstate and _CONNECT_REFUSED.search(text)):
                 self.close()
-                raise rights_missing(
+                raise rights_missing_error(
                     f"Sink {self._sink}",
                     "PostgreSQL",
                     text,
@@ -139,16 +141,16 @@ class PostgreSQLDatabase:
                 ) from error
             if postgresql_database_is_missing(error.sqlstate, text):
                 self.close()
-                raise database_missing(f"Sink {self._sink}", "PostgreSQL", text) from error
+                raise database_missing_error(f"Sink {self._sink}", "PostgreSQL", text) from error
             # Without a SQLSTATE the connection could not be made, or was cut.
             container = f"the schema {self._options.schema}"
             if error.sqlstate in _OBJECT_MISSING:
-                raise object_missing(self._sink, "PostgreSQL", text, container) from error
+                raise object_missing_error(self._sink, "PostgreSQL", text, container) from error
             # The driver itself refuses values that it cannot send, such as texts with NUL.
             sqlstate = error.sqlstate or ("22000" if isinstance(error, psycopg.DataError) else "")
             if sqlstate and not sqlstate.startswith(_NOT_REACHABLE):
                 is_retryable = sqlstate.startswith(_PASSING)
-                raise statement_refused(
+                raise statement_refused_error(
                     self._sink,
                     "PostgreSQL",
                     text,

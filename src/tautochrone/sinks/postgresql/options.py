@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.options import (
-    invalid_option,
+    invalid_option_error,
     needs_package,
     positive_number,
     refuse_password,
@@ -56,7 +56,7 @@ def postgresql_options(name: str, options: Mapping[str, str]) -> PostgresqlOptio
         parts = conninfo_to_dict(url)
     except ProgrammingError:
         # The error has the text in it, which may have a password.
-        raise invalid_option(
+        raise invalid_option_error(
             name, "has a url that is no connection string of PostgreSQL", f"Write {hint}."
         ) from None
     password = parts.get("password")

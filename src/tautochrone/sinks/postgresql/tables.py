@@ -13,12 +13,12 @@ from psycopg import sql
 from pyspark.sql import types as spark
 
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.errors import name_taken, schema_unsupported
+from tautochrone.sinks.common.errors import name_taken_error, schema_unsupported_error
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     NameRules,
-    altered_columns,
+    altered_columns_error,
     from_json,
     mirror_name,
     refuse_changed_columns,
@@ -135,7 +135,7 @@ class PostgreSQLTables:
             refuse_changed_columns(self._sink, table, existing, schema, name)
             altered = self.altered(cursor, mirrored, existing)
             if altered:
-                raise altered_columns(self._sink, table, altered, name)
+                raise altered_columns_error(self._sink, table, altered, name)
         stored = () if existing is None else existing.names
         for field in schema.fields:
             if field.name not in stored:
@@ -232,10 +232,12 @@ class PostgreSQLTables:
         """PostgreSQL cuts longer names of columns, and tells nobody. The driver cuts them at a NUL."""
         for name in schema.names:
             if "\x00" in name:
-                raise schema_unsupported(self._sink, table, f"the name of the column {name!r} has a NUL")
+                raise schema_unsupported_error(
+                    self._sink, table, f"the name of the column {name!r} has a NUL"
+                )
             if len(name.encode()) > _MAX_NAME_BYTES:
                 problem = f"the name of the column {name} has more than {_MAX_NAME_BYTES} bytes"
-                raise schema_unsupported(self._sink, table, problem)
+                raise schema_unsupported_error(self._sink, table, problem)
 
     def _add_column(self, cursor: Any, mirrored: MirroredTable, field: Any) -> None:
         column = sql.Identifier(field.name)
@@ -257,7 +259,7 @@ class PostgreSQLTables:
             return None
         oid, comment = described
         if comment != self._comment(table):
-            raise name_taken(self._sink, table, plain, "schema", self._options.schema)
+            raise name_taken_error(self._sink, table, plain, "schema", self._options.schema)
         cursor.execute(
             "SELECT attname, col_description(attrelid, attnum) FROM pg_attribute "
             "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",

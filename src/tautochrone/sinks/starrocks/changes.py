@@ -123,7 +123,7 @@ def _replacement(mirrored: MirroredTable, spool: Spool, present: set[str]) -> It
         number = copies[row.key]
         copies[row.key] += 1
         if mirrored.is_keyed and number:
-            raise _not_unique(mirrored, 1)
+            raise _not_unique_error(mirrored, 1)
         key = row.key if mirrored.is_keyed else _copy(row.key, number)
         present.discard(key)
         yield _upsert(key, row)
@@ -145,10 +145,10 @@ def _keyed_delta(database: SqlDatabase, mirrored: MirroredTable, spool: Spool) -
     present = _matching(database, query, KEY, "", added | removed.keys())
     missing = sum(present.get(key) != hashed for key, hashed in removed.items())
     if missing:
-        raise _row_missing(mirrored, missing, len(removed))
+        raise _row_missing_error(mirrored, missing, len(removed))
     taken = sum(key in present and key not in removed for key in added)
     if equal or taken:
-        raise _not_unique(mirrored, equal + taken)
+        raise _not_unique_error(mirrored, equal + taken)
     return _keyed_operations(spool, added)
 
 
@@ -171,7 +171,7 @@ def _copies_delta(database: SqlDatabase, mirrored: MirroredTable, spool: Spool) 
     present = _matching(database, query, HASH, f" GROUP BY {quoted(HASH)}", changed)
     missing = sum(max(0, copies - int(present.get(hashed, 0))) for hashed, copies in removed.items())
     if missing:
-        raise _row_missing(mirrored, missing, removed.total())
+        raise _row_missing_error(mirrored, missing, removed.total())
     return _copy_operations(spool, {hashed: int(copies) for hashed, copies in present.items()})
 
 
@@ -200,7 +200,7 @@ def _matching(
     return others
 
 
-def _row_missing(mirrored: MirroredTable, missing: int, rows: int) -> SinkContentError:
+def _row_missing_error(mirrored: MirroredTable, missing: int, rows: int) -> SinkContentError:
     return SinkContentError(
         "SINK_ROW_MISSING",
         f"Sink {mirrored.sink}: {mirrored.table} lacks {missing} of {rows} rows to remove",
@@ -211,7 +211,7 @@ def _row_missing(mirrored: MirroredTable, missing: int, rows: int) -> SinkConten
     )
 
 
-def _not_unique(mirrored: MirroredTable, rows: int) -> SinkError:
+def _not_unique_error(mirrored: MirroredTable, rows: int) -> SinkError:
     return SinkError(
         "SINK_KEY_NOT_UNIQUE",
         f"Sink {mirrored.sink}: {rows} rows of {mirrored.table} have the key of another row: "

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.errors import login_refused, rights_missing
+from tautochrone.sinks.common.errors import login_refused_error, rights_missing_error
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
 __all__ = ["AnswerLostError", "LabelState", "TransactionClient"]
@@ -102,7 +102,9 @@ class TransactionClient:
         self._require_ok("load", label, answer)
         filtered = answer.get("NumberFilteredRows") or 0
         if filtered:
-            raise self._refused("load", label, f"{filtered} rows of {table} do not fit its columns")
+            raise self._operation_refused_error(
+                "load", label, f"{filtered} rows of {table} do not fit its columns"
+            )
 
     def prepare(self, label: str) -> None:
         """Make what was loaded ready for the commit."""
@@ -130,7 +132,7 @@ class TransactionClient:
         response = self._follow("GET", f"{self._options.http_url}{path}?label={label}", {}, b"")
         text = str(self._read("get_load_state", response).get("state", ""))
         if text not in tuple(LabelState):
-            raise self._refused("get_load_state", label, f"the state {text!r} is not known")
+            raise self._operation_refused_error("get_load_state", label, f"the state {text!r} is not known")
         return LabelState(text)
 
     def close(self) -> None:
@@ -180,12 +182,12 @@ class TransactionClient:
             try:
                 response = self._http.request(method, url, headers=headers, content=body)
             except httpx.HTTPError as error:
-                raise self._lost(url, f"{type(error).__name__}: {error}") from error
+                raise self._answer_lost_error(url, f"{type(error).__name__}: {error}") from error
             if not (response.is_redirect and redirects):
                 return response
             # User and password go along, as with curl's --location-trusted.
             url = str(response.url.join(response.headers["location"]))
-        raise self._lost(url, "too many redirects")
+        raise self._answer_lost_error(url, "too many redirects")
 
     def _read(self, operation: str, response: httpx.Response) -> Mapping[str, Any]:
         try:
@@ -197,8 +199,8 @@ class TransactionClient:
             return answer
         text = " ".join(response.text.split())[:300]
         if response.status_code >= 500:
-            raise self._lost(str(response.url), f"status {response.status_code} {text}")
-        raise self._refused(operation, "", f"status {response.status_code} {text}")
+            raise self._answer_lost_error(str(response.url), f"status {response.status_code} {text}")
+        raise self._operation_refused_error(operation, "", f"status {response.status_code} {text}")
 
     def _require_access(self, operation: str, response: httpx.Response, answer: object) -> None:
         """StarRocks answers who may not do what in the status of HTTP, or in its message alone."""
@@ -209,8 +211,8 @@ class TransactionClient:
         text = f"{operation}: {message or ' '.join(response.text.split())[:300]}"
         if response.status_code == 401 or "using password" in message:
             settings = "the options user and password"
-            raise login_refused(f"Sink {self._sink}", "StarRocks", text, settings=settings)
-        raise rights_missing(
+            raise login_refused_error(f"Sink {self._sink}", "StarRocks", text, settings=settings)
+        raise rights_missing_error(
             f"Sink {self._sink}",
             "StarRocks",
             text,
@@ -219,9 +221,11 @@ class TransactionClient:
 
     def _require_ok(self, operation: str, label: str, answer: Mapping[str, Any]) -> None:
         if answer.get("Status") != "OK":
-            raise self._refused(operation, label, f"{answer.get('Status')} {answer.get('Message', '')}")
+            raise self._operation_refused_error(
+                operation, label, f"{answer.get('Status')} {answer.get('Message', '')}"
+            )
 
-    def _lost(self, url: str, text: str) -> AnswerLostError:
+    def _answer_lost_error(self, url: str, text: str) -> AnswerLostError:
         address = httpx.URL(url)
         return AnswerLostError(
             "SINK_NOT_REACHABLE",
@@ -230,7 +234,7 @@ class TransactionClient:
             sqlstate="08006",
         )
 
-    def _refused(self, operation: str, label: str, text: str) -> SinkError:
+    def _operation_refused_error(self, operation: str, label: str, text: str) -> SinkError:
         return SinkError(
             "STARROCKS_REFUSED",
             f"Sink {self._sink}: StarRocks refuses {operation} of {label}: {text}",

@@ -12,7 +12,7 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import SSCursor
 
 from tautochrone.errors import SinkError
-from tautochrone.sinks.common.errors import login_refused, object_missing, rights_missing
+from tautochrone.sinks.common.errors import login_refused_error, object_missing_error, rights_missing_error
 from tautochrone.sinks.starrocks.options import StarrocksOptions
 
 __all__ = ["SqlDatabase", "StarRocksDatabase"]
@@ -105,9 +105,11 @@ class StarRocksDatabase:
             if code == ER.ACCESS_DENIED_ERROR:
                 self.close()
                 settings = "the options user and password"
-                raise login_refused(f"Sink {self._sink}", "StarRocks", text, settings=settings) from error
+                raise login_refused_error(
+                    f"Sink {self._sink}", "StarRocks", text, settings=settings
+                ) from error
             if code in _RIGHTS_MISSING:
-                raise rights_missing(
+                raise rights_missing_error(
                     f"Sink {self._sink}",
                     "StarRocks",
                     text,
@@ -126,7 +128,7 @@ class StarRocksDatabase:
                 ) from error
             container = f"the database {self._options.database}"
             if code in _OBJECT_MISSING:
-                raise object_missing(self._sink, "StarRocks", text, container) from error
+                raise object_missing_error(self._sink, "StarRocks", text, container) from error
             raise SinkError(
                 "SINK_DATABASE_REFUSED",
                 f"Sink {self._sink}: StarRocks refuses a statement: {text}",

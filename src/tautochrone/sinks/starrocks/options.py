@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from tautochrone.model.sink import Sink
 from tautochrone.sinks.common.options import (
-    invalid_option,
+    invalid_option_error,
     needs_package,
     positive_number,
     refuse_password,
@@ -81,13 +81,17 @@ def starrocks_options(name: str, options: Mapping[str, str]) -> StarrocksOptions
     try:
         port = url.port or 8030
     except ValueError as error:
-        raise invalid_option(name, f"cannot read the port of its url: {error}", f"Write {hint}") from error
+        raise invalid_option_error(
+            name, f"cannot read the port of its url: {error}", f"Write {hint}"
+        ) from error
     if url.scheme not in ("http", "https") or not url.hostname or url.query:
-        raise invalid_option(name, f"cannot read the url {url.scheme}://…", f"Write {hint}")
+        raise invalid_option_error(name, f"cannot read the url {url.scheme}://…", f"Write {hint}")
     refuse_password(name, url.password)
     database = options.get("database") or unquote(url.path).strip("/") or "lake"
     if not re.fullmatch(r"[A-Za-z0-9_]+", database):
-        raise invalid_option(name, f"has database = {database}", "Write letters, digits and underscores.")
+        raise invalid_option_error(
+            name, f"has database = {database}", "Write letters, digits and underscores."
+        )
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
     return StarrocksOptions(
         http_url=f"{url.scheme}://{host}:{port}",

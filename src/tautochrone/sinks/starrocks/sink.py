@@ -37,7 +37,7 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.errors import database_taken, table_changed
+from tautochrone.sinks.common.errors import database_taken_error, table_changed_error
 from tautochrone.sinks.common.mirrored import quoted
 from tautochrone.sinks.common.pointer_sink import Content, Pointer, PointerSink, TableRecord
 from tautochrone.sinks.common.steps import require_fence, same_content
@@ -138,7 +138,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
                 self._database.execute(statement, (self.name,))
         others = [owner for owner in owners if owner != (self.name, lake)]
         if others:
-            raise database_taken(self.name, lake, self._container, others)
+            raise database_taken_error(self.name, lake, self._container, others)
 
     def _owners(self) -> list[tuple[str, str]]:
         rows = self._database.query(f"SELECT `name`, `lake` FROM {self._sinks}")
@@ -286,7 +286,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
         for table in dict.fromkeys((*intent.versions, *staged.spools)):
             identity = self._tables.identity(table)
             if identity is None:
-                raise table_changed(self.name, table)
+                raise table_changed_error(self.name, table)
             mirrored, content = self._encoder(table), Content()
             if table not in intent.replaced:
                 record = pointer.records.get(table)

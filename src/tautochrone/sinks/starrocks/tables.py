@@ -17,13 +17,13 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.errors import name_taken, unsupported_number
+from tautochrone.sinks.common.errors import name_taken_error, number_unsupported_error
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     KEY,
     NameRules,
-    altered_columns,
+    altered_columns_error,
     database_time,
     from_json,
     key_hash,
@@ -154,7 +154,7 @@ class MirroredTable:
         if isinstance(spark_type, _INSTANTS):
             return database_time(value)
         if isinstance(spark_type, _FLOATS) and isinstance(value, str):
-            raise unsupported_number(self.sink, self.table, name, value, "JSON")
+            raise number_unsupported_error(self.sink, self.table, name, value, "JSON")
         return value
 
 
@@ -190,7 +190,7 @@ class StarRocksTables:
         stored = self._stored(table)
         if stored is None:
             if columns:
-                raise self._name_taken(table, mirrored.plain_name)
+                raise self._name_taken_error(table, mirrored.plain_name)
         else:
             stored_schema, stored_key, _ = stored
             name = f"{self._options.database}.{mirrored.plain_name}"
@@ -199,7 +199,7 @@ class StarRocksTables:
                 refuse_changed_columns(self._sink, table, stored_schema, schema, name)
                 require_same_key(self._sink, table, stored_key, mirrored.rows.key, name)
                 if not {HASH, KEY} <= columns:
-                    raise altered_columns(self._sink, table, [HASH, KEY], name)
+                    raise altered_columns_error(self._sink, table, [HASH, KEY], name)
         is_complete = all(name.lower() in columns for name in schema.names) and bool(columns)
         if stored is None or not is_complete or stored[0] != schema or not stored[2]:
             self._register(table, mirrored, is_created=stored is not None and stored[2])
@@ -321,8 +321,8 @@ class StarRocksTables:
             return None
         sink, mirrors, key, schema, is_created = rows[0]
         if (sink, mirrors) != (self._sink, str(table)):
-            raise self._name_taken(table, name)
+            raise self._name_taken_error(table, name)
         return spark.StructType.fromJson(json.loads(schema)), json.loads(key), bool(is_created)
 
-    def _name_taken(self, table: TableName, name: str) -> SinkError:
-        return name_taken(self._sink, table, name, "database", self._options.database)
+    def _name_taken_error(self, table: TableName, name: str) -> SinkError:
+        return name_taken_error(self._sink, table, name, "database", self._options.database)

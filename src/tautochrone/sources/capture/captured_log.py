@@ -19,7 +19,7 @@ from tautochrone.sources.capture.copied_rows import (
     CHUNK_BYTES,
     ReadChunk,
     chunks_for_tasks,
-    connection_lost,
+    connection_lost_error,
     copy_by_tasks,
 )
 from tautochrone.sources.capture.log_table import SPARK_SCHEMA
@@ -176,7 +176,7 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
     def _end_of_copy(self, connection: Any, opened: Any) -> int:
         """A connection ends when the server crashes, so what was read while it was open is not lost."""
         if connection is not opened:
-            raise connection_lost(self.name)
+            raise connection_lost_error(self.name)
         return self._log_end(connection)
 
     # -- the connection ---------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.lake import TaskStage, TaskWriter
 from tautochrone.model.log_table import COPIED_FILE, FILE_NAME, CopiedFile
 from tautochrone.model.source_position import BulkProgress
-from tautochrone.sources.capture.errors import TEXT_NOT_DECODABLE, text_not_decodable
+from tautochrone.sources.capture.errors import TEXT_NOT_DECODABLE, undecodable_text_error
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA, SPARK_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat, typed_rows
 
@@ -37,7 +37,7 @@ __all__ = [
     "chunks_between",
     "chunks_for_tasks",
     "completed_rows",
-    "connection_lost",
+    "connection_lost_error",
     "copy_by_tasks",
     "log_batches",
     "parse_chunk",
@@ -234,7 +234,7 @@ def copy_by_tasks(
         # The error of a task is only a text here: first look for what the driver can see itself.
         check_readable()
         if f"[{TEXT_NOT_DECODABLE}]" in str(error):
-            raise text_not_decodable(f"A table of the capture {capture}", _last_line(error)) from error
+            raise undecodable_text_error(f"A table of the capture {capture}", _last_line(error)) from error
         raise IngestError(
             "CAPTURE_COPY_FAILED",
             f"A task of Spark could not copy rows of the capture {capture}: {_last_line(error)}",
@@ -244,7 +244,7 @@ def copy_by_tasks(
         ) from error
 
 
-def connection_lost(source: str) -> IngestError:
+def connection_lost_error(source: str) -> IngestError:
     """For a connection that was open when a copy began and is not any more: the server may have crashed."""
     return IngestError(
         "CAPTURE_COPY_FAILED",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tautochrone.errors import IngestError, SourceLoginRefusedError
 
-__all__ = ["TEXT_NOT_DECODABLE", "database_missing", "login_refused", "text_not_decodable"]
+__all__ = ["TEXT_NOT_DECODABLE", "database_missing_error", "login_refused_error", "undecodable_text_error"]
 
 TEXT_NOT_DECODABLE = "CAPTURED_TEXT_NOT_DECODABLE"
 
 
-def login_refused(capture: str, answer: str) -> SourceLoginRefusedError:
+def login_refused_error(capture: str, answer: str) -> SourceLoginRefusedError:
     """For a wrong name or password, a certificate, a host that is not allowed."""
     return SourceLoginRefusedError(
         "CAPTURE_LOGIN_REFUSED",
@@ -19,7 +19,7 @@ def login_refused(capture: str, answer: str) -> SourceLoginRefusedError:
     )
 
 
-def database_missing(capture: str, answer: str) -> IngestError:
+def database_missing_error(capture: str, answer: str) -> IngestError:
     """For a name that the server does not know."""
     return IngestError(
         "CAPTURE_DATABASE_MISSING",
@@ -29,7 +29,7 @@ def database_missing(capture: str, answer: str) -> IngestError:
     )
 
 
-def text_not_decodable(subject: str, answer: str) -> IngestError:
+def undecodable_text_error(subject: str, answer: str) -> IngestError:
     """For bytes that are no characters in the encoding that the database says its texts have.
 
     Args:

@@ -20,7 +20,7 @@ __all__ = [
     "NewTables",
     "absent_tables",
     "aside_reason",
-    "definitions_outdated",
+    "definitions_outdated_error",
     "outdated_if_refused",
     "refused_names",
     "require_capturable",
@@ -108,7 +108,7 @@ def refused_names(aside: Mapping[str, Reason]) -> frozenset[str]:
     return frozenset(name for name, reason in aside.items() if reason.params["error"] != _ABSENT)
 
 
-def definitions_outdated(name: str, change: str) -> DefinitionsOutdatedError:
+def definitions_outdated_error(name: str, change: str) -> DefinitionsOutdatedError:
     """For a table that is captured as it is now once definitions are loaded anew.
 
     Args:

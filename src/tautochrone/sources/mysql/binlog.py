@@ -231,10 +231,10 @@ def _without_checksum(data: bytes, kind: int, file: str, position: int) -> bytes
     # The first rotation may have none.
     if kind == Kind.ROTATE:
         return data
-    raise _damaged(file, position)
+    raise _damaged_log_error(file, position)
 
 
-def _damaged(file: str, position: int) -> IngestError:
+def _damaged_log_error(file: str, position: int) -> IngestError:
     return IngestError(
         "CHANGE_LOG_EVENT_DAMAGED",
         f"The event that ends at {position} of the binary log {file} does not fit its checksum",

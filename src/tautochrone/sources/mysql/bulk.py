@@ -41,8 +41,8 @@ from tautochrone.sources.mysql.values import (
     charset_of,
     decoded,
     hexadecimal,
-    not_decodable,
     shown_bytes,
+    undecodable_value_error,
 )
 
 __all__ = ["TEXT_FORMAT", "ChunkReader", "chunks_of", "copy_chunk"]
@@ -188,7 +188,7 @@ def _decoded(
                 texts[column.name] = decoded(columns[column.name], charset, as_key=as_key)
             except UndecodableValueError as error:
                 key = [_key_value(charsets, table, columns, name, error.row) for name in table.keys]
-                raise not_decodable(table, column, key, error) from error
+                raise undecodable_value_error(table, column, key, error) from error
     return texts
 
 

@@ -29,12 +29,12 @@ from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA
-from tautochrone.sources.capture.set_aside import definitions_outdated, outdated_if_refused
+from tautochrone.sources.capture.set_aside import definitions_outdated_error, outdated_if_refused
 from tautochrone.sources.mysql.binlog import dump, events_from, point_of
 from tautochrone.sources.mysql.bulk import TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.connection import connect, explained, fetch
-from tautochrone.sources.mysql.continuity import SameLog, log_lost, table_changed
+from tautochrone.sources.mysql.continuity import SameLog, log_lost_error, table_changed_error
 from tautochrone.sources.mysql.flavors import file_identity, flavor_of, last_mark
 from tautochrone.sources.mysql.markers import (
     FILE,
@@ -130,7 +130,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         transactions = flavor.transactions_before(connection, self._connect, file, offset)
         file_id = file_identity(self._connect, file)
         if transactions is None or file_id is None:
-            raise log_lost(self.name, f"the binary log {file} is gone")
+            raise log_lost_error(self.name, f"the binary log {file} is gone")
         tables = self._unchanged_tables(connection, exactly=True)
         self._tables = {table.name: table for table in tables}
         point = point_of(file, offset)
@@ -169,7 +169,9 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
                 else now.fingerprint == table.fingerprint
             )
             if now is None or not fits:
-                outdated = definitions_outdated if self._capture.follows_changes else table_changed
+                outdated = (
+                    definitions_outdated_error if self._capture.follows_changes else table_changed_error
+                )
                 raise outdated(table.name, "was dropped" if now is None else "was changed")
             tables.append(now)
         return tables
@@ -194,7 +196,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         if not copied and relations_of(position) <= self._tables.keys():
             return position
         if (new or changed) and not self._capture.follows_changes:
-            raise table_changed((new or changed)[0], "was added" if new else "was changed")
+            raise table_changed_error((new or changed)[0], "was added" if new else "was changed")
         return self._planned_again(connection, position, copied)
 
     def _captured(self, table: CapturedTable, position: LogPosition) -> CapturedTable | None:
@@ -236,7 +238,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             if [table.fingerprint for table in tables.values()] == before:
                 break
         else:
-            raise table_changed(next(iter(copied)), "changed again and again")
+            raise table_changed_error(next(iter(copied)), "changed again and again")
         self._cascades = None
         for name in copied:
             with outdated_if_refused():
@@ -274,7 +276,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         if reader.has_new_tables and self._capture.follows_changes:
             new = self._new_tables.take(name for name, table in read_tables(connection).items() if table.keys)
             if new is not None:
-                raise definitions_outdated(new, "was created")
+                raise definitions_outdated_error(new, "was created")
         if reader.changed and reader.point == after.point:
             return self._copied_again(connection, after, reader)
         rows, caught_up = reader.table(), reader.is_at_end
@@ -309,7 +311,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
     def _copied_again(self, connection: Any, after: LogPosition, reader: LogReader) -> LogBatch:
         """What comes next in the log changes tables in a way that it does not show."""
         if not reader.how and not self._capture.follows_changes:
-            raise table_changed(reader.changed[0], _BY_STATEMENT)
+            raise table_changed_error(reader.changed[0], _BY_STATEMENT)
         before = {name: self._tables[name].fingerprint for name in reader.changed}
         position = self._planned_again(connection, after, reader.changed)
         stopped_at = f"{reader.file} {reader.point & _OFFSET}"

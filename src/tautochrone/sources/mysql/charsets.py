@@ -194,7 +194,7 @@ class Charsets:
         try:
             return self._names[collation]
         except KeyError:
-            raise _not_supported(f"of the collation {collation}") from None
+            raise _unsupported_charset_error(f"of the collation {collation}") from None
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         connection = self.connect()
@@ -211,7 +211,7 @@ def _charset(connection: Any, name: str) -> Charset:
     """
     longest = dict(fetch(connection, _LONGEST))
     if name not in longest or (longest[name] != "1" and name not in _SEQUENCES):
-        raise _not_supported(name)
+        raise _unsupported_charset_error(name)
     characters: dict[bytes, str] = {}
     candidates: dict[str, list[bytes]] = {}
     for prefix, digits in _SEQUENCES.get(name, _ONE):
@@ -253,7 +253,7 @@ def _names_of_collations(connection: Any) -> dict[int, str]:
     return names
 
 
-def _not_supported(what: str) -> IngestError:
+def _unsupported_charset_error(what: str) -> IngestError:
     return IngestError(
         "CAPTURED_TYPE_NOT_SUPPORTED",
         f"Texts of the character set {what} are not read from the log",

@@ -18,7 +18,7 @@ from pymysql.converters import escape_string
 from tautochrone.errors import IngestError, SettingsError, SourceUnreachableError
 from tautochrone.model.database_sessions import MYSQL_LOGIN_REFUSED, MYSQL_UNKNOWN_DATABASE, mysql_session_sql
 from tautochrone.redaction import keep_secret
-from tautochrone.sources.capture.errors import database_missing, login_refused
+from tautochrone.sources.capture.errors import database_missing_error, login_refused_error
 
 __all__ = [
     "BINLOG_NOT_READABLE",
@@ -72,18 +72,18 @@ def address_of(url: str, capture: str) -> Address:
         port = parts.port or 3306
         parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     except ValueError as error:
-        raise _url_invalid(capture, str(error)) from error
+        raise _invalid_url_error(capture, str(error)) from error
     unknown = set(parameters) - set(_PARAMETERS)
     if not url:
-        raise _url_invalid(capture, "it is empty")
+        raise _invalid_url_error(capture, "it is empty")
     if parts.scheme not in ("mysql", "mariadb"):
-        raise _url_invalid(capture, f"it begins with {parts.scheme}://")
+        raise _invalid_url_error(capture, f"it begins with {parts.scheme}://")
     if unknown:
-        raise _url_invalid(capture, f"it has the unknown parameters {', '.join(sorted(unknown))}")
+        raise _invalid_url_error(capture, f"it has the unknown parameters {', '.join(sorted(unknown))}")
     missing = [n for n in _FILES if n in parameters and not Path(parameters[n]).is_file()]
     if missing:
         # Without this the connection would fail as one to a server that is down.
-        raise _url_invalid(capture, f"{missing[0]}={parameters[missing[0]]} is no file")
+        raise _invalid_url_error(capture, f"{missing[0]}={parameters[missing[0]]} is no file")
     password = unquote(parts.password or "")
     if password:
         keep_secret(password)
@@ -101,7 +101,7 @@ def address_of(url: str, capture: str) -> Address:
     return Address(arguments)
 
 
-def _url_invalid(capture: str, problem: str) -> SettingsError:
+def _invalid_url_error(capture: str, problem: str) -> SettingsError:
     return SettingsError(
         "CAPTURE_URL_INVALID",
         f"The url of the capture {capture} is not understood: {problem}",
@@ -178,9 +178,9 @@ def explained(capture: str) -> Iterator[None]:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         sentence = _sentence(error)
         if code in MYSQL_LOGIN_REFUSED:
-            raise login_refused(capture, sentence) from error
+            raise login_refused_error(capture, sentence) from error
         if code == MYSQL_UNKNOWN_DATABASE:
-            raise database_missing(capture, sentence) from error
+            raise database_missing_error(capture, sentence) from error
         if code in _RIGHTS:
             raise IngestError(
                 "CAPTURE_RIGHTS_MISSING",

@@ -34,11 +34,11 @@ from tautochrone.sources.mysql.server import check_server, log_sizes
 
 __all__ = [
     "SameLog",
-    "event_not_supported",
-    "log_lost",
+    "log_lost_error",
+    "logged_statement_error",
     "other_file",
-    "statement_logged",
-    "table_changed",
+    "table_changed_error",
+    "unsupported_event_error",
 ]
 
 
@@ -166,11 +166,11 @@ def other_file(file: str) -> str:
     )
 
 
-def log_lost(log: str, reason: str, hint: str = _LOG_GONE) -> IngestError:
+def log_lost_error(log: str, reason: str, hint: str = _LOG_GONE) -> IngestError:
     return IngestError("SOURCE_LOG_LOST", f"{log} cannot go on: {reason}", hint=hint)
 
 
-def table_changed(name: str, change: str) -> IngestError:
+def table_changed_error(name: str, change: str) -> IngestError:
     return IngestError(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} {change} since it is captured",
@@ -178,7 +178,7 @@ def table_changed(name: str, change: str) -> IngestError:
     )
 
 
-def event_not_supported(event: Event, what: str) -> IngestError:
+def unsupported_event_error(event: Event, what: str) -> IngestError:
     return IngestError(
         "CHANGE_LOG_EVENT_NOT_SUPPORTED",
         f"The binary log has {what}, before {event.file} {event.end}",
@@ -186,7 +186,7 @@ def event_not_supported(event: Event, what: str) -> IngestError:
     )
 
 
-def statement_logged(event: Event) -> IngestError:
+def logged_statement_error(event: Event) -> IngestError:
     return IngestError(
         "CAPTURE_SERVER_NOT_USABLE",
         f"The log has a statement instead of its rows, before {event.file} {event.end}",
@@ -261,7 +261,7 @@ class SameLog:
         check_server(connection, self.capture)
         here = _position_at(connection, self.connect, flavor, position)
         if isinstance(here, str):
-            raise log_lost(self.log, f"this is another server ({server}), and {here}", _AT_OTHER_SERVER)
+            raise log_lost_error(self.log, f"this is another server ({server}), and {here}", _AT_OTHER_SERVER)
         at = f"{here.marker[FILE]} {here.point & _OFFSET}"
         self._moved = Reason.of(ReasonCode.SERVER_HAS_SAME_TRANSACTIONS, server=server, position=at)
         return here
@@ -279,10 +279,12 @@ class SameLog:
         if not difference and file_identity(self.connect, file) != after.marker[FILE_ID]:
             difference = other_file(file)
         if difference:
-            raise log_lost(self.log, difference)
+            raise log_lost_error(self.log, difference)
         # A server that crashes goes on in a new file, and may have lost the end of the one before.
         sizes = log_sizes(connection)
         for point in after.bulk.pass_at.values():
             number, offset = divmod(point - self.shift, 1 << OFFSET_BITS)
             if sizes.get(number, 0) < offset:
-                raise log_lost(self.log, "the server crashed and lost transactions whose rows were copied")
+                raise log_lost_error(
+                    self.log, "the server crashed and lost transactions whose rows were copied"
+                )

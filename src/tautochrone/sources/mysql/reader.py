@@ -20,10 +20,10 @@ from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.mysql.binlog import Event, Kind, Query, TableMap, complete_images, identity_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
 from tautochrone.sources.mysql.continuity import (
-    event_not_supported,
-    log_lost,
+    log_lost_error,
+    logged_statement_error,
     other_file,
-    statement_logged,
+    unsupported_event_error,
 )
 from tautochrone.sources.mysql.flavors import LAST, Flavor, TransactionMark
 from tautochrone.sources.mysql.histories import History
@@ -259,7 +259,7 @@ class LogReader:
         """
         file_id = identity_of(event)
         if self.file_ids.setdefault(event.file, file_id) != file_id:
-            raise log_lost("The capture", other_file(event.file))
+            raise log_lost_error("The capture", other_file(event.file))
 
     def _begin(self, event: Event) -> None:
         """
@@ -267,7 +267,7 @@ class LogReader:
             IngestError: `CHANGE_LOG_EVENT_NOT_SUPPORTED`: the transaction before has no end.
         """
         if self._group is not None and self._group.changes:
-            raise event_not_supported(event, "a transaction whose end is not understood")
+            raise unsupported_event_error(event, "a transaction whose end is not understood")
         counter, mark, is_single = self.flavor.transaction_of(event)
         self._mark, self._group = (counter, mark), Group(is_single, event.file, event.start)
         self._group.is_prepared = self.flavor.is_prepared(event)
@@ -343,10 +343,10 @@ class LogReader:
         if event.may_be_ignored:
             return
         if event.kind not in Kind.LOADED_FILE:
-            raise event_not_supported(event, f"an event of the unknown kind {event.kind}")
+            raise unsupported_event_error(event, f"an event of the unknown kind {event.kind}")
         # Its statement may change rows of any table, by triggers.
         if any(self._point(event) > since for _table, since in self.tables.values()):
-            raise statement_logged(event)
+            raise logged_statement_error(event)
 
     def _take_rows(self, event: Event) -> None:
         captured = self._layouts.get(event.body[:6])
@@ -449,7 +449,7 @@ class LogReader:
                 continue
             table = self.tables[effect.relation][0]
             if effect.kind == "rows" or self._group is None:
-                raise statement_logged(event)
+                raise logged_statement_error(event)
             self._group.changes.append(Change(Kind.QUERY, table, None, b""))
 
     def _may_pass_over(self, effect: Effect, statement: Statement) -> bool:

@@ -103,14 +103,14 @@ def _received(connection: Any) -> bytes:
         data: bytes = connection._rfile.read1(_RECEIVED_BYTES)  # noqa: SLF001
     except OSError as error:
         connection._force_close()  # noqa: SLF001
-        raise _lost(str(error)) from error
+        raise _connection_lost_error(str(error)) from error
     if not data:
         connection._force_close()  # noqa: SLF001
-        raise _lost("it was closed")
+        raise _connection_lost_error("it was closed")
     return data
 
 
-def _lost(reason: str) -> err.OperationalError:
+def _connection_lost_error(reason: str) -> err.OperationalError:
     return err.OperationalError(CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({reason})")
 
 

@@ -20,8 +20,8 @@ from tautochrone.sources.mysql.values import (
     UndecodableValueError,
     column_texts,
     decimal_bytes,
-    not_decodable,
     shown_bytes,
+    undecodable_value_error,
 )
 
 __all__ = ["LAST_SEQUENCE", "LOGGED_TYPES", "RowEvents", "changed_types", "log_rows", "truncate_row"]
@@ -192,7 +192,7 @@ class _Writer:
             return self._texts_of(column, images, number)
         except UndecodableValueError as error:
             key = self._key(images.at(np.array([error.row])))
-            raise not_decodable(self._table, column, key, error) from error
+            raise undecodable_value_error(self._table, column, key, error) from error
 
     def _texts_of(self, column: TableColumn, images: _Images, number: int) -> pa.Array:
         cells = Cells(

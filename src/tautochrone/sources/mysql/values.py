@@ -31,8 +31,8 @@ __all__ = [
     "decimal_bytes",
     "decoded",
     "hexadecimal",
-    "not_decodable",
     "shown_bytes",
+    "undecodable_value_error",
 ]
 
 
@@ -103,7 +103,7 @@ def hexadecimal(data: pa.Array) -> pa.Array:
     return text_column(_HEX[source].reshape(-1), starts, lengths, is_null)
 
 
-def not_decodable(
+def undecodable_value_error(
     table: CapturedTable, column: TableColumn, key: Sequence[str | None], error: UndecodableValueError
 ) -> IngestError:
     """

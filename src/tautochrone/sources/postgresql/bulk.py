@@ -33,7 +33,7 @@ from tautochrone.sources.capture.copied_rows import (
     log_batches,
     parse_chunk,
 )
-from tautochrone.sources.capture.errors import text_not_decodable
+from tautochrone.sources.capture.errors import undecodable_text_error
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
@@ -255,7 +255,7 @@ def _selected_rows(
             try:
                 snapshots, *texts = _columns_of(lines, len(names) + 1)
             except pa.ArrowInvalid as error:
-                raise text_not_decodable(f"The table {table.name}", str(error)) from error
+                raise undecodable_text_error(f"The table {table.name}", str(error)) from error
             columns = dict(zip(names, texts, strict=True))
             yield ChunkRows(table.name, columns, snapshots, point, parse_chunk(chunk).planned, TEXT_FORMAT)
 

@@ -30,7 +30,11 @@ from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA
-from tautochrone.sources.capture.set_aside import aside_reason, definitions_outdated, outdated_if_refused
+from tautochrone.sources.capture.set_aside import (
+    aside_reason,
+    definitions_outdated_error,
+    outdated_if_refused,
+)
 from tautochrone.sources.postgresql.bulk import (
     TABLE_TOO_LARGE,
     TEXT_FORMAT,
@@ -53,7 +57,7 @@ from tautochrone.sources.postgresql.continuity import (
     followed,
     has_last_transaction,
     last_transaction_point,
-    log_lost,
+    log_lost_error,
     peeked_messages,
     with_batch,
     with_long_xids,
@@ -65,7 +69,7 @@ from tautochrone.sources.postgresql.copy_again import (
     relations_unlike_tables,
     restart_rows,
     resumed,
-    table_changed,
+    table_changed_error,
 )
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
 from tautochrone.sources.postgresql.server import (
@@ -155,10 +159,10 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
             IngestError: `CAPTURED_TABLE_CHANGED`.
         """
         existing = read_tables(connection, self._capture.publication, with_sizes=with_sizes)
-        refused = definitions_outdated if self._capture.follows_columns else table_changed
+        refused = definitions_outdated_error if self._capture.follows_columns else table_changed_error
         new = self._new_tables.take(name for name, table in existing.items() if table.is_capturable)
         if new is not None and self._capture.follows_columns:
-            raise definitions_outdated(new, "came")
+            raise definitions_outdated_error(new, "came")
         for name, table in self._tables.items():
             now = existing.get(name)
             if now is not None and name in self._lake_columns:
@@ -196,7 +200,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         if not has_marks(
             position, lambda limit: self._messages(connection, state.slot, state.flushed, limit, True)
         ):
-            raise self._lost(position, f"{OTHER_HISTORY} while tables were copied")
+            raise self._log_lost_error(position, f"{OTHER_HISTORY} while tables were copied")
         return resumed(
             connection,
             self._capture.publication,
@@ -275,10 +279,12 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         try:
             return followed(self._capture.url, state, position)
         except SlotNotContinuousError as error:
-            raise self._lost(position, str(error)) from error
+            raise self._log_lost_error(position, str(error)) from error
 
-    def _lost(self, position: LogPosition, reason: str, *, may_be_shared: bool = False) -> IngestError:
-        return log_lost(self.name, position, reason, may_be_shared=may_be_shared)
+    def _log_lost_error(
+        self, position: LogPosition, reason: str, *, may_be_shared: bool = False
+    ) -> IngestError:
+        return log_lost_error(self.name, position, reason, may_be_shared=may_be_shared)
 
     def _peek(
         self, connection: psycopg.Connection, after: LogPosition, state: ServerState, max_events: int
@@ -304,18 +310,18 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         begun_at = server_state(connection, state.slot).confirmed
         if begun_at is None or begun_at > after.point:
             reason = f"somebody else reads the replication slot {state.slot}, or made it anew"
-            raise self._lost(after, reason, may_be_shared=True)
+            raise self._log_lost_error(after, reason, may_be_shared=True)
         # The batch begins where the slot is. It must have what the table took behind that.
         if (state.confirmed or 0) < (last_transaction_point(after) or 0) and not has_last_transaction(
             batch, after
         ):
-            raise self._lost(after, f"{OTHER_HISTORY} before it")
+            raise self._log_lost_error(after, f"{OTHER_HISTORY} before it")
         if lacks_mark:
-            raise self._lost(after, f"{OTHER_HISTORY} while tables were copied")
+            raise self._log_lost_error(after, f"{OTHER_HISTORY} while tables were copied")
         taken = last_transaction_point(after)
         new = batch.rows.filter(pc.greater(batch.rows["point"], after.point if taken is None else taken))
         if new.num_rows and new["point"][0].as_py() <= after.point:
-            raise self._lost(after, f"{OTHER_HISTORY} behind it")
+            raise self._log_lost_error(after, f"{OTHER_HISTORY} behind it")
         self._is_verified = True
         return replace(batch, rows=new), caught_up
 
@@ -335,7 +341,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         """
         loss = state.loss(after.log, after.point)
         if loss is not None:
-            raise self._lost(after, loss, may_be_shared=(state.confirmed or 0) > after.point)
+            raise self._log_lost_error(after, loss, may_be_shared=(state.confirmed or 0) > after.point)
         check_publication(connection, self._capture.publication)
         return self._unchanged_tables(connection)
 

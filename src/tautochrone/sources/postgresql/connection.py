@@ -22,7 +22,11 @@ from tautochrone.model.database_sessions import (
     refused_settings_sql,
 )
 from tautochrone.redaction import keep_secret
-from tautochrone.sources.capture.errors import database_missing, login_refused, text_not_decodable
+from tautochrone.sources.capture.errors import (
+    database_missing_error,
+    login_refused_error,
+    undecodable_text_error,
+)
 
 __all__ = ["checked_url", "connect", "explained", "lsn_number", "lsn_text"]
 
@@ -118,7 +122,7 @@ def explained(capture: str) -> Iterator[None]:
             sqlstate=error.sqlstate,
         ) from error
     except (errors.UntranslatableCharacter, errors.CharacterNotInRepertoire) as error:
-        raise text_not_decodable(f"The database of the capture {capture}", _sentence(error)) from error
+        raise undecodable_text_error(f"The database of the capture {capture}", _sentence(error)) from error
     except errors.ConfigurationLimitExceeded as error:
         raise IngestError(
             "CAPTURE_SLOT_NOT_USABLE",
@@ -140,9 +144,9 @@ def explained(capture: str) -> Iterator[None]:
         ) from error
     except psycopg.Error as error:
         if postgresql_login_is_refused(error.sqlstate, str(error)):
-            raise login_refused(capture, _sentence(error)) from error
+            raise login_refused_error(capture, _sentence(error)) from error
         if postgresql_database_is_missing(error.sqlstate, str(error)):
-            raise database_missing(capture, _sentence(error)) from error
+            raise database_missing_error(capture, _sentence(error)) from error
         if postgresql_encoding_is_unknown(str(error)):
             raise IngestError(
                 "CAPTURE_SERVER_NOT_USABLE",

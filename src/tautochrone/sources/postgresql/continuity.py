@@ -43,7 +43,7 @@ __all__ = [
     "followed",
     "has_last_transaction",
     "last_transaction_point",
-    "log_lost",
+    "log_lost_error",
     "peeked_messages",
     "restart_entries",
     "restarts",
@@ -238,7 +238,7 @@ def peeked_messages(
             cursor.execute(_QUERY, arguments)
             messages = [data for (data,) in cursor]
     except psycopg.errors.UndefinedObject as error:
-        raise _publication_missing(publication, log_name, str(error)) from error
+        raise _publication_missing_error(publication, log_name, str(error)) from error
     except psycopg.errors.UndefinedFile as error:
         # The slot does not know it: files were deleted, or pg_resetwal was run.
         raise IngestError(
@@ -251,11 +251,11 @@ def peeked_messages(
         connection.remove_notice_handler(warned)
     if warnings:
         # PostgreSQL 18 leaves out changes of a missing publication, and only warns.
-        raise _publication_missing(publication, log_name, warnings[0])
+        raise _publication_missing_error(publication, log_name, warnings[0])
     return messages
 
 
-def log_lost(
+def log_lost_error(
     log_name: str, position: LogPosition, reason: str, *, may_be_shared: bool = False
 ) -> IngestError:
     hint = f"if the url leads to the wrong server, mend it; otherwise {COPY_AGAIN}"
@@ -265,7 +265,7 @@ def log_lost(
     return IngestError("SOURCE_LOG_LOST", f"{stopped}: {reason}", hint=hint)
 
 
-def _publication_missing(publication: str, log_name: str, message: str) -> IngestError:
+def _publication_missing_error(publication: str, log_name: str, message: str) -> IngestError:
     return IngestError(
         "CAPTURE_PUBLICATION_MISSING",
         f"The publication {publication} of {log_name} was not there when changes were "

@@ -43,7 +43,7 @@ __all__ = [
     "relations_unlike_tables",
     "restart_rows",
     "resumed",
-    "table_changed",
+    "table_changed_error",
 ]
 
 _, _COLUMNS, _FILES, _ATTRIBUTES, _KEY, _ORIGIN, _PARTITIONS, _LAST_NUMBER = range(8)
@@ -185,7 +185,7 @@ def resumed(
             chunks[table.name] = chunks_of(connection, table, tasks)
             restarting[table.name] = Restart(point, transaction)
         return _with_copies(position, tables, chunks, restarting)
-    raise table_changed(next(iter(changes)), "changed again and again")
+    raise table_changed_error(next(iter(changes)), "changed again and again")
 
 
 def copied_again(follows: bool, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
@@ -199,7 +199,7 @@ def copied_again(follows: bool, position: LogPosition, changes: Mapping[str, str
     """
     if not follows:
         name, change = next(iter(changes.items()))
-        raise table_changed(name, f"{change},")
+        raise table_changed_error(name, f"{change},")
     reasons = {
         name: Reason.of(ReasonCode.ROWS_CHANGED_WITHOUT_LOG, relation=name, change=change)
         for name, change in changes.items()
@@ -258,7 +258,7 @@ def _to_copy(
         # A column without a value needs no copy, and is a change all the same.
         refused = not follows and (change or change.columns_before is not None)
         if refused:
-            raise table_changed(name, f"{change.change or 'got other columns'},")
+            raise table_changed_error(name, f"{change.change or 'got other columns'},")
     # As a whole, whatever else happened to it.
     whole = {table.name: Difference("must be copied") for table in tables if table.name in anew}
     return {name: change for name, change in changes.items() if change} | whole
@@ -333,7 +333,7 @@ def restart_rows(relations: Sequence[str], position: LogPosition) -> list[dict[s
     ]
 
 
-def table_changed(name: str, change: str) -> IngestError:
+def table_changed_error(name: str, change: str) -> IngestError:
     return IngestError(
         "CAPTURED_TABLE_CHANGED",
         f"The table {name} {change} since it is captured",

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.capture.errors import text_not_decodable
+from tautochrone.sources.capture.errors import undecodable_text_error
 from tautochrone.sources.capture.log_table import (
     ARROW_SCHEMA,
     Bytes,
@@ -298,7 +298,7 @@ class _Batch:
             # The server does not look at texts again that it has stored.
             logged.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise text_not_decodable(f"The table {relation.name}", str(error)) from error
+            raise undecodable_text_error(f"The table {relation.name}", str(error)) from error
         return logged, indexes * 2 + half
 
     def _transaction_columns(self, indexes: Integers, half: int) -> list[pa.Array]:

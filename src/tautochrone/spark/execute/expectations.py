@@ -74,7 +74,7 @@ def without_dropped(
                 is_met = sf.expr(expectation.condition)
                 rows = rows.where(is_met if unchecked is None else unchecked | is_met)
             except PySparkException as error:
-                raise _unresolved(expectation, error) from error
+                raise _unresolved_condition_error(expectation, error) from error
     return rows
 
 
@@ -100,7 +100,7 @@ def with_flags(
             if unchecked is None:
                 flagged = _with_flag_over_hidden_columns(rows, expectation.condition, name)
             if flagged is None:
-                raise _unresolved(expectation, error) from error
+                raise _unresolved_condition_error(expectation, error) from error
             rows = flagged
     return rows
 
@@ -199,7 +199,7 @@ def sample_violations(flagged: DataFrame, expectations: Sequence[Expectation], v
     return ", ".join(str(row[0])[:_SAMPLE_CHARACTERS] for row in as_json)
 
 
-def _unresolved(expectation: Expectation, error: PySparkException) -> DefinitionError:
+def _unresolved_condition_error(expectation: Expectation, error: PySparkException) -> DefinitionError:
     problem = problem_of(error)
     return DefinitionError(
         problem.error_class,

@@ -22,7 +22,7 @@ from tautochrone.redaction import redacted
 from tautochrone.spark.session.gateway import start_context
 from tautochrone.spark.session.jars import resolve
 from tautochrone.spark.session.java import archive_options, find_java
-from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark
+from tautochrone.spark.session.jvm_liveness import jvm_error, reset_pyspark
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
@@ -173,12 +173,12 @@ def _redact_in_spark(conf: dict[str, str], secret: list[str]) -> None:
 
 def stop_session(session: SparkSession) -> None:
     """Stop a session's Spark. Also works when its Java process has already ended."""
-    if jvm_failure() is None:
+    if jvm_error() is None:
         try:
             session.stop()
             return
         except (Py4JError, OSError):
-            if jvm_failure(ask=True) is None:
+            if jvm_error(ask=True) is None:
                 raise
     reset_pyspark()
 

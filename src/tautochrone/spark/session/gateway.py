@@ -52,7 +52,7 @@ from pyspark.java_gateway import launch_gateway
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark, set_stderr_tail
+from tautochrone.spark.session.jvm_liveness import jvm_error, reset_pyspark, set_stderr_tail
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -84,7 +84,7 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
         EnvironmentProblemError: `JVM_NOT_STARTED` or `SPARK_NOT_STARTED`, with Spark's own reason.
     """
     if SparkContext._gateway is not None:  # noqa: SLF001
-        if jvm_failure() is None:
+        if jvm_error() is None:
             return
         reset_pyspark()
     public = SparkConf(loadDefaults=False).setAll([(k, v) for k, v in conf.items() if k not in secret])
@@ -251,7 +251,7 @@ class _ForgettingThread(threading.Thread):
             try:
                 self._forget(targets)
             except (Py4JError, OSError) as error:
-                if not self._client.is_connected or jvm_failure(ask=True) is not None:
+                if not self._client.is_connected or jvm_error(ask=True) is not None:
                     # What the JVM kept has ended with it.
                     return
                 _log.warning("%d dropped objects stay in Java's memory: %s", len(targets), error)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import SparkDiedError
 
-__all__ = ["jvm_failure", "require_live_jvm", "reset_pyspark", "set_stderr_tail"]
+__all__ = ["jvm_error", "require_live_jvm", "reset_pyspark", "set_stderr_tail"]
 
 _EXIT_TIMEOUT_S = 10.0
 """A killed process closes its sockets a moment before it has exited."""
@@ -41,12 +41,12 @@ def require_live_jvm() -> None:
     Raises:
         SparkDiedError: it has ended, or does not answer.
     """
-    failure = jvm_failure(ask=True)
+    failure = jvm_error(ask=True)
     if failure is not None:
         raise failure
 
 
-def jvm_failure(*, ask: bool = False) -> SparkDiedError | None:
+def jvm_error(*, ask: bool = False) -> SparkDiedError | None:
     """How Spark's Java process ended; None while it is alive, and when none was started.
 
     Args:
@@ -60,15 +60,15 @@ def jvm_failure(*, ask: bool = False) -> SparkDiedError | None:
     process: subprocess.Popen[bytes] | None = vars(gateway).get("proc")
     if process is None:
         # Another process (spark-submit) started the JVM.
-        return _not_answering("") if ask and not _answers(gateway) else None
+        return _not_answering_error("") if ask and not _answers(gateway) else None
     if process.poll() is None:
         if not ask or _answers(gateway):
             return None
         try:
             process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return _not_answering(f" (process {process.pid})")
-    return _ended(process.pid, process.returncode)
+            return _not_answering_error(f" (process {process.pid})")
+    return _jvm_ended_error(process.pid, process.returncode)
 
 
 def _answers(gateway: Any) -> bool:
@@ -79,7 +79,7 @@ def _answers(gateway: Any) -> bool:
     return True
 
 
-def _not_answering(process: str) -> SparkDiedError:
+def _not_answering_error(process: str) -> SparkDiedError:
     return SparkDiedError(
         "SPARK_NOT_ANSWERING",
         f"Spark's Java process{process} is running and does not answer",
@@ -87,7 +87,7 @@ def _not_answering(process: str) -> SparkDiedError:
     )
 
 
-def _ended(pid: int, status: int) -> SparkDiedError:
+def _jvm_ended_error(pid: int, status: int) -> SparkDiedError:
     lines = [line for line in _stderr_tail() if line] if _stderr_tail else []
     tail = " / ".join(lines[-_SHOWN_LINES:])
     output = f"its last output: {tail}" if tail else "it wrote no output"

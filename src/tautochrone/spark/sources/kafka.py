@@ -70,7 +70,7 @@ def check_cluster(session: SparkSession, options: KafkaOptions) -> int:
         finally:
             admin.close(jvm.java.time.Duration.ofMillis(0))
     except Py4JJavaError as error:
-        raise _not_reachable(options, error) from error
+        raise _unreachable_error(options, error) from error
     missing = sorted(options.topics - existing)
     if missing:
         raise IngestError(
@@ -125,7 +125,7 @@ class TopicIds:
         try:
             result = self._admin().listOffsets(requested).all().get()
         except Py4JJavaError as error:
-            raise self._problem(error) from error
+            raise self._kafka_error(error) from error
         offsets: dict[str, dict[str, int]] = {}
         for topic_partition in result:
             offsets.setdefault(str(topic_partition.topic()), {})[str(topic_partition.partition())] = int(
@@ -149,13 +149,13 @@ class TopicIds:
         try:
             futures = self._admin().describeTopics(names).topicNameValues()
         except Py4JJavaError as error:
-            raise self._problem(error) from error
+            raise self._kafka_error(error) from error
         for topic in sorted(topics):
             try:
                 descriptions[topic] = futures[topic].get()
             except Py4JJavaError as error:
                 if _cause(error) != "UnknownTopicOrPartitionException":
-                    raise self._problem(error) from error
+                    raise self._kafka_error(error) from error
         return descriptions
 
     def _admin(self) -> JavaObject:
@@ -163,9 +163,9 @@ class TopicIds:
             self._client = _admin(self._session, self._options)
         return self._client
 
-    def _problem(self, error: Py4JJavaError) -> IngestError:
+    def _kafka_error(self, error: Py4JJavaError) -> IngestError:
         if _cause(error) not in _REFUSED:
-            return _not_reachable(self._options, error)
+            return _unreachable_error(self._options, error)
         return TopicIdsRefusedError(
             "KAFKA_TOPIC_IDS_REFUSED",
             f"Kafka at {self._options.brokers} refuses to describe topics: "
@@ -185,7 +185,7 @@ def _admin(session: SparkSession, options: KafkaOptions) -> JavaObject:
     return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
 
 
-def _not_reachable(options: KafkaOptions, error: Py4JJavaError) -> SourceUnreachableError:
+def _unreachable_error(options: KafkaOptions, error: Py4JJavaError) -> SourceUnreachableError:
     return SourceUnreachableError(
         "KAFKA_NOT_REACHABLE",
         f"No answer from Kafka at {options.brokers}: {_innermost(error.java_exception)}",
