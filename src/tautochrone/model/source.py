@@ -289,7 +289,7 @@ class SetsTablesAside(Protocol):
 class KeepsColumns(Protocol):
     """A change log that may pass over columns which the tables of the lake do not take."""
 
-    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
+    def set_lake_columns(self, columns: Mapping[str, Collection[str]]) -> None:
         """The columns that the lake's tables have, by relation, whether the database still has them or not.
         Of a relation that is missing here it is not known."""
 

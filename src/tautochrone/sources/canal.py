@@ -27,11 +27,11 @@ from tautochrone.sources.json_events import (
     IN_KAFKA,
     OPERATION,
     change_events,
-    checked,
     columns_of,
     digest_of,
+    known_argument,
     operation_of,
-    parsed,
+    parsed_json,
     sent_columns,
     with_kafka_columns,
     without_other_tables,
@@ -77,7 +77,7 @@ def events(
     """
     records = with_kafka_columns(records, "canal.events")
     columns = columns_of(schema, keys, "canal.events")
-    by_offset = checked("canal.events", "ordered_by", ordered_by, _ORDERS) == "offset"
+    by_offset = known_argument("canal.events", "ordered_by", ordered_by, _ORDERS) == "offset"
     sent = sent_columns(columns)
     message = (
         StructType()
@@ -91,7 +91,7 @@ def events(
         .add("_tidb", StructType().add("commitTs", LongType()))
     )
     named = records.where(sf.col("value").isNotNull()).select(
-        parsed("value", message).alias("event"), *IN_KAFKA
+        parsed_json("value", message).alias("event"), *IN_KAFKA
     )
     kind = sf.col("event.type")
     is_definition = sf.coalesce("event.isDdl", sf.lit(False)) & (kind != "TRUNCATE")

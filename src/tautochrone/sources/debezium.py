@@ -47,7 +47,7 @@ from tautochrone.sources.json_events import (
     digest_of,
     event_sequence,
     in_kafka,
-    parsed,
+    parsed_json,
     struct_of,
     with_kafka_columns,
 )
@@ -77,7 +77,7 @@ _OPERATIONS = ("c", "u", "d", "r", "t")
 _TIMESTAMPS: Mapping[str, Callable[[Column], Column]] = {
     "millis": sf.timestamp_millis,
     "micros": sf.timestamp_micros,
-    "nanos": lambda value: sf.timestamp_micros(_divided(value)),
+    "nanos": lambda value: sf.timestamp_micros(_nanos_as_micros(value)),
 }
 _DECIMALS = ("precise", "string", "double")
 _NOT_SENT = "__debezium_unavailable_value"
@@ -132,7 +132,7 @@ def events(
     read = _flattened if flattened else _enveloped
     rows = read(records, sent, connector)
     values = (
-        _required(
+        _value_or_error(
             sf.col(f"row.`{field.name}`"),
             field,
             _value(sf.col(f"row.`{field.name}`"), field.dataType, decimals, _unit(timestamps, field.name)),
@@ -147,7 +147,7 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
     identity = [f"{name} STRING" for name in ("ts_ms", *_IDENTITY.get(connector, ()))]
     source = struct_of(", ".join([*_POSITIONS.get(connector, ()), *identity]))
     envelope = StructType().add("op", StringType()).add("before", row).add("after", row).add("source", source)
-    value = parsed("value", StructType([*envelope.fields, StructField("payload", envelope)]))
+    value = parsed_json("value", StructType([*envelope.fields, StructField("payload", envelope)]))
     # A deletion is followed by a record without a value, for Kafka's compaction.
     records_read = records.where(sf.col("value").isNotNull()).select(value.alias("event"), *IN_KAFKA)
     fields = {
@@ -184,7 +184,7 @@ def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFram
     marks = [StructField("__op", StringType()), StructField("__deleted", StringType())]
     record = StructType([*row.fields, *marks])
     both = {
-        name: parsed(name, StructType([*record.fields, StructField("payload", record)]))
+        name: parsed_json(name, StructType([*record.fields, StructField("payload", record)]))
         for name in ("key", "value")
     }
     records_read = records.select(
@@ -210,7 +210,7 @@ def _sent_type(kind: DataType) -> DataType:
     )
 
 
-def _required(sent: Column, field: StructField, value: Column) -> Column:
+def _value_or_error(sent: Column, field: StructField, value: Column) -> Column:
     """The value; an error for one that the database did not send, or that is none of the column's type,
     whatever the session's casts do."""
     kind = field.dataType
@@ -254,7 +254,11 @@ def _value(sent: Column, kind: DataType, decimals: str, unit: str) -> Column:
         time = _TIMESTAMPS[unit](_number(sent))
         return sf.when(sent.rlike(_INTEGER), time).otherwise(_unless_number(sent).try_cast(kind))
     if isinstance(kind, TimestampNTZType):
-        micros = {"millis": _number(sent) * 1000, "micros": _number(sent), "nanos": _divided(_number(sent))}
+        micros = {
+            "millis": _number(sent) * 1000,
+            "micros": _number(sent),
+            "nanos": _nanos_as_micros(_number(sent)),
+        }
         epoch = sf.lit("1970-01-01 00:00:00").cast(kind)
         since = sf.make_dt_interval(
             sf.lit(0), sf.lit(0), sf.lit(0), micros[unit].cast("decimal(38,0)") / 1_000_000
@@ -267,7 +271,7 @@ def _number(sent: Column) -> Column:
     return sf.when(sent.rlike(_INTEGER), sent).try_cast(LongType())
 
 
-def _divided(nanos: Column) -> Column:
+def _nanos_as_micros(nanos: Column) -> Column:
     """By 1,000, as decimals: the numbers have more digits than a DOUBLE."""
     return sf.floor(nanos.cast("decimal(20,0)") / 1000).cast(LongType())
 

@@ -34,13 +34,13 @@ __all__ = [
     "OPERATION",
     "SEQUENCE",
     "change_events",
-    "checked",
     "columns_of",
     "digest_of",
     "event_sequence",
     "in_kafka",
+    "known_argument",
     "operation_of",
-    "parsed",
+    "parsed_json",
     "sent_columns",
     "struct_of",
     "with_kafka_columns",
@@ -60,7 +60,7 @@ AUTO_CDC: Mapping[str, Any] = {
 `apply_as_truncates="_op = 't'"`."""
 
 
-def parsed(column: str, schema: StructType) -> Column:
+def parsed_json(column: str, schema: StructType) -> Column:
     """The JSON text of `column`; a value that does not fit fails the query, and so do bytes that are no
     UTF-8, which the parser would replace."""
     return sf.from_json(sf.validate_utf8(sf.col(column).cast(StringType())), schema, {"mode": "FAILFAST"})
@@ -81,11 +81,11 @@ def columns_of(schema: str | StructType, keys: Sequence[str], function: str) -> 
     """
     columns = struct_of(schema) if isinstance(schema, str) else schema
     for key in keys or [""]:
-        checked(function, "keys", key, columns.names)
+        known_argument(function, "keys", key, columns.names)
     return columns
 
 
-def checked(function: str, argument: str, value: str, known: Sequence[str]) -> str:
+def known_argument(function: str, argument: str, value: str, known: Sequence[str]) -> str:
     """
     Raises:
         DefinitionError: `CHANGE_EVENTS_OPTION_UNKNOWN`.

@@ -27,11 +27,11 @@ from tautochrone.sources.json_events import (
     IN_KAFKA,
     OPERATION,
     change_events,
-    checked,
     columns_of,
     digest_of,
+    known_argument,
     operation_of,
-    parsed,
+    parsed_json,
     sent_columns,
     with_kafka_columns,
     without_other_tables,
@@ -80,7 +80,7 @@ def events(
     """
     records = with_kafka_columns(records, "maxwell.events")
     columns = columns_of(schema, keys, "maxwell.events")
-    by_position = checked("maxwell.events", "ordered_by", ordered_by, _ORDERS) == "position"
+    by_position = known_argument("maxwell.events", "ordered_by", ordered_by, _ORDERS) == "position"
     sent = sent_columns(columns, (DecimalType,))
     message = (
         StructType()
@@ -98,7 +98,7 @@ def events(
         .add("old", sent)
     )
     named = records.where(sf.col("value").isNotNull()).select(
-        parsed("value", message).alias("event"), *IN_KAFKA
+        parsed_json("value", message).alias("event"), *IN_KAFKA
     )
     kind = sf.col("event.type")
     rows = without_other_tables(named, table).where(~sf.coalesce(kind.rlike(_NO_CHANGES), sf.lit(False)))

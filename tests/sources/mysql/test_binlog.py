@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.mysql.binlog import Kind, dump
+from tautochrone.sources.mysql.binlog import Kind, dump_events
 
 _MARIADB_GTID, _TABLE_MAP, _WRITE, _XID = 162, 19, 23, 16
 
@@ -39,7 +39,7 @@ def test_events_without_a_position_end_behind_their_size() -> None:
         _packet(_WRITE, 49, 0),
         _packet(_XID, 31, 272),
     )
-    events = list(dump(server, "bin.000003", 100))
+    events = list(dump_events(server, "bin.000003", 100))
     assert [(event.kind, event.start, event.end) for event in events] == [
         (_MARIADB_GTID, 100, 142),
         (_TABLE_MAP, 142, 192),
@@ -53,5 +53,5 @@ def test_a_file_over_four_gigabytes_is_refused(position: int) -> None:
     """Positions have 32 bits: behind it they begin anew."""
     server = _server(_packet(_MARIADB_GTID, 42, 2**32 - 10), _packet(_XID, 31, position))
     with pytest.raises(IngestError) as raised:
-        list(dump(server, "bin.000003", 100))
+        list(dump_events(server, "bin.000003", 100))
     assert raised.value.error_class == "CHANGE_LOG_TRANSACTION_TOO_LARGE"

@@ -20,7 +20,7 @@ from tautochrone.errors import (
 )
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.mysql import capture, flavors
-from tautochrone.sources.mysql.binlog import dump
+from tautochrone.sources.mysql.binlog import dump_events
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect
 
@@ -345,7 +345,7 @@ def test_columns_that_the_lake_does_not_take_are_passed_over(schema: Schema) -> 
 
     def loaded() -> MySQLChangeLog:
         log = MySQLChangeLog(replace(schema.capture(), keeps_columns=True))
-        log.know_columns({name: ["ID", "a", "gone"]})
+        log.set_lake_columns({name: ["ID", "a", "gone"]})
         return log
 
     log = loaded()
@@ -360,7 +360,7 @@ def test_columns_that_the_lake_does_not_take_are_passed_over(schema: Schema) -> 
     log.close()
     log, position = loaded(), batch.position
     assert log.resume(position) == position
-    log.know_columns({name: ["id", "a", "more"]})
+    log.set_lake_columns({name: ["id", "a", "more"]})
     assert set(log.resume(position).bulk.pending) == {name}
     log.close()
     # The lake's table has a column of that name.
@@ -479,7 +479,7 @@ def test_a_lake_and_its_copy_read_at_the_same_time(schema: Schema) -> None:
     file, offset = position.marker["file"], position.point & 0xFFFFFFFF
     address = address_of(schema.server.server_url(), "test")
     connections = [connect(address), connect(address)]
-    readers = [dump(connection, file, offset) for connection in connections]
+    readers = [dump_events(connection, file, offset) for connection in connections]
     one_by_one = [(next(readers[0]).end, next(readers[1]).end) for _ in range(4)]
     assert all(first == second for first, second in one_by_one)
     for connection in connections:

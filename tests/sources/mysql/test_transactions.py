@@ -14,7 +14,7 @@ import pytest
 from tests.support import mariadb
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.mysql.binlog import Event, Kind, dump, point_of
+from tautochrone.sources.mysql.binlog import Event, Kind, dump_events, point_of
 from tautochrone.sources.mysql.charsets import Charsets
 from tautochrone.sources.mysql.flavors import MariaDB
 from tautochrone.sources.mysql.reader import LogReader
@@ -299,7 +299,7 @@ def test_an_encrypted_log_is_read(tmp_path: Path) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SHOW BINARY LOGS")
             [(file, *_sizes)] = cursor.fetchall()
-        events = list(dump(server.connect(), file, 4))
+        events = list(dump_events(server.connect(), file, 4))
     finally:
         server.remove()
     assert events[0].kind == 164, "that it is encrypted"

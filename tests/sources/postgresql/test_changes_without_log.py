@@ -105,7 +105,7 @@ def test_change_behind_the_comparison_of_resume(
     database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(database) as (log, position):
-        compare = copy_again._to_copy
+        compare = copy_again._tables_to_copy
 
         def compare_then_change(*arguments: Any) -> Any:
             compared = compare(*arguments)
@@ -113,7 +113,7 @@ def test_change_behind_the_comparison_of_resume(
             return compared
 
         with monkeypatch.context() as patch:
-            patch.setattr(copy_again, "_to_copy", compare_then_change)
+            patch.setattr(copy_again, "_tables_to_copy", compare_then_change)
             resumed = log.resume(position)
         assert set(log.read(resumed, 100).copied_again) == {"public.parts"}
 

@@ -15,7 +15,7 @@ import tautochrone.sinks.postgresql
 import tautochrone.sources.postgresql
 from tautochrone.errors import IngestError
 from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
-from tautochrone.sources.postgresql.connection import connect, explained
+from tautochrone.sources.postgresql.connection import connect, translated_errors
 
 from .test_change_log import capture_of, error_class, rows, url_of
 from .test_session_settings import copied_values
@@ -135,7 +135,7 @@ def test_texts_that_are_no_utf_8_are_an_error_of_their_class(database: psycopg.C
 
 def test_a_database_that_the_server_cannot_convert_is_not_usable() -> None:
     url = fresh_database("ENCODING 'MULE_INTERNAL' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
-    with pytest.raises(IngestError, match="MULE_INTERNAL") as raised, explained("shop"):
+    with pytest.raises(IngestError, match="MULE_INTERNAL") as raised, translated_errors("shop"):
         connect(url)
     assert error_class(raised) == "CAPTURE_SERVER_NOT_USABLE"
 

@@ -131,7 +131,7 @@ class Streams:
             if log is None:
                 return self.query(table, flow)
             if isinstance(log, KeepsColumns):
-                log.know_columns(kept_columns(self._job, table))
+                log.set_lake_columns(kept_columns(self._job, table))
             limits = self._job.settings.limits.get(name)
             max_events = DEFAULT_MAX_EVENTS if limits is None else limits.options["maxEventsPerTrigger"]
             self._logs[name] = LogFlow(

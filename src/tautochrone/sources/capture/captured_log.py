@@ -26,7 +26,7 @@ from tautochrone.sources.capture.log_table import SPARK_SCHEMA
 from tautochrone.sources.capture.set_aside import NewTables
 from tautochrone.sources.capture.typed_rows import TextFormat, net_rows
 
-__all__ = ["IDLE_BYTES", "CapturedLog", "columns_ignored"]
+__all__ = ["IDLE_BYTES", "CapturedLog", "ignored_column_reasons"]
 
 IDLE_BYTES = 16 * 1024 * 1024
 """So far the log may run ahead without changes of captured tables until the table's position follows. Each
@@ -93,11 +93,11 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
         """A new connection."""
 
     @abstractmethod
-    def _explained(self) -> AbstractContextManager[None]:
+    def _translated_errors(self) -> AbstractContextManager[None]:
         """Errors of the database become ours."""
 
     @abstractmethod
-    def _forget(self) -> None:
+    def _forget_server(self) -> None:
         """Forget what is known of the server: the next connection may lead to another one."""
 
     @abstractmethod
@@ -134,7 +134,7 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
     def set_aside(self) -> Mapping[str, Reason]:
         return self._aside
 
-    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
+    def set_lake_columns(self, columns: Mapping[str, Collection[str]]) -> None:
         self._lake_columns = {name: frozenset(map(str.lower, names)) for name, names in columns.items()}
 
     def net_rows(self, events: pa.Table, schema: pa.Schema, keys: Sequence[str]) -> NetRows | Reason:
@@ -144,7 +144,9 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
     # -- the first copy ---------------------------------------------------------------------------
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[pa.Table, int]:
-        return self._ask(lambda connection: self._read_chunk(connection, self._tables[relation], chunk))
+        return self._on_connection(
+            lambda connection: self._read_chunk(connection, self._tables[relation], chunk)
+        )
 
     def next_chunks(self, bulk: BulkProgress) -> Sequence[tuple[str, str]]:
         tasks = self._capture.copy_tasks
@@ -156,11 +158,11 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
         """See `BulkOnExecutors`.
 
         Raises:
-            IngestError: `CAPTURE_COPY_FAILED`; and what `_ask` and `_check_readable` raise.
+            IngestError: `CAPTURE_COPY_FAILED`; and what `_on_connection` and `_check_readable` raise.
         """
         of_tables = tuple((self._tables[relation], chunk) for relation, chunk in chunks)
         relations = {relation for relation, _ in chunks}
-        opened, reader = self._ask(lambda opened: (opened, self._chunk_reader(opened, of_tables)))
+        opened, reader = self._on_connection(lambda opened: (opened, self._chunk_reader(opened, of_tables)))
         staged = copy_by_tasks(
             session,
             self._capture.name,
@@ -168,10 +170,10 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
             self._capture.copy_tasks,
             reader,
             stage,
-            lambda: self._ask(lambda connection: self._check_readable(connection, relations)),
+            lambda: self._on_connection(lambda connection: self._check_readable(connection, relations)),
             self.extra,
         )
-        return staged, self._ask(lambda connection: self._end_of_copy(connection, opened))
+        return staged, self._on_connection(lambda connection: self._end_of_copy(connection, opened))
 
     def _end_of_copy(self, connection: Any, opened: Any) -> int:
         """A connection ends when the server crashes, so what was read while it was open is not lost."""
@@ -182,15 +184,15 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
     # -- the connection ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._forget()
+        self._forget_server()
         if self._connection is not None:
             self._disconnect(self._connection)
             self._connection = None
 
-    def _ask(self, question: Callable[[Any], T]) -> T:
+    def _on_connection(self, question: Callable[[Any], T]) -> T:
         """After an error the connection is not used again."""
         try:
-            with self._explained():
+            with self._translated_errors():
                 if self._connection is None:
                     self._connection = self._connect()
                 return question(self._connection)
@@ -199,7 +201,7 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
             raise
 
 
-def columns_ignored(positions: Mapping[str, str]) -> dict[str, Reason]:
+def ignored_column_reasons(positions: Mapping[str, str]) -> dict[str, Reason]:
     """By name, tables that got columns which the lake's tables do not take.
 
     Args:

@@ -50,13 +50,13 @@ def typed_rows(
             columns.append(pa.nulls(count, field.type))
             continue
         try:
-            columns.append(_typed(text, field.type, text_format))
+            columns.append(_typed_array(text, field.type, text_format))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
     return pa.record_batch(columns, schema)
 
 
-def _typed(text: pa.Array, data_type: pa.DataType, text_format: TextFormat) -> pa.Array:
+def _typed_array(text: pa.Array, data_type: pa.DataType, text_format: TextFormat) -> pa.Array:
     """
     Raises:
         ArrowInvalid, ArrowNotImplementedError: a text, or the type, is not read here.

@@ -159,7 +159,10 @@ def alteration_of(tokens: Sequence[Token], table: CapturedTable | None) -> Alter
     words = [_form(token) for token in tokens]
     if not words or _leaves_rows(" ".join(words)):
         return Alteration.NONE
-    return max((_of_part(part, table) for part in _parts(words)), key=lambda alteration: alteration.value)
+    return max(
+        (_alteration_of_part(part, table) for part in _comma_separated_parts(words)),
+        key=lambda alteration: alteration.value,
+    )
 
 
 def tables_named_in(tokens: Sequence[Token]) -> Sequence[Token]:
@@ -196,13 +199,13 @@ def _leaves_rows(text: str) -> bool:
     if match is None:
         return False
     if match["added"] is not None:
-        return all(_HAS_VALUES.match(part) for part in _parts(match["added"].split(" ")))
+        return all(_HAS_VALUES.match(part) for part in _comma_separated_parts(match["added"].split(" ")))
     # A table whose last range has no end has a partition for each row.
     last = match["last"]
-    return last is None or _HAS_ALL_ABOVE.match(_parts(last.split(" "))[-1]) is not None
+    return last is None or _HAS_ALL_ABOVE.match(_comma_separated_parts(last.split(" "))[-1]) is not None
 
 
-def _parts(tokens: list[str]) -> list[str]:
+def _comma_separated_parts(tokens: list[str]) -> list[str]:
     """What stands between commas outside of parentheses."""
     parts: list[list[str]] = [[]]
     depth = 0
@@ -215,46 +218,48 @@ def _parts(tokens: list[str]) -> list[str]:
     return [" ".join(part) for part in parts]
 
 
-def _of_part(part: str, table: CapturedTable | None) -> Alteration:
+def _alteration_of_part(part: str, table: CapturedTable | None) -> Alteration:
     if _HARMLESS.fullmatch(part):
         return Alteration.NONE
     if table is None:
         return Alteration.CHANGE
     definition = _DEFINITION.fullmatch(part)
-    if definition is not None and _repeats(definition, table):
+    if definition is not None and _repeats_type(definition, table):
         return Alteration.NONE
-    return Alteration.BEHIND if _is_behind(part, table) else Alteration.CHANGE
+    return Alteration.BEHIND if _changes_later_columns_only(part, table) else Alteration.CHANGE
 
 
-def _is_behind(part: str, table: CapturedTable) -> bool:
+def _changes_later_columns_only(part: str, table: CapturedTable) -> bool:
     """Whether it is about columns behind the captured ones."""
     if _NOT_BEHIND.search(part):
         return False
     several = _SEVERAL_ADDED.fullmatch(part)
     if several is not None:
-        return all(_is_added(f"ADD {column}") for column in _parts(several["columns"].split(" ")))
+        return all(
+            _is_addition(f"ADD {column}") for column in _comma_separated_parts(several["columns"].split(" "))
+        )
     other = _OF_COLUMN.fullmatch(part)
     if other is None:
-        return _is_added(part)
+        return _is_addition(part)
     name = other["dropped"] or other["renamed"] or other["changed"] or other["old"]
-    return (other["type"] is None or other["type"] in _TYPES) and _column(name, table.logged) is None
+    return (other["type"] is None or other["type"] in _TYPES) and _column_named(name, table.logged) is None
 
 
-def _is_added(part: str) -> bool:
+def _is_addition(part: str) -> bool:
     added = _ADDED.fullmatch(part)
     return added is not None and added["type"] in _TYPES
 
 
-def _column(name: str, columns: Collection[TableColumn]) -> TableColumn | None:
+def _column_named(name: str, columns: Collection[TableColumn]) -> TableColumn | None:
     """By its name in a statement."""
     plain = folded(unquote(name.strip("`")))
     return next((column for column in columns if folded(column.name) == plain), None)
 
 
-def _repeats(definition: re.Match[str], table: CapturedTable) -> bool:
+def _repeats_type(definition: re.Match[str], table: CapturedTable) -> bool:
     """Whether a column gets the type that it has. NOT NULL replaces NULL in some modes, except in keys."""
     old, new = definition["column"] or definition["old"], definition["column"] or definition["new"]
-    column = _column(old, table.logged)
+    column = _column_named(old, table.logged)
     if column is None or column.is_generated:
         return False
     if not unquote(old.strip("`")).casefold() == unquote(new.strip("`")).casefold() == column.name.casefold():

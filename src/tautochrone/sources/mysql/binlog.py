@@ -31,7 +31,7 @@ __all__ = [
     "Query",
     "TableMap",
     "complete_images",
-    "dump",
+    "dump_events",
     "events_from",
     "identity_of",
     "point_of",
@@ -123,7 +123,7 @@ def point_of(file: str, offset: int) -> int:
     return (int(file.rpartition(".")[2]) << OFFSET_BITS) | offset
 
 
-def dump(connection: Any, file: str, offset: int, *, with_files: bool = False) -> Iterator[Event]:  # noqa: C901
+def dump_events(connection: Any, file: str, offset: int, *, with_files: bool = False) -> Iterator[Event]:  # noqa: C901
     """All events behind a place that the server has now. The connection is of no use afterwards.
 
     Server number 0 registers no replica, so the reader cannot be mistaken for another one.
@@ -198,11 +198,11 @@ def _compressed_events(body: bytes, file: str, start: int, end: int, version: st
     """
     at, uncompressed = 0, 0
     while True:
-        field_type, at = _packed(body, at)
+        field_type, at = _packed_number(body, at)
         if field_type == _PAYLOAD_HEADER_END:
             break
-        length, at = _packed(body, at)
-        value, _end = _packed(body, at)
+        length, at = _packed_number(body, at)
+        value, _end = _packed_number(body, at)
         at += length
         if field_type == _PAYLOAD_COMPRESSION and value != _ZSTD:
             raise IngestError(
@@ -265,9 +265,9 @@ class TableMap:
     def read(cls, body: bytes) -> TableMap:
         schema, at = _short_text(body, 8)
         table, at = _short_text(body, at)
-        count, at = _packed(body, at)
+        count, at = _packed_number(body, at)
         types = list(body[at : at + count])
-        _length, at = _packed(body, at + count)
+        _length, at = _packed_number(body, at + count)
         metadata = []
         for number, kind in enumerate(types):
             size = _METADATA_BYTES.get(kind, 0)
@@ -309,7 +309,7 @@ def complete_images(kind: int, body: bytes) -> bytes | None:
     at = 8
     if kind in Kind.VERSION_2:
         at += int.from_bytes(body[8:10], "little")
-    count, at = _packed(body, at)
+    count, at = _packed_number(body, at)
     width = (count + 7) // 8
     for _ in range(2 if kind in Kind.UPDATE else 1):
         present = int.from_bytes(body[at : at + width], "little") & ((1 << count) - 1)
@@ -317,7 +317,7 @@ def complete_images(kind: int, body: bytes) -> bytes | None:
             return None
         at += width
     images = body[at:]
-    return _unpacked(images) if kind in Kind.COMPRESSED else images
+    return _uncompressed(images) if kind in Kind.COMPRESSED else images
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,11 +341,11 @@ class Query:
         schema = body[at : at + schema_length].decode()
         text = body[at + schema_length + 1 :]
         if event.kind == Kind.QUERY_COMPRESSED:
-            text = _unpacked(text)
-        return cls(schema, text, _session(body[13:at], event.version))
+            text = _uncompressed(text)
+        return cls(schema, text, _session_of_query(body[13:at], event.version))
 
 
-def _session(variables: bytes, version: str) -> Session:
+def _session_of_query(variables: bytes, version: str) -> Session:
     """From what is written before all that servers have added since."""
     charset = sql_mode = None
     at = 0
@@ -399,7 +399,7 @@ _STANDALONE, _GROUP_COMMIT, _PREPARED, _COMPLETED = 1, 2, 64, 128
 _START_ALTER, _ROLLBACK_ALTER = 2, 8
 
 
-def _unpacked(data: bytes) -> bytes:
+def _uncompressed(data: bytes) -> bytes:
     """MariaDB's `log_bin_compress`: a byte that says how long the length is, the length, zlib."""
     size = data[0] & 0x07
     return zlib.decompress(data[1 + size :])
@@ -410,7 +410,7 @@ def _short_text(body: bytes, at: int) -> tuple[str, int]:
     return body[at + 1 : end].decode(), end + 1
 
 
-def _packed(body: Sequence[int] | bytes, at: int) -> tuple[int, int]:
+def _packed_number(body: Sequence[int] | bytes, at: int) -> tuple[int, int]:
     """A number of variable length, and the place behind it."""
     first = body[at]
     if first < 251:
@@ -424,7 +424,7 @@ def events_from(connect: Callable[[], Any], file: str, offset: int) -> Iterator[
     """From an offset on, by a connection of its own; None: the server does not have the file any more."""
     connection = connect()
     try:
-        events = dump(connection, file, offset)
+        events = dump_events(connection, file, offset)
         try:
             first = next(events, None)
         except pymysql.Error as error:

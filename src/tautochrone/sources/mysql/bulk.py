@@ -30,7 +30,7 @@ from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
 from tautochrone.sources.mysql.binlog import point_of
 from tautochrone.sources.mysql.charsets import Charsets, UndecodableError
-from tautochrone.sources.mysql.connection import explained, fetch, fetch_one, text_literal
+from tautochrone.sources.mysql.connection import fetch, fetch_one, text_literal, translated_errors
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.result_rows import columns_of_rows
 from tautochrone.sources.mysql.server import instance_of, log_end
@@ -39,7 +39,7 @@ from tautochrone.sources.mysql.types import BINARIES, TEXTS, copy_sql
 from tautochrone.sources.mysql.values import (
     UndecodableValueError,
     charset_of,
-    decoded,
+    decoded_texts,
     hexadecimal,
     shown_bytes,
     undecodable_value_error,
@@ -81,7 +81,7 @@ def _walked_bounds(connection: Any, table: CapturedTable, key: TableColumn, rows
     name = quoted_name(key.name)
     bound_sql = f"HEX({name})" if key.data_type in TEXTS | BINARIES else copy_sql(key)
     while True:
-        condition = f"WHERE {_compared(key, '>', bounds[-1])}" if bounds else ""
+        condition = f"WHERE {_comparison_sql(key, '>', bounds[-1])}" if bounds else ""
         query = (
             f"SELECT {bound_sql} FROM {table.identifier} {condition} ORDER BY {name} LIMIT 1 OFFSET {rows}"
         )
@@ -91,7 +91,7 @@ def _walked_bounds(connection: Any, table: CapturedTable, key: TableColumn, rows
         bounds.append(str(next_key[0][0]))
 
 
-def _compared(key: TableColumn, comparison: str, bound: str) -> str:
+def _comparison_sql(key: TableColumn, comparison: str, bound: str) -> str:
     value = text_literal(bound)
     if key.data_type in ("binary", "varbinary"):
         value = f"UNHEX({value})"
@@ -134,7 +134,7 @@ class ChunkReader:
 
     def __call__(self, number: int) -> Iterator[ChunkRows]:
         table, chunk = self.chunks[number]
-        with explained(self.capture):
+        with translated_errors(self.capture):
             connection = self.charsets.connect()
             try:
                 if instance_of(connection) != self.instance:
@@ -165,13 +165,13 @@ def _read_chunk(
     connection.query("SET SESSION character_set_results = NULL")
     for texts in columns_of_rows(connection, query):
         snapshots = pa.repeat(seen, len(texts[0]))
-        columns = _decoded(charsets, table, dict(zip(names, texts, strict=True)))
+        columns = _decoded_columns(charsets, table, dict(zip(names, texts, strict=True)))
         yield ChunkRows(table.name, columns, snapshots, bound, parsed.planned, TEXT_FORMAT)
     connection.query("SET SESSION character_set_results = utf8mb4")
     connection.query("ROLLBACK")
 
 
-def _decoded(
+def _decoded_columns(
     charsets: Charsets, table: CapturedTable, columns: Mapping[str, pa.Array]
 ) -> dict[str, pa.Array]:
     """
@@ -185,7 +185,7 @@ def _decoded(
         elif column.data_type in TEXTS:
             charset, as_key = charsets[charset_of(column)], column.name in table.keys
             try:
-                texts[column.name] = decoded(columns[column.name], charset, as_key=as_key)
+                texts[column.name] = decoded_texts(columns[column.name], charset, as_key=as_key)
             except UndecodableValueError as error:
                 key = [_key_value(charsets, table, columns, name, error.row) for name in table.keys]
                 raise undecodable_value_error(table, column, key, error) from error
@@ -205,4 +205,4 @@ def _key_value(
 
 def _conditions(key: TableColumn, bounds: Mapping[str, str]) -> Iterator[str]:
     for name, bound in bounds.items():
-        yield _compared(key, ">=" if name == "from" else "<", bound)
+        yield _comparison_sql(key, ">=" if name == "from" else "<", bound)

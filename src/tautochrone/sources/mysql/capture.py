@@ -29,7 +29,7 @@ from tautochrone.sources.capture.definitions import (
     properties_of,
 )
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
-from tautochrone.sources.mysql.connection import address_of, connect, explained
+from tautochrone.sources.mysql.connection import address_of, connect, translated_errors
 from tautochrone.sources.mysql.flavors import flavor_of
 from tautochrone.sources.mysql.server import check_server
 from tautochrone.sources.mysql.tables import CapturedTable, captured_tables
@@ -107,7 +107,7 @@ def capture(
         require_known_types(table, name)
         check_columns(name, table.name, [column.name for column in table.columns])
 
-    with explained(name):
+    with translated_errors(name):
         connection = connect(address)
         try:
             check_server(connection, name)

@@ -26,14 +26,14 @@ from tautochrone.errors import SourceUnreachableError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
+from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, ignored_column_reasons
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.set_aside import definitions_outdated_error, outdated_if_refused
-from tautochrone.sources.mysql.binlog import dump, events_from, point_of
+from tautochrone.sources.mysql.binlog import dump_events, events_from, point_of
 from tautochrone.sources.mysql.bulk import TEXT_FORMAT, ChunkReader, chunks_of, copy_chunk
 from tautochrone.sources.mysql.charsets import Charsets
-from tautochrone.sources.mysql.connection import connect, explained, fetch
+from tautochrone.sources.mysql.connection import connect, fetch, translated_errors
 from tautochrone.sources.mysql.continuity import SameLog, log_lost_error, table_changed_error
 from tautochrone.sources.mysql.flavors import file_identity, flavor_of, last_mark
 from tautochrone.sources.mysql.markers import (
@@ -70,7 +70,7 @@ from tautochrone.sources.mysql.tables import (
     CapturedTable,
     Cascade,
     cascades_by_parent,
-    fits_but_for,
+    has_same_key_and_columns,
     read_tables,
     require_logged,
     unlogged_foreign_keys,
@@ -109,21 +109,21 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         arguments = self._capture.address.arguments
         return frozenset({f"mariadb {arguments['host']}:{arguments['port']} {self._capture.name}"})
 
-    def _is_taken(self, table: str, column: str) -> bool:
+    def _may_be_lake_column(self, table: str, column: str) -> bool:
         """Whether the lake's table has a column, or may have it."""
         return table not in self._lake_columns or column.lower() in self._lake_columns[table]
 
-    def _entry(self, table: CapturedTable, since: int) -> str:
+    def _marker_entry(self, table: CapturedTable, since: int) -> str:
         lacks_columns = self._capture.keeps_columns and not all(
-            self._is_taken(table.name, column.name) for column in table.columns
+            self._may_be_lake_column(table.name, column.name) for column in table.columns
         )
         return entry_of(table, since, lacks_columns=lacks_columns)
 
     def begin(self, reader: str) -> LogPosition:  # noqa: ARG002
         """Nothing is kept at the server, so every reader may begin anywhere."""
-        return self._ask(self._begin)
+        return self._on_connection(self._begin_position)
 
-    def _begin(self, connection: Any) -> LogPosition:
+    def _begin_position(self, connection: Any) -> LogPosition:
         check_server(connection, self._capture.name)
         file, offset = committed_end(connection)
         flavor = flavor_of(connection)
@@ -142,7 +142,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
                 FILE_ID: file_id,
                 GTID: gtid_text(transactions | last_mark(self._connect, file, offset)),
                 **history_entry(flavor.history_now(connection, transactions)),
-                **{table.name: self._entry(table, point) for table in tables},
+                **{table.name: self._marker_entry(table, point) for table in tables},
             },
             bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
         )
@@ -164,7 +164,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         for table in self._capture.tables:
             now = existing.get(table.name)
             fits = now is not None and (
-                fits_but_for(now, table, partial(self._is_taken, table.name))
+                has_same_key_and_columns(now, table, partial(self._may_be_lake_column, table.name))
                 if self._capture.keeps_columns and not exactly
                 else now.fingerprint == table.fingerprint
             )
@@ -177,18 +177,18 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         return tables
 
     def resume(self, position: LogPosition, anew: Collection[str] = ()) -> LogPosition:
-        return self._ask(lambda connection: self._resume(connection, position, anew))
+        return self._on_connection(lambda connection: self._resume(connection, position, anew))
 
     def _resume(self, connection: Any, position: LogPosition, anew: Collection[str]) -> LogPosition:
         """New tables and those with other columns are copied, unless these are ignored behind the others."""
-        position = self._same_log.verified(connection, position)
+        position = self._same_log.verified_position(connection, position)
         tables = self._unchanged_tables(connection)
         new = [table.name for table in tables if table.name not in position.marker]
         changed = []
         for table in tables:
             if table.name in new:
                 continue
-            captured = self._captured(table, position)
+            captured = self._table_at_position(table, position)
             self._tables[table.name] = captured or table
             if captured is None:
                 changed.append(table.name)
@@ -197,9 +197,9 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             return position
         if (new or changed) and not self._capture.follows_changes:
             raise table_changed_error((new or changed)[0], "was added" if new else "was changed")
-        return self._planned_again(connection, position, copied)
+        return self._position_with_copies(connection, position, copied)
 
-    def _captured(self, table: CapturedTable, position: LogPosition) -> CapturedTable | None:
+    def _table_at_position(self, table: CapturedTable, position: LogPosition) -> CapturedTable | None:
         """The table with the columns that the log has behind the position; None: it must be copied."""
         known = fingerprint_at(position, table.name)
         if not self._capture.keeps_columns:
@@ -211,9 +211,11 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             # The statement that changed it is not read yet, and is reported when it is.
             return before if is_unread else None
         others = table.logged[len(captured.logged) :]
-        return None if any(self._is_taken(table.name, column.name) for column in others) else captured
+        return (
+            None if any(self._may_be_lake_column(table.name, column.name) for column in others) else captured
+        )
 
-    def _passes_over(self) -> dict[str, Collection[str]]:
+    def _ignored_columns(self) -> dict[str, Collection[str]]:
         if not self._capture.keeps_columns:
             return {}
         return {
@@ -222,7 +224,9 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             if name in self._lake_columns
         }
 
-    def _planned_again(self, connection: Any, position: LogPosition, copied: Collection[str]) -> LogPosition:
+    def _position_with_copies(
+        self, connection: Any, position: LogPosition, copied: Collection[str]
+    ) -> LogPosition:
         """The position from which some of the tables are copied from their beginning.
 
         Raises:
@@ -243,14 +247,14 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         for name in copied:
             with outdated_if_refused():
                 require_known_types(tables[name], self._capture.name)
-                require_logged(connection, tables[name], self._capture.name, self._followed())
+                require_logged(connection, tables[name], self._capture.name, self._tables_with_cascades())
         # The log has these columns behind the place; of tables that are not copied, as before.
         self._tables |= {name: tables[name] for name in copied}
         gone = relations_of(position) - tables.keys()
         kept = {name: text for name, text in position.marker.items() if name not in gone}
         return replace(
             position,
-            marker=kept | {name: self._entry(tables[name], since) for name in copied},
+            marker=kept | {name: self._marker_entry(tables[name], since) for name in copied},
             bulk=position.bulk.copied_again(
                 tables.keys() - set(copied),
                 {name: self._chunks(connection, tables[name]) for name in copied},
@@ -258,11 +262,11 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
-        batch = self._ask(lambda connection: self._read(connection, after, max_events))
+        batch = self._on_connection(lambda connection: self._read(connection, after, max_events))
         return replace(batch, moved=self._same_log.take_move())
 
     def _read(self, connection: Any, after: LogPosition, max_events: int) -> LogBatch:
-        after = self._same_log.verified(connection, after)
+        after = self._same_log.verified_position(connection, after)
         file, offset = log_end(connection)
         end = point_of(file, offset) + self._same_log.shift
         nothing = LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
@@ -278,7 +282,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             if new is not None:
                 raise definitions_outdated_error(new, "was created")
         if reader.changed and reader.point == after.point:
-            return self._copied_again(connection, after, reader)
+            return self._batch_of_copies_again(connection, after, reader)
         rows, caught_up = reader.table(), reader.is_at_end
         # All that the log had when its end was asked for is read, also what is no transaction.
         if caught_up and reader.point < end <= max(reader.reached, after.point):
@@ -305,15 +309,15 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             position=replace(after, point=reader.point, marker=marker),
             caught_up=caught_up,
             source_ms=None if reader.committed_s is None else reader.committed_s * 1000,
-            ignored=columns_ignored(reader.ignored),
+            ignored=ignored_column_reasons(reader.ignored),
         )
 
-    def _copied_again(self, connection: Any, after: LogPosition, reader: LogReader) -> LogBatch:
+    def _batch_of_copies_again(self, connection: Any, after: LogPosition, reader: LogReader) -> LogBatch:
         """What comes next in the log changes tables in a way that it does not show."""
         if not reader.how and not self._capture.follows_changes:
             raise table_changed_error(reader.changed[0], _BY_STATEMENT)
         before = {name: self._tables[name].fingerprint for name in reader.changed}
-        position = self._planned_again(connection, after, reader.changed)
+        position = self._position_with_copies(connection, after, reader.changed)
         stopped_at = f"{reader.file} {reader.point & _OFFSET}"
         others = {
             name: stopped_at for name, known in before.items() if self._tables[name].fingerprint != known
@@ -327,7 +331,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
                 name: Reason.of(code, relation=name, change=reader.how or _BY_STATEMENT)
                 for name in reader.changed
             },
-            ignored=columns_ignored(others),
+            ignored=ignored_column_reasons(others),
         )
 
     def _read_log(self, connection: Any, after: LogPosition, max_events: int) -> LogReader:
@@ -345,7 +349,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             shift=self._same_log.shift,
             ignores_case=ignores_case(connection),
             cascades=self._cascades_by_parent(connection),
-            passes_over=self._passes_over(),
+            passes_over=self._ignored_columns(),
             earlier=partial(events_from, self._connect),
             prepared=prepared_at(after),
         )
@@ -360,12 +364,12 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
                     sqlstate="08006",
                     retryable=True,
                 )
-            reader.read(dump(log, reader.file, after.point & _OFFSET, with_files=True), max_events)
+            reader.read(dump_events(log, reader.file, after.point & _OFFSET, with_files=True), max_events)
         finally:
             self._disconnect(log)
         return reader
 
-    def _followed(self) -> Collection[str]:
+    def _tables_with_cascades(self) -> Collection[str]:
         return self._tables if self._capture.follows_cascades else ()
 
     def _cascades_by_parent(self, connection: Any) -> Mapping[str, Sequence[Cascade]]:
@@ -385,13 +389,13 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
 
     def _read_chunk(self, connection: Any, table: CapturedTable, chunk: str) -> tuple[pa.Table, int]:
         shift = self._same_log.shift
-        return copy_chunk(self._same_log.checked(connection), self._charsets, table, chunk, shift)
+        return copy_chunk(self._same_log.checked_connection(connection), self._charsets, table, chunk, shift)
 
     def _chunks(self, connection: Any, table: CapturedTable) -> tuple[str, ...]:
         return chunks_of(connection, table, self._capture.copy_tasks)
 
     def _chunk_reader(self, connection: Any, chunks: tuple[tuple[CapturedTable, str], ...]) -> ChunkReader:
-        server = instance_of(self._same_log.checked(connection))
+        server = instance_of(self._same_log.checked_connection(connection))
         return ChunkReader(self._capture.name, self._charsets, chunks, server, self._same_log.shift)
 
     def _log_end(self, connection: Any) -> int:
@@ -411,14 +415,14 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         """The server forgets by age, not by what was read."""
 
     def open_transactions(self) -> Sequence[Reason]:
-        with self._explained(), closing(self._connect()) as connection:
+        with self._translated_errors(), closing(self._connect()) as connection:
             return awaited_transactions(connection)
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
-        return self._ask(lambda connection: lag_behind(connection, position))
+        return self._on_connection(lambda connection: lag_behind(connection, position))
 
     def check_prerequisites(self) -> str:
-        return self._ask(
+        return self._on_connection(
             lambda connection: check_prerequisites(
                 connection, self._capture.name, self._unchanged_tables(connection)
             )
@@ -427,10 +431,10 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
     def _connect(self) -> Any:
         return connect(self._capture.address)
 
-    def _explained(self) -> AbstractContextManager[None]:
-        return explained(self._capture.name)
+    def _translated_errors(self) -> AbstractContextManager[None]:
+        return translated_errors(self._capture.name)
 
-    def _forget(self) -> None:
+    def _forget_server(self) -> None:
         self._same_log.forget()
         self._idle = self._cascades = None
 

@@ -177,7 +177,7 @@ class Charsets:
         Raises:
             UndecodableError
             IngestError: `CAPTURED_TYPE_NOT_SUPPORTED`: the set is not known.
-            pymysql.Error: see `connection.explained`.
+            pymysql.Error: see `connection.translated_errors`.
         """
         name = charset if isinstance(charset, str) else self.name_of(charset)
         return self[name].decode(data)

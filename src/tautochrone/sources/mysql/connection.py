@@ -25,10 +25,10 @@ __all__ = [
     "Address",
     "address_of",
     "connect",
-    "explained",
     "fetch",
     "fetch_one",
     "text_literal",
+    "translated_errors",
 ]
 
 _CONNECT_TIMEOUT_S = 10
@@ -129,7 +129,7 @@ def connect(address: Address) -> Any:
     """A connection in autocommit, with values as text.
 
     Raises:
-        pymysql.Error: see `explained`.
+        pymysql.Error: see `translated_errors`.
     """
     connection = _Connection(
         **address.arguments,
@@ -163,7 +163,7 @@ def fetch_one(connection: Any, query: str, arguments: Sequence[str] | None = Non
 
 
 @contextmanager
-def explained(capture: str) -> Iterator[None]:
+def translated_errors(capture: str) -> Iterator[None]:
     """Errors of the database become ours.
 
     Raises:

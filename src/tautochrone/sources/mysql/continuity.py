@@ -17,7 +17,7 @@ from typing import Any
 from tautochrone.errors import IngestError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import LogPosition
-from tautochrone.sources.mysql.binlog import OFFSET_BITS, Event, Kind, dump
+from tautochrone.sources.mysql.binlog import OFFSET_BITS, Event, Kind, dump_events
 from tautochrone.sources.mysql.connection import fetch
 from tautochrone.sources.mysql.flavors import Flavor, file_identity, flavor_of
 from tautochrone.sources.mysql.histories import History
@@ -92,7 +92,7 @@ def _offset_of(
     if start is None:
         return "its log begins behind transactions that the lake lacks, or has other ones"
     file, history = start
-    with _events(connect, file) as events:
+    with _events_of_files(connect, file) as events:
         return _offset_in(events, history, lake) or (
             f"it lacks transactions that the lake has: {lake.missing_in(history) or 'the last one'}"
         )
@@ -103,7 +103,7 @@ def _newest_start(
 ) -> tuple[str, History] | None:
     """The newest file that begins before the last transaction of the lake, and what was before the file."""
     for file in reversed(files):
-        with _events(connect, file) as events:
+        with _events_of_files(connect, file) as events:
             history = next(filter(None, map(flavor.history.at_start, events)), None)
         if history is not None and not history.missing_in(lake) and not history.is_same(lake):
             return file, history
@@ -137,11 +137,11 @@ def _offset_in(events: Iterator[Event], history: History, lake: History) -> _Log
 
 
 @contextmanager
-def _events(connect: Callable[[], Any], file: str) -> Iterator[Iterator[Event]]:
+def _events_of_files(connect: Callable[[], Any], file: str) -> Iterator[Iterator[Event]]:
     """Of a file and those behind it, by a connection of its own."""
     connection = connect()
     try:
-        yield dump(connection, file, _FIRST_OFFSET)
+        yield dump_events(connection, file, _FIRST_OFFSET)
     finally:
         connection._force_close()  # noqa: SLF001
 
@@ -227,17 +227,17 @@ class SameLog:
         moved, self._moved = self._moved, None
         return moved
 
-    def checked(self, connection: Any) -> Any:
+    def checked_connection(self, connection: Any) -> Any:
         """The connection. Rows of another server that were copied would not be noticed later.
 
         Raises:
-            IngestError: see `verified`.
+            IngestError: see `verified_position`.
         """
         if self._position is not None:
-            self.verified(connection, self._position)
+            self.verified_position(connection, self._position)
         return connection
 
-    def verified(self, connection: Any, position: LogPosition) -> LogPosition:
+    def verified_position(self, connection: Any, position: LogPosition) -> LogPosition:
         """The position itself, or the same one in the log of another server that is the same database: it has
         what the lake has, and nothing else before it.
 

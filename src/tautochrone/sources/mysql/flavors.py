@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, ClassVar, Protocol
 
 from tautochrone.errors import IngestError
-from tautochrone.sources.mysql.binlog import Event, Kind, MariaDBGtid, dump, identity_of
+from tautochrone.sources.mysql.binlog import Event, Kind, MariaDBGtid, dump_events, identity_of
 from tautochrone.sources.mysql.connection import BINLOG_NOT_READABLE, fetch, fetch_one
 from tautochrone.sources.mysql.histories import History, MariaDBHistory, MySQLHistory
 
@@ -157,7 +157,7 @@ class MariaDB:
         """As `transactions_before`, by reading the file."""
         log, history = connect(), None
         try:
-            for event in dump(log, file, _FIRST_OFFSET):
+            for event in dump_events(log, file, _FIRST_OFFSET):
                 if event.file != file or event.end > offset:
                     break
                 if history is None:
@@ -213,7 +213,7 @@ class MariaDB:
             return f"the server removed the binary log {file}"
         if now != {counter: mark for counter, mark in marks.items() if counter != LAST}:
             return _other_transactions(file, offset)
-        return _other_last(connection, connect, file, offset, marks)
+        return _other_last_transaction(connection, connect, file, offset, marks)
 
 
 class MySQL:
@@ -337,7 +337,7 @@ class MySQL:
             )
             if is_subset != "1":
                 return _other_transactions(file, offset)
-        return _other_last(connection, connect, file, offset, marks)
+        return _other_last_transaction(connection, connect, file, offset, marks)
 
 
 def flavor_of(connection: Any) -> Flavor:
@@ -415,7 +415,7 @@ class TransactionMark:
         return f"{self.file}@{self.start}@{self.events}-{self._hash.hexdigest()[:16]}"
 
 
-def _other_last(
+def _other_last_transaction(
     connection: Any, connect: Callable[[], Any], file: str, offset: int, marks: Mapping[str, str]
 ) -> str:
     """Whether the last transaction is another one there; empty: it is the same, or is not known."""
@@ -452,7 +452,7 @@ def last_mark(connect: Callable[[], Any], file: str, offset: int) -> Transaction
         return {}
     log, last = connect(), None
     try:
-        for event in dump(log, file, _FIRST_OFFSET):
+        for event in dump_events(log, file, _FIRST_OFFSET):
             if event.file != file or event.end > offset:
                 break
             if event.kind in Kind.GTID:
@@ -470,7 +470,7 @@ def _first_events(
     """By a connection of its own; empty: the server has no event there."""
     log = connect()
     try:
-        return list(islice(dump(log, file, start, with_files=with_files), count))
+        return list(islice(dump_events(log, file, start, with_files=with_files), count))
     except Exception as error:
         if error.args and error.args[0] == BINLOG_NOT_READABLE:
             return []

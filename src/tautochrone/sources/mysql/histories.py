@@ -75,7 +75,7 @@ class History:
         return ", ".join(
             f"{source}:{first}" if first == last else f"{source}:{first}-{last}"
             for source, ranges in self.ranges.items()
-            for first, last in _without(ranges, other.ranges.get(source, ()))
+            for first, last in _without_ranges(ranges, other.ranges.get(source, ()))
         )
 
 
@@ -92,7 +92,7 @@ class MySQLHistory(History):
         >>> MySQLHistory.read("A:tag:1-5") is None
         True
         """
-        time_s, sets = _parts(text)
+        time_s, sets = _parts_of_gtid_sets(text)
         history = cls(time_s=time_s)
         for source, *numbers in sets:
             if not all(number.replace("-", "").isdigit() for number in numbers):
@@ -164,7 +164,7 @@ class MariaDBHistory(History):
         >>> MariaDBHistory.read("10-1-9,0-2-4,0-1-5").text
         '|0-2:1-4,0-1:1-5,10-1:1-9'
         """
-        time_s, lists = _parts(text)
+        time_s, lists = _parts_of_gtid_sets(text)
         history = cls(time_s=time_s)
         for source, *ranges in lists:
             history.add(*(source.rsplit("-", 1) if not ranges else (source, ranges[0].partition("-")[2])))
@@ -213,7 +213,7 @@ def _uuid_text(data: bytes) -> str:
     return str(uuid.UUID(bytes=data))
 
 
-def _parts(text: str) -> tuple[int | None, Iterator[list[str]]]:
+def _parts_of_gtid_sets(text: str) -> tuple[int | None, Iterator[list[str]]]:
     time_s, separator, sets = "".join(text.split()).rpartition("|")
     return (
         int(time_s) if separator and time_s else None,
@@ -221,9 +221,9 @@ def _parts(text: str) -> tuple[int | None, Iterator[list[str]]]:
     )
 
 
-def _without(ranges: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:
+def _without_ranges(ranges: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:
     """
-    >>> list(_without([(1, 9)], [(2, 3), (9, 12)]))
+    >>> list(_without_ranges([(1, 9)], [(2, 3), (9, 12)]))
     [(1, 1), (4, 8)]
     """
     for first, last in ranges:

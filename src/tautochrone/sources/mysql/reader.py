@@ -237,11 +237,11 @@ class LogReader:
             entry = self.tables.get(layout.name)
             self._layouts[layout.table_id] = None if entry is None else (entry[0], layout)
         elif kind in Kind.GTID:
-            self._begin(event)
+            self._begin_group(event)
         elif kind in (Kind.QUERY, Kind.QUERY_COMPRESSED):
             return self._take_query(event)
         elif kind == Kind.XID:
-            self._end(event, is_committed=True)
+            self._end_group(event, is_committed=True)
             return True
         elif kind == Kind.XA_PREPARE:
             self._take_prepare(event)
@@ -261,7 +261,7 @@ class LogReader:
         if self.file_ids.setdefault(event.file, file_id) != file_id:
             raise log_lost_error("The capture", other_file(event.file))
 
-    def _begin(self, event: Event) -> None:
+    def _begin_group(self, event: Event) -> None:
         """
         Raises:
             IngestError: `CHANGE_LOG_EVENT_NOT_SUPPORTED`: the transaction before has no end.
@@ -280,13 +280,13 @@ class LogReader:
         xid, is_committed = _prepared_xid(event.body)
         # XA COMMIT … ONE PHASE is this event too.
         if is_committed or group is None:
-            self._end(event, is_committed=is_committed)
+            self._end_group(event, is_committed=is_committed)
             return
         self.prepared[xid] = (group.file, group.start)
         self._prepared_groups[xid] = group
         if sum(other.bytes for other in self._prepared_groups.values()) > _PREPARED_BYTES:
             del self._prepared_groups[xid]
-        self._end(event, is_committed=False)
+        self._end_group(event, is_committed=False)
 
     def _end_prepared(self, event: Event, end: XaEnd) -> None:
         """Rows count from where they are committed."""
@@ -296,7 +296,7 @@ class LogReader:
             self._require_copies(event, self.tables, how)
         if not self.changed:
             self._group = group
-            self._end(event, is_committed=end.is_committed)
+            self._end_group(event, is_committed=end.is_committed)
         if not self.changed:
             self.prepared.pop(end.xid, None)
             self._prepared_groups.pop(end.xid, None)
@@ -360,8 +360,8 @@ class LogReader:
         if not is_new and not cascades and not group.is_prepared:
             return
         images = None if event.kind == Kind.PARTIAL_ROWS else complete_images(event.kind, event.body)
-        fits = images is not None and _fits(table, layout)
-        differ = partial(_differ, self.charsets) if is_new else _may_differ
+        fits = images is not None and _fits_layout(table, layout)
+        differ = partial(_columns_differ, self.charsets) if is_new else _columns_may_differ
         group.cascaded |= {
             name
             for cascade in cascades
@@ -401,7 +401,7 @@ class LogReader:
             return True
         is_commit = statement.ends_group
         if is_commit is not None:
-            self._end(event, is_committed=is_commit)
+            self._end_group(event, is_committed=is_commit)
             return True
         if group is not None and statement.savepoint is not None:
             group.set_savepoint(statement.savepoint)
@@ -410,7 +410,7 @@ class LogReader:
         elif self.flavor.takes_effect(self._begun):
             self._take_effects(event, statement)
         if group is not None and group.is_single and not self.changed:
-            self._end(event, is_committed=True)
+            self._end_group(event, is_committed=True)
             return True
         return False
 
@@ -457,7 +457,7 @@ class LogReader:
         names = self.passes_over.get(effect.relation)
         return names is not None and not statement.may_name(names)
 
-    def _end(self, event: Event, *, is_committed: bool) -> None:
+    def _end_group(self, event: Event, *, is_committed: bool) -> None:
         group, point = self._group, self._point(event)
         if group is not None and is_committed:
             self._require_copies(event, group.cascaded, "may be changed by a foreign key")
@@ -505,7 +505,7 @@ def _without_case(name: str) -> str:
     return name.replace("\u0130", "i").casefold()
 
 
-def _fits(table: CapturedTable, layout: TableMap) -> bool:
+def _fits_layout(table: CapturedTable, layout: TableMap) -> bool:
     """Behind the columns may stand others: hidden ones of unique keys over long texts, and ignored ones."""
     logged = layout.types[: len(table.logged)]
     return (
@@ -517,7 +517,7 @@ def _fits(table: CapturedTable, layout: TableMap) -> bool:
     )
 
 
-def _differ(
+def _columns_differ(
     charsets: Charsets, table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]
 ) -> bool:
     """Whether an update changes a value in these columns."""
@@ -526,7 +526,9 @@ def _differ(
     return "delete" in log_rows(events)["operation"].to_pylist()
 
 
-def _may_differ(table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]) -> bool:
+def _columns_may_differ(
+    table: CapturedTable, layout: TableMap, images: bytes, columns: tuple[str, ...]
+) -> bool:
     """The same of an update from before the table was copied again: its columns may have had other places."""
     changed = changed_types(layout, images)
     kinds = {

@@ -55,7 +55,7 @@ def _batches(connection: Any) -> Iterator[tuple[bytes, Sequence[int]]]:
     starts: list[int] = []
     position = 0
     while True:
-        buffer += _received(connection)
+        buffer += _received_bytes(connection)
         while (following := _end_of_packet(buffer, position)) <= len(buffer):
             size, first = following - position - _HEADER, buffer[position + _HEADER]
             is_end = first == _ERROR or (first == _END and size <= _END_BYTES)
@@ -90,14 +90,14 @@ def _long_row(connection: Any, buffer: bytearray) -> bytes:
     row = bytearray()
     while True:
         while (following := _end_of_packet(buffer, 0)) > len(buffer):
-            buffer += _received(connection)
+            buffer += _received_bytes(connection)
         row += buffer[_HEADER:following]
         del buffer[:following]
         if following - _HEADER < _LONGEST_PACKET:
             return bytes(row)
 
 
-def _received(connection: Any) -> bytes:
+def _received_bytes(connection: Any) -> bytes:
     """What the server sent, as much as there is."""
     try:
         data: bytes = connection._rfile.read1(_RECEIVED_BYTES)  # noqa: SLF001

@@ -87,10 +87,10 @@ def log_rows(events: RowEvents) -> pa.Table:
     active: Integers = np.flatnonzero(positions < ends)
     before, after, of_event, of_row, row = [], [], [], [], 0
     while len(active):
-        image, behind = _read(buffer, positions[active], events.layout)
+        image, behind = _read_images(buffer, positions[active], events.layout)
         before.append(image)
         if has_two:
-            image, behind = _read(buffer, behind, events.layout)
+            image, behind = _read_images(buffer, behind, events.layout)
         after.append(image)
         of_event.append(active)
         of_row.append(np.full(len(active), row))
@@ -131,8 +131,8 @@ def changed_types(layout: TableMap, images: bytes) -> frozenset[int] | None:
     position: Integers = np.zeros(1, np.int64)
     changed = set()
     while position[0] < len(images):
-        before, position = _read(buffer, position, layout)
-        after, position = _read(buffer, position, layout)
+        before, position = _read_images(buffer, position, layout)
+        after, position = _read_images(buffer, position, layout)
         values = (_values(images, before), _values(images, after))
         changed |= {kind for kind, *pair in zip(layout.types, *values, strict=True) if pair[0] != pair[1]}
     return frozenset(changed)
@@ -243,7 +243,7 @@ def _text_bytes(texts: pa.Array) -> int:
     return int(pc.sum(pc.binary_length(texts)).as_py() or 0)
 
 
-def _read(buffer: Bytes, positions: Integers, layout: TableMap) -> tuple[_Images, Integers]:
+def _read_images(buffer: Bytes, positions: Integers, layout: TableMap) -> tuple[_Images, Integers]:
     """The images that begin at these positions, and the positions behind them."""
     count = len(layout.types)
     shape = (len(positions), count)

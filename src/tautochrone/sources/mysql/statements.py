@@ -145,7 +145,7 @@ class Statement:
         captured = _Captured(relations, normal, tables or {}, self.query.schema)
         strongest: dict[str, str] = {}
         for tokens in self._readings:
-            for effect in captured.all() if tokens is None else _effects(tokens, captured):
+            for effect in captured.effects_on_all() if tokens is None else _effects(tokens, captured):
                 before = strongest.get(effect.relation)
                 if before is not None and before != effect.kind and "rows" not in (before, effect.kind):
                     # Two readings say different things.
@@ -173,33 +173,40 @@ class _Captured:
     tables: Mapping[str, CapturedTable]
     schema: str
 
-    def all(self, kind: str = "change") -> list[Effect]:
+    def effects_on_all(self, kind: str = "change") -> list[Effect]:
         return [Effect(kind, name) for name in self.relations]
 
-    def parts(self, relation: str) -> tuple[str, str]:
+    def schema_and_name(self, relation: str) -> tuple[str, str]:
         """Both may have dots, so the name alone is not enough."""
         table = self.tables.get(relation)
         schema, _, name = relation.partition(".")
         return (schema, name) if table is None else (table.schema, table.table)
 
-    def _is(self, written: str | None, name: str) -> bool:
+    def _may_be_named(self, written: str | None, name: str) -> bool:
         return written is None or self.normal(written) == self.normal(name)
 
-    def of_schema(self, written: str | None) -> list[Effect]:
-        return [Effect("change", name) for name in self.relations if self._is(written, self.parts(name)[0])]
+    def effects_on_schema(self, written: str | None) -> list[Effect]:
+        return [
+            Effect("change", name)
+            for name in self.relations
+            if self._may_be_named(written, self.schema_and_name(name)[0])
+        ]
 
-    def named(self, names: Collection[tuple[str | None, str | None]]) -> list[str]:
+    def relations_named(self, names: Collection[tuple[str | None, str | None]]) -> list[str]:
         """Those that tables of a statement may be, in the schema before them, else in the session's."""
         return [
             relation
             for relation in self.relations
-            for own_schema, own_table in [self.parts(relation)]
-            if any(self._is(schema, own_schema) and self._is(table, own_table) for schema, table in names)
+            for own_schema, own_table in [self.schema_and_name(relation)]
+            if any(
+                self._may_be_named(schema, own_schema) and self._may_be_named(table, own_table)
+                for schema, table in names
+            )
         ]
 
-    def changed(self, tokens: Sequence[Token]) -> list[Effect]:
+    def effects_on_named(self, tokens: Sequence[Token]) -> list[Effect]:
         """Whatever is called like a captured table counts as it."""
-        return [Effect("change", name) for name in self.named(set(_qualified(tokens, self.schema)))]
+        return [Effect("change", name) for name in self.relations_named(set(_qualified(tokens, self.schema)))]
 
 
 class _Cursor:
@@ -287,17 +294,17 @@ def _effects(tokens: Sequence[Token], captured: _Captured) -> list[Effect]:
     cursor.position += 1
     if head in _ROWS or (head == "ANALYZE" and not _is_of_tables(cursor)):
         # Triggers and functions may write tables that the statement does not name.
-        return captured.all("rows")
+        return captured.effects_on_all("rows")
     if head in ("CREATE", "ALTER", "DROP"):
-        return _of_definition(head, cursor, captured)
+        return _effects_of_definition(head, cursor, captured)
     if any(token.symbol == ";" for token in cursor.rest):
-        return captured.all()
+        return captured.effects_on_all()
     if head == "TRUNCATE":
-        return _of_truncate(cursor, captured)
+        return _effects_of_truncate(cursor, captured)
     if head in ("ANALYZE", "OPTIMIZE"):
         return []
     is_of_tables = (head == "RENAME" and cursor.word in ("TABLE", "TABLES")) or head in ("REPAIR", "CHECK")
-    return captured.changed(cursor.rest) if is_of_tables else captured.all()
+    return captured.effects_on_named(cursor.rest) if is_of_tables else captured.effects_on_all()
 
 
 def _is_about_no_table(tokens: Sequence[Token]) -> bool:
@@ -320,16 +327,16 @@ def _is_of_tables(cursor: _Cursor) -> bool:
     return cursor.word in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG")
 
 
-def _of_truncate(cursor: _Cursor, captured: _Captured) -> list[Effect]:
+def _effects_of_truncate(cursor: _Cursor, captured: _Captured) -> list[Effect]:
     cursor.accept("TABLE")
     start = cursor.position
     name = cursor.table(captured.schema)
     _skip_wait(cursor)
     if name is None or cursor.rest:
-        return captured.changed(cursor.tokens[start:])
+        return captured.effects_on_named(cursor.tokens[start:])
     # None stands for a name that could not be determined, so this may be another table.
     kind = "change" if None in name else "truncate"
-    return [Effect(kind, relation) for relation in captured.named([name])]
+    return [Effect(kind, relation) for relation in captured.relations_named([name])]
 
 
 def _skip_wait(cursor: _Cursor) -> None:
@@ -339,62 +346,62 @@ def _skip_wait(cursor: _Cursor) -> None:
         cursor.accept("NOWAIT")
 
 
-def _of_definition(head: str, cursor: _Cursor, captured: _Captured) -> list[Effect]:
+def _effects_of_definition(head: str, cursor: _Cursor, captured: _Captured) -> list[Effect]:
     """Of CREATE, ALTER and DROP."""
     replaces = head == "CREATE" and cursor.accept("OR", "REPLACE")
     is_temporary = head != "ALTER" and cursor.accept("TEMPORARY")
     if cursor.word in _OBJECTS_WITHOUT_ROWS or cursor.accept("SPATIAL", "REFERENCE"):
         return []
     if any(token.symbol == ";" for token in cursor.rest):
-        return captured.all()
+        return captured.effects_on_all()
     if cursor.accept_one(("DATABASE", "SCHEMA")):
-        return _of_schema(head, cursor, captured, is_new=head == "CREATE" and not replaces)
+        return _effects_of_schema(head, cursor, captured, is_new=head == "CREATE" and not replaces)
     ignores = head == "ALTER" and cursor.accept("IGNORE")
     while cursor.accept_one(("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")):
         ignores = ignores or (head == "ALTER" and cursor.accept("IGNORE"))
     kind = cursor.accept_one(("TABLE", "TABLES", "INDEX", "SEQUENCE"))
     if not kind:
-        return captured.all()
+        return captured.effects_on_all()
     if kind == "SEQUENCE":
-        return captured.changed(cursor.rest)
+        return captured.effects_on_named(cursor.rest)
     if kind == "INDEX":
-        return [] if head == "CREATE" else _of_dropped_index(cursor, captured)
+        return [] if head == "CREATE" else _effects_of_dropped_index(cursor, captured)
     if head == "DROP":
-        return [] if is_temporary else captured.changed(cursor.rest)
+        return [] if is_temporary else captured.effects_on_named(cursor.rest)
     if head == "CREATE":
-        return _of_created_table(cursor, captured, replaces=replaces, is_temporary=is_temporary)
-    return _of_alteration(cursor, captured, ignores=ignores)
+        return _effects_of_created_table(cursor, captured, replaces=replaces, is_temporary=is_temporary)
+    return _effects_of_alteration(cursor, captured, ignores=ignores)
 
 
-def _of_schema(head: str, cursor: _Cursor, captured: _Captured, *, is_new: bool) -> list[Effect]:
+def _effects_of_schema(head: str, cursor: _Cursor, captured: _Captured, *, is_new: bool) -> list[Effect]:
     if is_new:
         return []
     if head == "ALTER":
         # UPGRADE DATA DIRECTORY NAME gives it another name.
-        return captured.all() if any(token.word == "UPGRADE" for token in cursor.rest) else []
+        return captured.effects_on_all() if any(token.word == "UPGRADE" for token in cursor.rest) else []
     cursor.accept("IF", "EXISTS")
     is_name = bool(cursor.rest) and cursor.rest[0].is_name
-    return captured.of_schema(cursor.rest[0].text) if is_name else captured.all()
+    return captured.effects_on_schema(cursor.rest[0].text) if is_name else captured.effects_on_all()
 
 
-def _of_dropped_index(cursor: _Cursor, captured: _Captured) -> list[Effect]:
+def _effects_of_dropped_index(cursor: _Cursor, captured: _Captured) -> list[Effect]:
     cursor.accept("IF", "EXISTS")
     index = cursor.rest[0] if cursor.rest else None
     is_other = index is not None and index.text is not None and folded(index.text) != "primary"
-    return [] if is_other else captured.changed(cursor.rest)
+    return [] if is_other else captured.effects_on_named(cursor.rest)
 
 
-def _of_created_table(
+def _effects_of_created_table(
     cursor: _Cursor, captured: _Captured, *, replaces: bool, is_temporary: bool
 ) -> list[Effect]:
     is_new_only = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.table(captured.schema)
     if name is None or _has_query(cursor.rest):
         # The query may call functions that write to any table.
-        return captured.all("rows")
+        return captured.effects_on_all("rows")
     if is_temporary or (is_new_only and not replaces):
         return []
-    return [Effect("change", relation) for relation in captured.named([name])]
+    return [Effect("change", relation) for relation in captured.relations_named([name])]
 
 
 def _has_query(tokens: Sequence[Token]) -> bool:
@@ -419,14 +426,14 @@ def _without_parsers(words: Sequence[str]) -> list[str]:
     ]
 
 
-def _of_alteration(cursor: _Cursor, captured: _Captured, *, ignores: bool) -> list[Effect]:
+def _effects_of_alteration(cursor: _Cursor, captured: _Captured, *, ignores: bool) -> list[Effect]:
     cursor.accept("IF", "EXISTS")
     start = cursor.position
     name = cursor.table(captured.schema)
     _skip_wait(cursor)
     if name is None:
-        return captured.changed(cursor.tokens[start:])
-    altered = captured.named([name])
+        return captured.effects_on_named(cursor.tokens[start:])
+    altered = captured.relations_named([name])
     effects: list[Effect] = []
     for relation in altered:
         is_sure = None not in name and not ignores
@@ -434,5 +441,5 @@ def _of_alteration(cursor: _Cursor, captured: _Captured, *, ignores: bool) -> li
         alteration = alteration_of(cursor.rest, table) if is_sure else Alteration.CHANGE
         if alteration is not Alteration.NONE:
             effects.append(Effect("behind" if alteration is Alteration.BEHIND else "change", relation))
-    named = captured.named(set(_qualified(tables_named_in(cursor.rest), captured.schema)))
+    named = captured.relations_named(set(_qualified(tables_named_in(cursor.rest), captured.schema)))
     return effects + [Effect("change", relation) for relation in named if relation not in altered]

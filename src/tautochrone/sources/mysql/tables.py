@@ -27,7 +27,7 @@ __all__ = [
     "TableColumn",
     "captured_tables",
     "cascades_by_parent",
-    "fits_but_for",
+    "has_same_key_and_columns",
     "quoted_name",
     "read_tables",
     "require_logged",
@@ -349,7 +349,9 @@ def without_last_columns(table: CapturedTable, fingerprint: str) -> CapturedTabl
     return None
 
 
-def fits_but_for(table: CapturedTable, before: CapturedTable, needed: Callable[[str], bool]) -> bool:
+def has_same_key_and_columns(
+    table: CapturedTable, before: CapturedTable, needed: Callable[[str], bool]
+) -> bool:
     """Whether a table has the key that it had, and columns as they were.
 
     Args:
@@ -373,7 +375,7 @@ def require_logged(
     Raises:
         DefinitionError: `CAPTURED_TABLE_NOT_LOGGED`: the server does not log all changes of its rows.
     """
-    problem, hint = _not_logged(connection, table, followed)
+    problem, hint = _reason_not_logged(connection, table, followed)
     if problem:
         raise DefinitionError(
             "CAPTURED_TABLE_NOT_LOGGED",
@@ -382,7 +384,7 @@ def require_logged(
         )
 
 
-def _not_logged(connection: Any, table: CapturedTable, followed: Collection[str]) -> tuple[str, str]:
+def _reason_not_logged(connection: Any, table: CapturedTable, followed: Collection[str]) -> tuple[str, str]:
     if table.engine != "InnoDB":
         return (
             f"its engine is {table.engine}, which has no snapshots",

@@ -158,7 +158,7 @@ def _tokens(text: bytes, session: Session, decode: Decoder) -> Iterator[Token]:
     position, is_in_executed_comment = 0, False
     while position < len(text):
         if text.startswith(b"/*", position):
-            position, is_executed = _behind_comment(text, position, session)
+            position, is_executed = _end_of_comment(text, position, session)
             if is_executed and is_in_executed_comment:
                 raise _NotUnderstoodError
             is_in_executed_comment |= is_executed
@@ -183,7 +183,7 @@ def _pattern(session: Session, text: bytes) -> re.Pattern[bytes]:
     base = -1 if charset is None else charset & ~_NOPAD if charset < 2 * _NOPAD else charset
     if base in _NOT_ASCII and re.search(rb"[@\[\\\]^`{|}~]", text):
         raise _NotUnderstoodError
-    return _compiled(
+    return _token_pattern(
         _DOUBLE_BYTES.get(base, _NO_CHARACTER),
         bool(session.sql_mode & _ANSI_QUOTES),
         bool(session.sql_mode & _NO_BACKSLASH_ESCAPES),
@@ -193,7 +193,7 @@ def _pattern(session: Session, text: bytes) -> re.Pattern[bytes]:
 _PATTERNS: dict[tuple[bytes, bool, bool], re.Pattern[bytes]] = {}
 
 
-def _compiled(double: bytes, has_ansi_quotes: bool, has_no_escapes: bool) -> re.Pattern[bytes]:
+def _token_pattern(double: bytes, has_ansi_quotes: bool, has_no_escapes: bool) -> re.Pattern[bytes]:
     key = (double, has_ansi_quotes, has_no_escapes)
     if key not in _PATTERNS:
         quoted = _quoted(b"'", double, has_no_escapes)
@@ -256,7 +256,7 @@ def _decoded(data: bytes, session: Session, decode: Decoder) -> str | None:
     return None if text is not None and text.lower().startswith("#mysql50#") else text
 
 
-def _behind_comment(text: bytes, position: int, session: Session) -> tuple[int, bool]:
+def _end_of_comment(text: bytes, position: int, session: Session) -> tuple[int, bool]:
     """Where the statement goes on, and whether what stands in the comment is a part of it.
 
     Raises:

@@ -29,7 +29,7 @@ __all__ = [
     "charset_of",
     "column_texts",
     "decimal_bytes",
-    "decoded",
+    "decoded_texts",
     "hexadecimal",
     "shown_bytes",
     "undecodable_value_error",
@@ -60,7 +60,7 @@ def charset_of(column: TableColumn) -> str:
     return column.charset or "utf8mb4"
 
 
-def decoded(texts: pa.Array, charset: Charset, *, as_key: bool = False) -> pa.Array:
+def decoded_texts(texts: pa.Array, charset: Charset, *, as_key: bool = False) -> pa.Array:
     """
     Args:
         texts: strings of the bytes of a character set, which need not be UTF-8.
@@ -173,12 +173,12 @@ def column_texts(column: TableColumn, cells: Cells, charsets: Charsets, *, as_ke
     if kind in BINARIES:
         return _hexadecimal(cells, column.octets if kind == "binary" else 0)
     if kind in _TEXTS:
-        return decoded(_bytes(cells), charsets[charset_of(column)], as_key=as_key)
+        return decoded_texts(_bytes(cells), charsets[charset_of(column)], as_key=as_key)
     if kind in _INTEGERS:
-        return _nulled(_integers(cells, _INTEGERS[kind], column.is_unsigned), cells)
+        return _with_nulls(_integers(cells, _INTEGERS[kind], column.is_unsigned), cells)
     if kind in ("enum", "set"):
-        return _nulled(_labels(column, cells), cells)
-    return _nulled(_OTHERS[kind](cells), cells)
+        return _with_nulls(_labels(column, cells), cells)
+    return _with_nulls(_OTHERS[kind](cells), cells)
 
 
 def _integers(cells: Cells, size: int, is_unsigned: bool) -> pa.Array:
@@ -215,7 +215,7 @@ def _year(cells: Cells) -> pa.Array:
     return pa.array(np.where(years == 0, 0, years + 1900)).cast(pa.string())
 
 
-def _nulled(values: pa.Array, cells: Cells) -> pa.Array:
+def _with_nulls(values: pa.Array, cells: Cells) -> pa.Array:
     return pc.if_else(pa.array(cells.is_null), pa.scalar(None, pa.string()), values)
 
 
@@ -223,7 +223,7 @@ def _digits(values: Integers, width: int) -> pa.Array:
     return pc.utf8_lpad(pa.array(values).cast(pa.string()), width, "0")
 
 
-def _join(*parts: pa.Array | str) -> pa.Array:
+def _concatenated(*parts: pa.Array | str) -> pa.Array:
     return pc.binary_join_element_wise(*parts, "")
 
 
@@ -236,7 +236,9 @@ def _fraction(values: Integers, digits: int) -> list[pa.Array | str]:
 
 def _date(cells: Cells) -> pa.Array:
     value = cells.little(3).astype(np.int64)
-    return _join(_digits(value >> 9, 4), "-", _digits((value >> 5) & 15, 2), "-", _digits(value & 31, 2))
+    return _concatenated(
+        _digits(value >> 9, 4), "-", _digits((value >> 5) & 15, 2), "-", _digits(value & 31, 2)
+    )
 
 
 def _time(cells: Cells) -> pa.Array:
@@ -249,7 +251,7 @@ def _time(cells: Cells) -> pa.Array:
     hours, minutes = (seconds >> 12) & 1023, (seconds >> 6) & 63
     clock = (_digits(hours, 2), ":", _digits(minutes, 2), ":", _digits(seconds & 63, 2))
     # `utf8_lpad` leaves three digits of hours as they are.
-    return _join(sign, *clock, *_fraction(fraction, digits))
+    return _concatenated(sign, *clock, *_fraction(fraction, digits))
 
 
 def _datetime(cells: Cells) -> pa.Array:
@@ -257,7 +259,7 @@ def _datetime(cells: Cells) -> pa.Array:
     value = cells.big(5) - 0x8000000000
     days, clock = value >> 17, value & 0x1FFFF
     months = days >> 5
-    return _join(
+    return _concatenated(
         _digits(months // 13, 4),
         "-",
         _digits(months % 13, 2),
@@ -279,7 +281,7 @@ def _timestamp(cells: Cells) -> pa.Array:
     clock = pa.array(np.where(cells.is_null, 0, seconds)).cast(pa.timestamp("s")).cast(pa.string())
     fraction = cells.big((digits + 1) // 2, 4)
     clock = pc.if_else(pa.array((seconds == 0) & (fraction == 0)), "0000-00-00 00:00:00", clock)
-    return _join(clock, *_fraction(fraction, digits), "+00:00")
+    return _concatenated(clock, *_fraction(fraction, digits), "+00:00")
 
 
 def decimal_bytes(precision: int, scale: int) -> int:
@@ -294,7 +296,7 @@ def _decimal(cells: Cells) -> pa.Array:
     # The bytes of negative numbers are inverted, and the first bit of all.
     data = data ^ np.where(is_negative, 0xFF, 0).astype(np.uint8)[:, None]
     data[:, 0] ^= 0x80
-    before, rest = _groups(precision - scale, leading=True), _groups(scale, leading=False)
+    before, rest = _digit_groups(precision - scale, leading=True), _digit_groups(scale, leading=False)
     texts, at = [], 0
     for digits in (*before, *rest):
         value = np.zeros(len(data), np.int64)
@@ -303,13 +305,13 @@ def _decimal(cells: Cells) -> pa.Array:
         at += _DECIMAL_BYTES[digits]
         # What a NULL has in its place may be longer.
         texts.append(_digits(np.where(cells.is_null, 0, value), digits))
-    whole = pc.utf8_ltrim(_join(*texts[: len(before)]), "0") if before else pa.array([""] * len(data))
+    whole = pc.utf8_ltrim(_concatenated(*texts[: len(before)]), "0") if before else pa.array([""] * len(data))
     whole = pc.if_else(pc.equal(whole, ""), "0", whole)
     fraction = [".", *texts[len(before) :]] if scale else []
-    return _join(pc.if_else(pa.array(is_negative), "-", ""), whole, *fraction)
+    return _concatenated(pc.if_else(pa.array(is_negative), "-", ""), whole, *fraction)
 
 
-def _groups(digits: int, *, leading: bool) -> list[int]:
+def _digit_groups(digits: int, *, leading: bool) -> list[int]:
     whole, part = [9] * (digits // 9), [digits % 9] if digits % 9 else []
     return part + whole if leading else whole + part
 

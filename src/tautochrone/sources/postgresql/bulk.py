@@ -36,7 +36,7 @@ from tautochrone.sources.capture.copied_rows import (
 from tautochrone.sources.capture.errors import undecodable_text_error
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.typed_rows import TextFormat
-from tautochrone.sources.postgresql.connection import connect, explained, lsn_number
+from tautochrone.sources.postgresql.connection import connect, lsn_number, translated_errors
 from tautochrone.sources.postgresql.server import one_row
 from tautochrone.sources.postgresql.tables import CapturedTable, Partition
 from tautochrone.sources.postgresql.types import FIRST_USER_TYPE
@@ -208,7 +208,7 @@ class ChunkReader:
 
     def __call__(self, number: int) -> Iterator[ChunkRows | pa.RecordBatch]:
         table, chunk = self.chunks[number]
-        with explained(self.capture), connect(self.url) as connection:
+        with translated_errors(self.capture), connect(self.url) as connection:
             yield from _read_chunk(connection, table, chunk, self.point)
 
 
@@ -251,7 +251,7 @@ def _selected_rows(
     )
     names = [column.name for column in table.columns]
     with connection.cursor() as cursor, cursor.copy(query) as copy:
-        for lines in _joined(copy):
+        for lines in _joined_lines(copy):
             try:
                 snapshots, *texts = _columns_of(lines, len(names) + 1)
             except pa.ArrowInvalid as error:
@@ -260,7 +260,7 @@ def _selected_rows(
             yield ChunkRows(table.name, columns, snapshots, point, parse_chunk(chunk).planned, TEXT_FORMAT)
 
 
-def _joined(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearray]:
+def _joined_lines(lines: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearray]:
     """Rows that are read together; the server sends each by itself. Python's garbage collection would look at
     all of them again and again if they were held in a list."""
     joined = bytearray()
@@ -292,10 +292,12 @@ def _conditions(
                 for key, text in zip(table.keys, bounds[bound], strict=True)
             ]
             keys = [sql.Identifier(key) for key in table.keys]
-            yield _compared(list(zip(keys, values, schemas, strict=True)), comparison)
+            yield _key_comparison(list(zip(keys, values, schemas, strict=True)), comparison)
 
 
-def _compared(keys: Sequence[tuple[sql.Composable, sql.Composable, str]], comparison: str) -> sql.Composable:
+def _key_comparison(
+    keys: Sequence[tuple[sql.Composable, sql.Composable, str]], comparison: str
+) -> sql.Composable:
     """Key columns compared with values, the first that differs counts.
 
     Operators are named with their schemas. A comparison of rows has one operator, and an index serves it.
@@ -313,7 +315,7 @@ def _compared(keys: Sequence[tuple[sql.Composable, sql.Composable, str]], compar
         value=value,
         schema=sql.Identifier(schema),
         strict=sql.SQL(comparison[0]),
-        rest=_compared(rest, comparison),
+        rest=_key_comparison(rest, comparison),
     )
 
 

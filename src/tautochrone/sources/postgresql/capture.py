@@ -31,7 +31,7 @@ from tautochrone.sources.capture.definitions import (
     properties_of,
 )
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
-from tautochrone.sources.postgresql.connection import checked_url, connect, explained
+from tautochrone.sources.postgresql.connection import checked_url, connect, translated_errors
 from tautochrone.sources.postgresql.messages import RelationColumn
 from tautochrone.sources.postgresql.server import require_rights
 from tautochrone.sources.postgresql.tables import CapturedTable, captured_tables, read_tables
@@ -116,7 +116,7 @@ def capture(
         if has_rights:
             require_rights(connection, publication, table, name)
 
-    with explained(name), connect(url) as connection:
+    with translated_errors(name), connect(url) as connection:
         existing = read_tables(connection, publication)
         # Where it has none at all, or there is no publication yet, what it needs is said as a whole.
         has_rights = any(table.has_rights for table in existing.values())

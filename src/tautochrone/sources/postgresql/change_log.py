@@ -27,7 +27,7 @@ from tautochrone.errors import IngestError
 from tautochrone.model.reason import Reason
 from tautochrone.model.source import KeptLog, LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
-from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, columns_ignored
+from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, ignored_column_reasons
 from tautochrone.sources.capture.copied_rows import completed_rows
 from tautochrone.sources.capture.log_table import ARROW_SCHEMA
 from tautochrone.sources.capture.set_aside import (
@@ -49,26 +49,26 @@ from tautochrone.sources.postgresql.bulk import (
     marks_missing,
     split_marks,
 )
-from tautochrone.sources.postgresql.connection import connect, explained, lsn_text
+from tautochrone.sources.postgresql.connection import connect, lsn_text, translated_errors
 from tautochrone.sources.postgresql.continuity import (
     OTHER_HISTORY,
     SlotNotContinuousError,
-    beginning,
-    followed,
+    first_marker,
     has_last_transaction,
     last_transaction_point,
     log_lost_error,
+    marker_after_batch,
     peeked_messages,
-    with_batch,
+    position_on_timeline,
     with_long_xids,
 )
 from tautochrone.sources.postgresql.copy_again import (
-    copied_again,
+    batch_of_copies_again,
     copied_up_to,
     differences,
     relations_unlike_tables,
     restart_rows,
-    resumed,
+    resumed_position,
     table_changed_error,
 )
 from tautochrone.sources.postgresql.messages import DecodedBatch, decode
@@ -118,8 +118,8 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
     def input_ids(self) -> frozenset[str]:
         return frozenset({f"postgresql slot {self._capture.slot}"})
 
-    def know_columns(self, columns: Mapping[str, Collection[str]]) -> None:
-        super().know_columns(columns)
+    def set_lake_columns(self, columns: Mapping[str, Collection[str]]) -> None:
+        super().set_lake_columns(columns)
         taken = self._lake_columns
         self._tables |= {name: self._tables[name].with_columns(names) for name, names in taken.items()}
 
@@ -127,9 +127,9 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         """First the publication, then the slot: what the slot keeps is decoded with the publication as it was
         when it was written."""
         slot = f"{self._capture.slot}_{reader[:_READER_LENGTH]}"
-        return self._without_large(lambda connection: self._begin(connection, slot))
+        return self._without_large(lambda connection: self._begin_position(connection, slot))
 
-    def _begin(self, connection: psycopg.Connection, slot: str) -> LogPosition:
+    def _begin_position(self, connection: psycopg.Connection, slot: str) -> LogPosition:
         check_server(connection, self._capture.name)
         add_to_publication(connection, self._capture.publication, self._unchanged_tables(connection))
         check_publication(connection, self._capture.publication)
@@ -144,7 +144,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
             log=state.log,
             point=point,
             marker={
-                **beginning(state),
+                **first_marker(state),
                 **{table.name: table.fingerprint for table in tables},
             },
             bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
@@ -180,7 +180,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         """Tables that are too large to be copied are set aside, if there are others."""
         while True:
             try:
-                return self._ask(question)
+                return self._on_connection(question)
             except IngestError as error:
                 if error.error_class != TABLE_TOO_LARGE or len(self._tables) == 1:
                     raise
@@ -192,8 +192,8 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         self, connection: psycopg.Connection, position: LogPosition, anew: Collection[str]
     ) -> LogPosition:
         state = server_state(connection, slot_of(position))
-        position = self._followed(state, position)
-        if state.loss(position.log, position.point) is not None:
+        position = self._position_on_timeline(state, position)
+        if state.reason_of_loss(position.log, position.point) is not None:
             # `read` says it.
             return position
         # Before another chunk is copied, whose mark would hide that this one is not there.
@@ -201,7 +201,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
             position, lambda limit: self._messages(connection, state.slot, state.flushed, limit, True)
         ):
             raise self._log_lost_error(position, f"{OTHER_HISTORY} while tables were copied")
-        return resumed(
+        return resumed_position(
             connection,
             self._capture.publication,
             position,
@@ -212,20 +212,20 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         )
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
-        return self._ask(lambda connection: self._read(connection, after, max_events))
+        return self._on_connection(lambda connection: self._read(connection, after, max_events))
 
     def _read(self, connection: psycopg.Connection, after: LogPosition, max_events: int) -> LogBatch:
         state = server_state(connection, slot_of(after))
         if (after, state.flushed) == self._idle:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
-        position = self._followed(state, after)
+        position = self._position_on_timeline(state, after)
         if position.point != after.point:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=position, caught_up=False)
         after = position
-        tables = self._check(connection, state, after)
+        tables = self._require_continuity(connection, state, after)
         changes = differences(after, tables)
         if changes:
-            return copied_again(
+            return batch_of_copies_again(
                 self._capture.follows_columns,
                 after,
                 {name: change.change for name, change in changes.items()},
@@ -237,7 +237,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
             # An idle database may never write the last page of its log to disk: a commit makes it do so.
             flush_log(connection)
             state = server_state(connection, slot_of(after))
-            self._check(connection, state, after)
+            self._require_continuity(connection, state, after)
         # A restored server's log may be as long as the one that the table took: that is compared once.
         if state.flushed <= after.point and self._is_verified:
             return LogBatch(rows=ARROW_SCHEMA.empty_table(), position=after, caught_up=True)
@@ -248,9 +248,9 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         unlike = relations_unlike_tables(batch, tables, after)
         if unlike:
             marker = {**after.marker, **dict.fromkeys(unlike, "")}
-            return copied_again(self._capture.follows_columns, replace(after, marker=marker), unlike)
+            return batch_of_copies_again(self._capture.follows_columns, replace(after, marker=marker), unlike)
         point = batch.end_point or 0
-        marker = with_batch(after, batch, after.bulk.pass_at)
+        marker = marker_after_batch(after, batch, after.bulk.pass_at)
         if caught_up:
             point = max(point, state.flushed)
             if not batch.rows.num_rows and not pass_at and point - after.point < IDLE_BYTES:
@@ -268,16 +268,16 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         """Tables that got columns, since this was asked last, which the lake's tables do not take."""
         new = [table for table in tables if table.ignored != self._tables[table.name].ignored]
         self._tables |= {table.name: table for table in new}
-        return columns_ignored(dict.fromkeys((table.name for table in new), lsn_text(point)))
+        return ignored_column_reasons(dict.fromkeys((table.name for table in new), lsn_text(point)))
 
-    def _followed(self, state: ServerState, position: LogPosition) -> LogPosition:
-        """See `continuity.followed`.
+    def _position_on_timeline(self, state: ServerState, position: LogPosition) -> LogPosition:
+        """See `continuity.position_on_timeline`.
 
         Raises:
             IngestError: `SOURCE_LOG_LOST`.
         """
         try:
-            return followed(self._capture.url, state, position)
+            return position_on_timeline(self._capture.url, state, position)
         except SlotNotContinuousError as error:
             raise self._log_lost_error(position, str(error)) from error
 
@@ -331,7 +331,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         names = {"publication": self._capture.publication, "log_name": self.name}
         return peeked_messages(connection, slot, end, limit, **names, with_marks=with_marks)
 
-    def _check(
+    def _require_continuity(
         self, connection: psycopg.Connection, state: ServerState, after: LogPosition
     ) -> list[CapturedTable]:
         """Is everything there that follows a position? The captured tables as they are now.
@@ -339,7 +339,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         Raises:
             IngestError: `SOURCE_LOG_LOST`; `CAPTURED_TABLE_CHANGED`; of the publication.
         """
-        loss = state.loss(after.log, after.point)
+        loss = state.reason_of_loss(after.log, after.point)
         if loss is not None:
             raise self._log_lost_error(after, loss, may_be_shared=(state.confirmed or 0) > after.point)
         check_publication(connection, self._capture.publication)
@@ -373,14 +373,14 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         return pa.concat_tables([pa.Table.from_pylist(restarting, ARROW_SCHEMA), completed])
 
     def acknowledge(self, position: LogPosition) -> None:
-        self._ask(lambda connection: self._acknowledge(connection, position))
+        self._on_connection(lambda connection: self._acknowledge(connection, position))
 
     def _acknowledge(self, connection: psycopg.Connection, position: LogPosition) -> None:
         slot = slot_of(position)
         state = server_state(connection, slot)
         # Whatever is wrong with the log, `read` says it.
         if (
-            state.loss(position.log, position.point) is None
+            state.reason_of_loss(position.log, position.point) is None
             and state.confirmed != position.point
             and self._is_same_history(connection, state, position)
         ):
@@ -393,7 +393,7 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
     ) -> bool:
         """Before the slot forgets what would show that this is another server's log."""
         try:
-            if followed(self._capture.url, state, position).point != position.point:
+            if position_on_timeline(self._capture.url, state, position).point != position.point:
                 return False
         except SlotNotContinuousError:
             return False
@@ -410,37 +410,37 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
         return is_known and not pc.any(between, min_count=0).as_py()
 
     def alarms(self, position: LogPosition) -> Sequence[Reason]:
-        return self._ask(
-            lambda connection: self._alarms.look(connection, self._capture.slot, slot_of(position))
+        return self._on_connection(
+            lambda connection: self._alarms.reasons(connection, self._capture.slot, slot_of(position))
         )
 
     def open_transactions(self) -> Sequence[Reason]:
-        with self._explained(), self._connect() as connection:
+        with self._translated_errors(), self._connect() as connection:
             return open_transactions(connection)
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
-        return self._ask(
+        return self._on_connection(
             lambda connection: {"bytes": server_state(connection, slot_of(position)).flushed - position.point}
         )
 
     def check_prerequisites(self) -> str:
         names = (self._capture.name, self._capture.slot, self._capture.publication)
-        return self._ask(
+        return self._on_connection(
             lambda connection: check_prerequisites(connection, *names, self._unchanged_tables(connection))
         )
 
     def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
         """The replication slots of this capture."""
         own = None if position is None else slot_of(position)
-        return self._ask(lambda connection: slots_of(connection, self._capture.slot, own))
+        return self._on_connection(lambda connection: slots_of(connection, self._capture.slot, own))
 
     def _connect(self) -> psycopg.Connection:
         return connect(self._capture.url)
 
-    def _explained(self) -> AbstractContextManager[None]:
-        return explained(self._capture.name)
+    def _translated_errors(self) -> AbstractContextManager[None]:
+        return translated_errors(self._capture.name)
 
-    def _forget(self) -> None:
+    def _forget_server(self) -> None:
         self._is_verified, self._idle = False, None
 
     def _disconnect(self, connection: psycopg.Connection) -> None:

@@ -28,7 +28,7 @@ from tautochrone.sources.capture.errors import (
     undecodable_text_error,
 )
 
-__all__ = ["checked_url", "connect", "explained", "lsn_number", "lsn_text"]
+__all__ = ["checked_url", "connect", "lsn_number", "lsn_text", "translated_errors"]
 
 _SETTINGS = {
     # A warning says that the publication is missing.
@@ -70,7 +70,7 @@ def connect(url: str) -> psycopg.Connection:
 
     Raises:
         IngestError: `CAPTURE_SERVER_NOT_USABLE`.
-        psycopg.Error: see `explained`.
+        psycopg.Error: see `translated_errors`.
     """
     connection = psycopg.connect(url, autocommit=True, client_encoding="UTF8")
     try:
@@ -97,7 +97,7 @@ def _require_whole_pages(connection: psycopg.Connection) -> None:
 
 
 @contextmanager
-def explained(capture: str) -> Iterator[None]:
+def translated_errors(capture: str) -> Iterator[None]:
     """Errors of the database become ours.
 
     Raises:

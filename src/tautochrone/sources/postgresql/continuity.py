@@ -37,18 +37,18 @@ __all__ = [
     "OTHER_HISTORY",
     "Restart",
     "SlotNotContinuousError",
-    "beginning",
     "fewest_columns",
     "fewest_columns_entries",
-    "followed",
+    "first_marker",
     "has_last_transaction",
     "last_transaction_point",
     "log_lost_error",
+    "marker_after_batch",
     "peeked_messages",
+    "position_on_timeline",
     "restart_entries",
     "restarts",
     "server_log_entries",
-    "with_batch",
     "with_long_xids",
 ]
 
@@ -76,7 +76,7 @@ class Restart:
         return f"{self.point}/{self.transaction}"
 
 
-def beginning(state: ServerState) -> dict[str, str]:
+def first_marker(state: ServerState) -> dict[str, str]:
     """What the marker of a new position has."""
     return {_TIMELINE: str(state.timeline)}
 
@@ -129,7 +129,9 @@ def has_last_transaction(batch: DecodedBatch, position: LogPosition) -> bool:
     return point is None or batch.transaction_at(point) == position.marker[_LAST_TRANSACTION]
 
 
-def with_batch(position: LogPosition, batch: DecodedBatch, waiting: Mapping[str, int]) -> dict[str, str]:
+def marker_after_batch(
+    position: LogPosition, batch: DecodedBatch, waiting: Mapping[str, int]
+) -> dict[str, str]:
     """The marker behind a batch: what it took, and without relations that are complete."""
     marker = {
         name: text
@@ -143,7 +145,7 @@ def with_batch(position: LogPosition, batch: DecodedBatch, waiting: Mapping[str,
     return marker
 
 
-def followed(url: str, state: ServerState, position: LogPosition) -> LogPosition:
+def position_on_timeline(url: str, state: ServerState, position: LogPosition) -> LogPosition:
     """A position on the server's timeline. After a promotion it may be an earlier point: where the standby's
     own log begins, if the table has nothing of what the old server wrote behind it.
 
@@ -158,7 +160,11 @@ def followed(url: str, state: ServerState, position: LogPosition) -> LogPosition
     marker = {**position.marker, _TIMELINE: current}
     if known == current:
         return position if position.marker == marker else replace(position, marker=marker)
-    fork = _fork(_history(url, state.timeline), int(known)) if state.timeline > int(known) else None
+    fork = (
+        _end_of_timeline(_timeline_history(url, state.timeline), int(known))
+        if state.timeline > int(known)
+        else None
+    )
     if fork is None:
         raise SlotNotContinuousError(
             f"the server is on timeline {current}, which does not follow timeline {known} that the log table "
@@ -175,7 +181,7 @@ def followed(url: str, state: ServerState, position: LogPosition) -> LogPosition
     return replace(position, point=min(position.point, fork), marker=marker)
 
 
-def _history(url: str, timeline: int) -> str:
+def _timeline_history(url: str, timeline: int) -> str:
     """By the replication protocol: functions that read the server's files need more rights."""
     with psycopg.connect(make_conninfo(url, replication="database"), autocommit=True) as connection:
         result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
@@ -184,10 +190,10 @@ def _history(url: str, timeline: int) -> str:
         return (result.get_value(0, 1) or b"").decode(errors="replace")
 
 
-def _fork(history: str, timeline: int) -> int | None:
+def _end_of_timeline(history: str, timeline: int) -> int | None:
     """Where a timeline ended, by the history of a later one.
 
-    >>> _fork("1\\t0/3000000\\tno recovery target specified\\n\\n2\\t0/5000000\\tx", 1) == 0x3000000
+    >>> _end_of_timeline("1\\t0/3000000\\tno recovery target\\n\\n2\\t0/5000000\\tx", 1) == 0x3000000
     True
     """
     for line in history.splitlines():

@@ -33,16 +33,16 @@ from tautochrone.sources.postgresql.continuity import (
 )
 from tautochrone.sources.postgresql.messages import DecodedBatch
 from tautochrone.sources.postgresql.server import add_to_publication, await_running_transactions
-from tautochrone.sources.postgresql.tables import CapturedTable, Partition, attached, has_lost_rows
+from tautochrone.sources.postgresql.tables import CapturedTable, Partition, attached_partitions, has_lost_rows
 
 __all__ = [
     "Difference",
-    "copied_again",
+    "batch_of_copies_again",
     "copied_up_to",
     "differences",
     "relations_unlike_tables",
     "restart_rows",
-    "resumed",
+    "resumed_position",
     "table_changed_error",
 ]
 
@@ -89,7 +89,7 @@ def _difference(before: str | None, table: CapturedTable) -> Difference:
         columns_before = _count_of_columns_before(old, new, table)
         return Difference("" if columns_before else "got other columns", columns_before=columns_before)
     if table.partitions is not None:
-        return _of_partitions(old[_PARTITIONS], table.partitions)
+        return _difference_of_partitions(old[_PARTITIONS], table.partitions)
     if old[_FILES] != new[_FILES] and old[_ATTRIBUTES] != new[_ATTRIBUTES]:
         return Difference("was written anew by ALTER TABLE")
     return Difference()
@@ -113,10 +113,10 @@ def _count_of_columns_before(old: Sequence[str], new: Sequence[str], table: Capt
     )
 
 
-def _of_partitions(before: str, partitions: Sequence[Partition]) -> Difference:
+def _difference_of_partitions(before: str, partitions: Sequence[Partition]) -> Difference:
     if has_lost_rows(before, partitions):
         return Difference("has partitions that were detached, dropped, truncated or written anew")
-    came = attached(before, partitions)
+    came = attached_partitions(before, partitions)
     return Difference("has partitions that were attached", attached=came) if came else Difference()
 
 
@@ -126,15 +126,15 @@ _OTHER_SHAPE = "had other columns, or another REPLICA IDENTITY, for a while"
 
 def differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
     """Of the tables whose rows may have changed without events since the position."""
-    return {name: change for name, change in _compared(position, tables).items() if change}
+    return {name: change for name, change in _all_differences(position, tables).items() if change}
 
 
-def _compared(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
+def _all_differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
     """By name, each table with what it was at the position."""
     return {table.name: _difference(position.marker.get(table.name), table) for table in tables}
 
 
-def resumed(
+def resumed_position(
     connection: psycopg.Connection,
     publication: str,
     position: LogPosition,
@@ -157,10 +157,10 @@ def resumed(
     """
     for _ in range(_TRIES):
         tables = current(False)
-        changes = _to_copy(position, tables, follows, anew)
+        changes = _tables_to_copy(position, tables, follows, anew)
         if not changes:
             # The same reading: a later one may have a change that nothing was compared with.
-            return _with_copies(position, tables, {}, {})
+            return _position_with_copies(position, tables, {}, {})
         # Before the copy: what is written from now on is in the log.
         add_to_publication(connection, publication, tables)
         tables = current(True)
@@ -168,7 +168,7 @@ def resumed(
         transaction = await_running_transactions(connection, server.TRANSACTIONS_WAIT_S)
         if [table.fingerprint for table in current(True)] != [table.fingerprint for table in tables]:
             continue
-        changes = _to_copy(position, tables, follows, anew)
+        changes = _tables_to_copy(position, tables, follows, anew)
         chunks, restarting = {}, {}
         for table in tables:
             if table.name not in changes:
@@ -184,11 +184,11 @@ def resumed(
                 continue
             chunks[table.name] = chunks_of(connection, table, tasks)
             restarting[table.name] = Restart(point, transaction)
-        return _with_copies(position, tables, chunks, restarting)
+        return _position_with_copies(position, tables, chunks, restarting)
     raise table_changed_error(next(iter(changes)), "changed again and again")
 
 
-def copied_again(follows: bool, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
+def batch_of_copies_again(follows: bool, position: LogPosition, changes: Mapping[str, str]) -> LogBatch:
     """The answer to a read that found tables which must be copied again.
 
     Args:
@@ -250,10 +250,10 @@ def copied_up_to(position: LogPosition, names: Iterable[str]) -> dict[str, int]:
     return {name: max(position.point, restarting[name].point if name in restarting else 0) for name in names}
 
 
-def _to_copy(
+def _tables_to_copy(
     position: LogPosition, tables: Sequence[CapturedTable], follows: bool, anew: Collection[str]
 ) -> dict[str, Difference]:
-    changes = _compared(position, tables)
+    changes = _all_differences(position, tables)
     for name, change in changes.items():
         # A column without a value needs no copy, and is a change all the same.
         refused = not follows and (change or change.columns_before is not None)
@@ -264,7 +264,7 @@ def _to_copy(
     return {name: change for name, change in changes.items() if change} | whole
 
 
-def _with_copies(
+def _position_with_copies(
     position: LogPosition,
     tables: Sequence[CapturedTable],
     chunks: Mapping[str, tuple[str, ...]],
@@ -309,7 +309,7 @@ def _columns_before(position: LogPosition, tables: Sequence[CapturedTable]) -> d
     position that are as old."""
     return {
         name: change.columns_before
-        for name, change in _compared(position, tables).items()
+        for name, change in _all_differences(position, tables).items()
         if change.columns_before is not None
     }
 

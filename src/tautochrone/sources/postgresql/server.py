@@ -62,7 +62,7 @@ class ServerState:
     is_lost: bool
     timeline: int
 
-    def loss(self, log: str, point: int) -> str | None:
+    def reason_of_loss(self, log: str, point: int) -> str | None:
         """Why the log has not all that follows a point of a log; None: it has."""
         if self.log != log:
             parts = zip(("server", "database", "slot"), log.split("/"), self.log.split("/"), strict=False)
@@ -356,10 +356,10 @@ class Alarms:
         """The number of the oldest transaction, and since when it is known: roles without
         `pg_read_all_stats` do not see when others began."""
 
-    def look(self, connection: psycopg.Connection, prefix: str, own: str) -> list[Reason]:
-        return [*_slots(connection, prefix), *self._transactions(connection, own)]
+    def reasons(self, connection: psycopg.Connection, prefix: str, own: str) -> list[Reason]:
+        return [*_alarms_of_slots(connection, prefix), *self._alarms_of_transactions(connection, own)]
 
-    def _transactions(self, connection: psycopg.Connection, own: str) -> Iterator[Reason]:
+    def _alarms_of_transactions(self, connection: psycopg.Connection, own: str) -> Iterator[Reason]:
         query = (
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
             # The end of a snapshot is behind the last transaction that ended, not behind those that run.
@@ -388,7 +388,7 @@ class Alarms:
             )
 
 
-def _slots(connection: psycopg.Connection, prefix: str) -> Iterator[Reason]:
+def _alarms_of_slots(connection: psycopg.Connection, prefix: str) -> Iterator[Reason]:
     query = (
         "SELECT slot_name, wal_status, (pg_current_wal_lsn() - restart_lsn)::bigint, "
         "pg_size_bytes(current_setting('max_slot_wal_keep_size')) FROM pg_replication_slots "
@@ -585,14 +585,14 @@ def _slots_text(connection: psycopg.Connection, prefix: str) -> str:
             hint="copy the database again with --full-refresh-all; max_slot_wal_keep_size says how much "
             "log a slot may keep",
         )
-    texts = [_described(*slot) for slot in slots]
+    texts = [_slot_text(*slot) for slot in slots]
     if len(slots) > 1:
         drop = "SELECT pg_drop_replication_slot('...')"
         texts.append(f"each keeps log for one lake: drop those that nobody reads any more with {drop}")
     return "; ".join(texts)
 
 
-def _described(name: str, active: bool, is_lost: bool, behind: int, kept: int, bound: str) -> str:
+def _slot_text(name: str, active: bool, is_lost: bool, behind: int, kept: int, bound: str) -> str:
     if is_lost:
         return f"slot {name} has lost its log"
     limit = "without a bound" if bound == "-1" else f"at most {bound}"

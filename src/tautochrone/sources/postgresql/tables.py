@@ -24,7 +24,7 @@ __all__ = [
     "Capture",
     "CapturedTable",
     "Partition",
-    "attached",
+    "attached_partitions",
     "captured_tables",
     "has_lost_rows",
     "read_tables",
@@ -89,7 +89,7 @@ class Partition:
         return hashlib.sha256(text.encode()).digest()[:_HASH_BYTES]
 
 
-def _encoded(partitions: Sequence[Partition] | None) -> str:
+def _encoded_partitions(partitions: Sequence[Partition] | None) -> str:
     """As a part of a fingerprint: a few bytes for each partition, since each commit has it."""
     if partitions is None:
         return ""
@@ -112,7 +112,7 @@ def has_lost_rows(before: str, partitions: Sequence[Partition]) -> bool:
     )
 
 
-def attached(before: str, partitions: Sequence[Partition]) -> list[Partition]:
+def attached_partitions(before: str, partitions: Sequence[Partition]) -> list[Partition]:
     """Those with rows that may have had rows before they came into the tree."""
     known = _digests(before)
     came = {partition.oid: partition for partition in partitions if partition.digest not in known}
@@ -299,7 +299,7 @@ class CapturedTable:
             _digest(self.attributes),
             _digest(self.keys),
             _digest((self.publication, self.oid, self.membership)),
-            _encoded(self.partitions),
+            _encoded_partitions(self.partitions),
             str(self.last_number),
         )
         return "/".join(parts)

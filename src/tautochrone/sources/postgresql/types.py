@@ -139,7 +139,7 @@ def value_sql(column: RelationColumn, table: str, *, as_text: bool, invalid_is_n
     if as_text or data_type == "STRING":
         return text
     invalid = _is_invalid(text, data_type)
-    value = _typed(text, data_type)
+    value = _cast_or_null(text, data_type)
     if invalid_is_null or invalid is None:
         return value
     problem = literal_sql(f"{table} has a value in {column.name} that {data_type} does not have: ")
@@ -160,13 +160,13 @@ def invalid_value_sql(column: RelationColumn) -> str | None:
     return f"CASE WHEN {invalid} THEN concat({name}, left({text}, {_SHOWN_CHARACTERS})) END"
 
 
-def _typed(text: str, data_type: str) -> str:
+def _cast_or_null(text: str, data_type: str) -> str:
     """NULL for a value that the type does not have; in an array, for an element."""
     if data_type.startswith("ARRAY<"):
         element = data_type[len("ARRAY<") : -1]
         return (
             f"CASE WHEN NOT startswith({_without_bounds(text)}, '{{{{') "
-            f"THEN transform({_elements(text)}, e -> {_typed('e', element)}) END"
+            f"THEN transform({_elements(text)}, e -> {_cast_or_null('e', element)}) END"
         )
     match data_type:
         case "STRING":
@@ -192,7 +192,7 @@ def _is_invalid(text: str, data_type: str) -> str | None:
         return f"{text} IS NOT NULL AND ({has_dimensions})"
     if data_type in ("STRING", "BOOLEAN", "BINARY"):
         return None
-    return f"{text} IS NOT NULL AND {_typed(text, data_type)} IS NULL"
+    return f"{text} IS NOT NULL AND {_cast_or_null(text, data_type)} IS NULL"
 
 
 def _without_bounds(text: str) -> str:
