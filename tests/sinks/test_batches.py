@@ -37,7 +37,7 @@ def test_batches_have_the_rows_of_a_chunk(chunk_rows: int, sizes: list[int]) -> 
 def test_tables_with_many_bytes_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_GATHERED_BYTES", 40)
     tables = iter([pa.table({"id": pa.array([number] * 3, pa.int64())}) for number in range(5)])
-    assert [table.num_rows for table in batches._gathered(tables, 1000)] == [6, 6, 3]
+    assert [table.num_rows for table in batches._tables_of_chunks(tables, 1000)] == [6, 6, 3]
 
 
 @pytest.mark.spark

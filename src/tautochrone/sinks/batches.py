@@ -43,7 +43,7 @@ def array_batches(
         return
     few = known_rows is not None and known_rows <= _COLLECTED_ROWS
     tables = iter([rows.toArrow()]) if few else _partition_tables(rows)
-    for table in _gathered(tables, chunk_rows):
+    for table in _tables_of_chunks(tables, chunk_rows):
         for batch in table.to_batches(max_chunksize=chunk_rows):
             yield table.column_names, batch.columns
 
@@ -57,7 +57,7 @@ def single_precision(number: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", number))[0])
 
 
-def _gathered(tables: Iterator[pa.Table], chunk_rows: int) -> Iterator[pa.Table]:
+def _tables_of_chunks(tables: Iterator[pa.Table], chunk_rows: int) -> Iterator[pa.Table]:
     """Tables of at least `chunk_rows` rows, or many bytes, but the last one, each in one piece.
 
     Spark's Arrow batches have 10,000 rows at most, and each batch would be a request to the sink.

@@ -120,7 +120,7 @@ def test_rows_that_are_staged_again_are_hashed(bench: EmbeddedBench) -> None:
         ORDERS: ReasonCode.SINK_ROWS_HASHED_AGAIN,
         LINES: ReasonCode.SINK_ROWS_COUNTED,
     }
-    staging = sink._first._tables.staging(intent.transaction, ORDERS, Fence(1))
+    staging = sink._first._tables.staging_name(intent.transaction, ORDERS, Fence(1))
     name = sink._first._tables.qualified_staging(staging)
     columns = "id, word, _ck, _sign, _nulls, _chunk"
     bench.reader.run(f"TRUNCATE TABLE {name}")
@@ -149,7 +149,7 @@ def test_rows_that_are_too_many_or_too_few_are_found(bench: EmbeddedBench, state
     chunks = SUITE.send(bench, sink, intent, (3, "three"))
     assert hashed(chunks) == [False, False]
     name = sink._first._tables.qualified_staging(
-        sink._first._tables.staging(intent.transaction, LINES, Fence(1))
+        sink._first._tables.staging_name(intent.transaction, LINES, Fence(1))
     )
     if statement == "DELETE":
         bench.reader.run(f"TRUNCATE TABLE {name}")
@@ -214,23 +214,23 @@ def counts(comparison: Comparison) -> bool:
 
 def test_a_restarted_server_has_to_be_proven_again() -> None:
     comparison = Comparison("mirror", ClickHouseOptions(host="ch", is_encrypted=True))
-    comparison.seen(ServerRun(1000, 50))
+    comparison.observe_run(ServerRun(1000, 50))
     assert not counts(comparison)
-    comparison.proven(TABLE, LONG)
+    comparison.record_proven(TABLE, LONG)
     assert counts(comparison)
     # Both values are rounded.
     for started_s in (1001, 1000, 999):
-        assert comparison.seen(ServerRun(started_s, 100))
+        assert comparison.observe_run(ServerRun(started_s, 100))
     assert counts(comparison)
-    assert not comparison.seen(ServerRun(1002, 100))
+    assert not comparison.observe_run(ServerRun(1002, 100))
     assert not counts(comparison)
-    comparison.proven(TABLE, LONG)
+    comparison.record_proven(TABLE, LONG)
     assert counts(comparison)
     with pytest.raises(SinkError, match="SINK_SERVER_RESTARTED"):
-        comparison.require_seen(ServerRun(1500, 4))
+        comparison.require_no_restart(ServerRun(1500, 4))
     # Another restart could have the same second.
-    comparison.seen(ServerRun(2000, 3))
-    comparison.proven(TABLE, LONG)
+    comparison.observe_run(ServerRun(2000, 3))
+    comparison.record_proven(TABLE, LONG)
     assert comparison.of(TABLE, LONG, is_new=True)[0].counts is False
 
 
@@ -246,7 +246,7 @@ def test_an_option_a_type_and_the_network_decide() -> None:
     ):
         values: dict[str, Any] = {"host": "ch", "is_encrypted": True, **options}
         comparison = Comparison("mirror", ClickHouseOptions(**values))
-        comparison.seen(ServerRun(1000, 50))
+        comparison.observe_run(ServerRun(1000, 50))
         check, reason = comparison.of(TABLE, columns, is_new=is_new)
         assert reason.code is code
         assert check.counts is (code is ReasonCode.SINK_ROWS_HASHED_FIRST)
@@ -270,7 +270,7 @@ def test_an_option_a_type_and_the_network_decide() -> None:
 def test_chunks_with_far_dates_are_hashed(kind: Any, near: list[Any], far: list[Any]) -> None:
     column = MirroredColumn("day", column_type("mirror", "t.day", kind), "")
     comparison = Comparison("mirror", ClickHouseOptions(folder="f"))
-    comparison.proven(TABLE, [column])
+    comparison.record_proven(TABLE, [column])
     check, _ = comparison.of(TABLE, [column], is_new=True)
     for values, is_hashed in (
         ([*near, None], False),

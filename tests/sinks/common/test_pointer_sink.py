@@ -46,9 +46,9 @@ def test_rows_of_a_large_table_are_not_read_unless_it_differs() -> None:
 
 def test_an_altered_table_stays_the_recorded_one_only_if_it_was() -> None:
     identities = Identities()
-    identities.altered(ORDERS, RECORD, "table 2", "table 3")
+    identities.record_altered(ORDERS, RECORD, "table 2", "table 3")
     assert not identities.is_same(ORDERS, RECORD, "table 3")
-    identities.altered(ORDERS, RECORD, "table 1", "table 3")
+    identities.record_altered(ORDERS, RECORD, "table 1", "table 3")
     assert identities.is_same(ORDERS, RECORD, "table 3")
     assert identities.is_same(ORDERS, RECORD, "table 1")
     assert not identities.is_same(ORDERS, RECORD, None)

@@ -14,8 +14,8 @@ from tautochrone.model.sink import Digest, RowDifference, SentChunk
 from tautochrone.sinks.common.steps import (
     differing_rows,
     require_fence,
+    require_same_content,
     require_visible,
-    same_content,
     signed_frames,
     total_digest,
 )
@@ -48,9 +48,9 @@ def test_only_the_visible_checkpoint_is_audited(visible: CheckpointNumber | None
     ],
 )
 def test_chunks_that_lack_differ_or_were_not_sent_are_refused(arrived: Mapping[int, Digest]) -> None:
-    same_content("mirror", SENT, {(ORDERS, chunk.number): chunk.digest for chunk in SENT})
+    require_same_content("mirror", SENT, {(ORDERS, chunk.number): chunk.digest for chunk in SENT})
     with pytest.raises(SinkContentError):
-        same_content("mirror", SENT, {(ORDERS, number): digest for number, digest in arrived.items()})
+        require_same_content("mirror", SENT, {(ORDERS, number): digest for number, digest in arrived.items()})
 
 
 def test_digests_do_not_depend_on_order_and_cancel() -> None:

@@ -185,7 +185,7 @@ def test_a_new_owner_rolls_back_what_an_older_one_prepared(
     owner.recover([Intent(transaction=older, versions={})] if known else [], Fence(2))
     assert bench.database.labels[label].state == "ABORTED"
     # The older owner looked at the fence before it was raised, and its commit arrives only now.
-    sink._require = lambda fence: None
+    sink._require_newest_fence = lambda fence: None
     with pytest.raises(SinkError) as refused:
         sink.commit(older, Fence(1))
     assert refused.value.error_class == "STARROCKS_TRANSACTION_ABORTED"

@@ -37,7 +37,7 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, COUNTED, Batch, batches, digests
 from tautochrone.sinks.clickhouse.tables import ClickHouseTables
 from tautochrone.sinks.clickhouse.types import MirroredColumn
-from tautochrone.sinks.common.steps import same_content
+from tautochrone.sinks.common.steps import require_same_content
 
 __all__ = [
     "AuditedServer",
@@ -84,7 +84,7 @@ class Comparison:
         self._proven.clear()
         self._run = None
 
-    def seen(self, run: ServerRun) -> bool:
+    def observe_run(self, run: ServerRun) -> bool:
         """Whether the server has run since it was seen last. If not, what was proven is forgotten."""
         if self._options.folder:
             # The engine ends with this process.
@@ -95,13 +95,13 @@ class Comparison:
         self._run = run if run.uptime_s >= _LEAST_UPTIME_S else None
         return has_run
 
-    def require_seen(self, run: ServerRun) -> None:
+    def require_no_restart(self, run: ServerRun) -> None:
         """Refuse to publish counted rows of a server that was restarted since the transaction began.
 
         Raises:
             SinkError: `SINK_SERVER_RESTARTED`.
         """
-        if not self.seen(run):
+        if not self.observe_run(run):
             raise SinkError(
                 "SINK_SERVER_RESTARTED",
                 f"Sink {self._name}: the server {self._options.address} was restarted while rows were "
@@ -110,7 +110,7 @@ class Comparison:
                 retryable=True,
             )
 
-    def proven(self, table: TableName, columns: Sequence[MirroredColumn]) -> None:
+    def record_proven(self, table: TableName, columns: Sequence[MirroredColumn]) -> None:
         """Hashed rows of a table arrived as they were sent."""
         if self._is_watched:
             self._proven[table] = _types(columns)
@@ -131,21 +131,21 @@ class Comparison:
         way = self._options.compare
         composites = [column.name for column in columns if column.type.encode_array is None]
         if way == "hash":
-            return _hashed(ReasonCode.SINK_ROWS_HASHED_BY_OPTION)
+            return _hashed_check(ReasonCode.SINK_ROWS_HASHED_BY_OPTION)
         if not is_new:
-            return _hashed(ReasonCode.SINK_ROWS_HASHED_AGAIN)
+            return _hashed_check(ReasonCode.SINK_ROWS_HASHED_AGAIN)
         if composites:
-            return _hashed(ReasonCode.SINK_ROWS_HASHED_COMPOSITES, columns=", ".join(composites))
+            return _hashed_check(ReasonCode.SINK_ROWS_HASHED_COMPOSITES, columns=", ".join(composites))
         if way != "count" and not self._options.folder and not self._options.is_encrypted:
-            return _hashed(ReasonCode.SINK_ROWS_HASHED_WITHOUT_TLS)
+            return _hashed_check(ReasonCode.SINK_ROWS_HASHED_WITHOUT_TLS)
         if not self._is_watched:
-            return _hashed(ReasonCode.SINK_ROWS_HASHED_FIRST)
+            return _hashed_check(ReasonCode.SINK_ROWS_HASHED_FIRST)
         if self._proven.get(table) == _types(columns):
             return ChunkCheck(counts=True, hashes_first=False), Reason.of(ReasonCode.SINK_ROWS_COUNTED)
         return ChunkCheck(counts=True, hashes_first=True), Reason.of(ReasonCode.SINK_ROWS_HASHED_FIRST)
 
 
-def _hashed(code: ReasonCode, **params: str) -> tuple[ChunkCheck, Reason]:
+def _hashed_check(code: ReasonCode, **params: str) -> tuple[ChunkCheck, Reason]:
     return ChunkCheck(counts=False, hashes_first=False), Reason.of(code, **params)
 
 
@@ -184,14 +184,14 @@ def staged_content(
         else:
             run, digests = tables.counted_digests(staging, table, hashed)
             if run is not None:
-                comparison.require_seen(run)
+                comparison.require_no_restart(run)
         partitions: dict[str, tuple[int, str]] = {}
         for number, partition, digest in digests:
             arrived[table, number] = _sum(arrived.get((table, number), _NO_ROWS), digest)
             total = _sum(Digest(*partitions.get(partition, (0, "0"))), digest)
             partitions[partition] = total.rows, total.hash
         content[str(table)] = partitions
-    same_content(sink, chunks, arrived)
+    require_same_content(sink, chunks, arrived)
     return content
 
 
@@ -222,7 +222,7 @@ def move_partitions(
     # Who goes on with a commit finds partitions that were moved; nothing moved before it.
     before = arrived() if may_have_moved else {}
     waiting = [partition for partition in partitions if partition not in before]
-    if may_have_moved and waiting and staging not in tables.staged():
+    if may_have_moved and waiting and staging not in tables.staging_tables():
         raise SinkContentError(
             "SINK_STAGING_LOST",
             f"Sink {sink}: somebody dropped {staging}, the staging table of a transaction that is decided; "
@@ -300,13 +300,13 @@ def row_differences(
         for index, row_hash in enumerate(batch.hashes):
             if row_hash in lacking:
                 values = [array[index].as_py() for array in batch.arrays]
-                texts[row_hash] = _text([column.name for column in columns], values)
+                texts[row_hash] = _row_text([column.name for column in columns], values)
     return [RowDifference(row=texts[key], in_sink=sink_copies[key], in_lake=lake_copies[key]) for key in keys]
 
 
 def _sink_copies(server: AuditedServer, table: TableName, parts: set[int]) -> Counter[bytes]:
     listed = ", ".join(map(str, sorted(parts)))
-    hashed = server.tables.hashed(table, server.publication)
+    hashed = server.tables.row_hashes_sql(table, server.publication)
     copies = server.engine.rows(
         f"SELECT hex(_taut_hash), toString(sum(_taut_sign)) FROM ({hashed}) "
         f"WHERE reinterpretAsUInt8(substring(_taut_hash, 9, 1)) % {AUDIT_PARTS} IN ({listed}) "
@@ -317,14 +317,14 @@ def _sink_copies(server: AuditedServer, table: TableName, parts: set[int]) -> Co
 
 def _sink_texts(server: AuditedServer, table: TableName, keys: Sequence[bytes]) -> dict[bytes, str]:
     names = [column.name for column in server.tables.columns(table)]
-    hashed = server.tables.hashed(table, server.publication, with_columns=True)
+    hashed = server.tables.row_hashes_sql(table, server.publication, with_columns=True)
     listed = ", ".join(f"'{key.hex().upper()}'" for key in keys)
     rows = server.engine.rows(
         f"SELECT DISTINCT hex(_taut_hash), * EXCEPT (_taut_hash, _taut_sign) "
         f"FROM ({hashed}) WHERE hex(_taut_hash) IN ({listed})"
     )
-    return {bytes.fromhex(key): _text(names, values) for key, *values in rows}
+    return {bytes.fromhex(key): _row_text(names, values) for key, *values in rows}
 
 
-def _text(names: Sequence[str], values: Sequence[object]) -> str:
+def _row_text(names: Sequence[str], values: Sequence[object]) -> str:
     return json.dumps(dict(zip(names, values, strict=True)), default=str, ensure_ascii=False)

@@ -99,9 +99,9 @@ class Folding:
         self, table: TableName, partitions: list[_Partition], floor: int, fence: Fence
     ) -> FoldedTable:
         remaining = 0
-        folding = self._tables.folding(table, fence)
+        folding = self._tables.folding_name(table, fence)
         for partition in partitions:
-            self._tables.stage(folding, table)
+            self._tables.create_staging(folding, table)
             # A newer owner that raised its fence before this check may not have seen the folding table.
             self._ledger.require(fence)
             remaining += self._fold_partition(table, folding, partition.id, floor)
@@ -119,7 +119,7 @@ class Folding:
             f"INSERT INTO {target} ({listed}) "
             f"SELECT {', '.join(names)}, toUInt64({floor}), toInt8(sign(_taut_copies)), {NULLS}, toUInt32(0) "
             f"FROM (SELECT {grouped}, sum(toInt64({SIGN})) AS _taut_copies FROM {rows} "
-            f"WHERE {is_partition} AND {self._tables.visible(table, floor)} "
+            f"WHERE {is_partition} AND {self._tables.visible_sql(table, floor)} "
             f"GROUP BY {grouped} HAVING _taut_copies != 0) "
             "ARRAY JOIN range(toUInt64(abs(_taut_copies))) AS _taut_copy "
             f"UNION ALL SELECT {listed} FROM {rows} WHERE {is_partition} AND {PUBLICATION} > {floor}"

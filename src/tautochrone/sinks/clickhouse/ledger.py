@@ -499,7 +499,7 @@ class Begun:
     stagings: set[str] | None
     is_new: bool = False
 
-    def opened(self, *stagings: str) -> None:
+    def record_stagings(self, *stagings: str) -> None:
         if self.stagings is not None:
             self.stagings.update(stagings)
 
@@ -527,7 +527,7 @@ class BegunTransactions:
     def add(self, entry: Entry, *, is_new: bool) -> None:
         self._begun[entry.intent.transaction] = Begun(entry, set(), is_new)
 
-    def allowed(
+    def require_allowed(
         self, operation: Operation, transaction: TransactionId, fence: Fence, *, checked: bool = True
     ) -> TransactionState:
         """Where a transaction is, to which the operation may be done.
@@ -553,7 +553,7 @@ class BegunTransactions:
         return state
 
     @contextmanager
-    def continued(self, transaction: TransactionId) -> Iterator[Begun]:
+    def continued_transaction(self, transaction: TransactionId) -> Iterator[Begun]:
         """The transaction, to go on with it. After an error it is read from the server again."""
         begun = self._begun.pop(transaction, None) or Begun(self._ledger.entry(transaction), None)
         is_own = begun.stagings is not None

@@ -76,7 +76,7 @@ class Records:
             if identities.get(table) != pointer.records[table].identity:
                 raise table_changed_error(self._name, table)
 
-    def changed(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
+    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
         """See `model.sink.Sink.changed_tables`."""
         pointer, identities = self._pointer(), self._identities(tables)
         reasons = {}
@@ -128,7 +128,7 @@ class Records:
         is_large = max_rows is not None and record.rows > max_rows
         if is_large and self._engine.rows(f"SELECT 1 FROM {self._tables.rows(table)} LIMIT 1"):
             return None
-        present = self._counts({table: self._tables.visible(table, pointer.publication)})[table]
+        present = self._counts({table: self._tables.visible_sql(table, pointer.publication)})[table]
         beyond = self._engine.rows(
             f"SELECT 1 FROM {self._tables.rows(table)} WHERE {PUBLICATION} > {pointer.publication} LIMIT 1"
         )
@@ -154,7 +154,7 @@ class Records:
             f"FROM {self._tables.rows(table)} WHERE {condition}"
             for table, condition in conditions.items()
         ]
-        return {TableName.parse(name): int(rows) for name, rows in self._together(queries)}
+        return {TableName.parse(name): int(rows) for name, rows in self._rows_of_all(queries)}
 
     def _identities(self, tables: Sequence[TableName]) -> dict[TableName, _Identity]:
         """Of the tables that are there."""
@@ -172,10 +172,10 @@ class Records:
             )
         return {
             TableName.parse(table): _Identity(uuid, int(mutation), int(replaced))
-            for table, uuid, mutation, replaced in self._together(queries)
+            for table, uuid, mutation, replaced in self._rows_of_all(queries)
         }
 
-    def _together(self, queries: Sequence[str]) -> Iterator[list[Any]]:
+    def _rows_of_all(self, queries: Sequence[str]) -> Iterator[list[Any]]:
         """The rows of all queries, many of them by one statement: the length of a statement is limited."""
         for first in range(0, len(queries), _TOGETHER):
             yield from self._engine.rows(" UNION ALL ".join(queries[first : first + _TOGETHER]))

@@ -76,7 +76,7 @@ class Waits:
         self._spare_chunks = 0
         self._spare_tables: set[TableName] = set()
 
-    def quiet(self, stagings: Sequence[str]) -> None:
+    def await_quiet(self, stagings: Sequence[str]) -> None:
         """Wait until no statement uses these tables: one whose answer was lost may still run.
 
         Raises:
@@ -101,7 +101,7 @@ class Waits:
                 retryable=True,
             )
 
-    def merges(self, tables: Sequence[TableName]) -> None:
+    def await_merges(self, tables: Sequence[TableName]) -> None:
         """Wait until the server has merged enough: it slows down inserts with many parts, but not moves.
 
         Raises:
@@ -134,7 +134,7 @@ class Waits:
                 retryable=True,
             )
 
-    def added(self, chunks: int) -> None:
+    def count_chunks(self, chunks: int) -> None:
         """So many chunks were staged: with enough of them the server is asked for its parts again."""
         self._spare_chunks -= chunks
 
@@ -215,7 +215,7 @@ class Server:
         self._ledger.claim(lake)
 
     def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
-        return self._records.changed(tables, max_rows)
+        return self._records.changed_tables(tables, max_rows)
 
     def highest_fence(self) -> Fence:
         return self._ledger.highest_fence()
@@ -256,7 +256,7 @@ class Server:
 
     def require_allowed(self, operation: Operation, transaction: TransactionId, fence: Fence) -> None:
         """Raise what the operation would raise of the state of the transaction."""
-        self._begun.allowed(operation, transaction, fence)
+        self._begun.require_allowed(operation, transaction, fence)
 
     def begin(self, intent: Intent, above: int) -> TransactionState:
         """`above`: the highest publication of any server's rows in tables that are sent whole."""
@@ -264,10 +264,10 @@ class Server:
         self._begun.clear()
         self._comparison_reasons.clear()
         status = self._ledger.status(transaction)
-        self._comparison.seen(status.run)
+        self._comparison.observe_run(status.run)
         require_fence(self._name, transaction.fence, status.fence)
         state = next_state(Operation.BEGIN, status.state, transaction)
-        self._waits.merges(list(intent.versions))
+        self._waits.await_merges(list(intent.versions))
         self._records.require_base(intent)
         publication = max(status.next_publication(intent.checkpoint), above + 1)
         self._ledger.record(intent, transaction.fence, state, publication)
@@ -278,21 +278,21 @@ class Server:
     def open_staging(self, transaction: TransactionId, table: TableName) -> Staging:
         """An empty staging table, in the place of the one that the transaction may have."""
         self._require_writable(transaction)
-        with self._begun.continued(transaction) as begun:
-            staging = self._tables.staging(transaction, table, transaction.fence)
-            check = self._check(begun, table, staging)
-            self._tables.stage(staging, table, is_new=begun.is_new_name(staging))
+        with self._begun.continued_transaction(transaction) as begun:
+            staging = self._tables.staging_name(transaction, table, transaction.fence)
+            check = self._chunk_check(begun, table, staging)
+            self._tables.create_staging(staging, table, is_new=begun.is_new_name(staging))
             # A newer owner that raised its fence before this check may not have seen the staging table.
             self._ledger.require(transaction.fence)
-            begun.opened(staging)
+            begun.record_stagings(staging)
             publication = begun.entry.publication
             return Staging(self._tables, staging, table, publication, self._chunk_server, check)
 
     def open_task_staging(self, transaction: TransactionId, table: TableName) -> OpenStaging:
         """A staging table into which tasks insert."""
         self._require_writable(transaction)
-        with self._begun.continued(transaction) as begun:
-            name = self._tables.staging(transaction, table, transaction.fence)
+        with self._begun.continued_transaction(transaction) as begun:
+            name = self._tables.staging_name(transaction, table, transaction.fence)
             staging = OpenStaging(
                 self._tables,
                 self.options,
@@ -300,44 +300,44 @@ class Server:
                 table,
                 begun.entry.publication,
                 self._chunk_server,
-                self._check(begun, table, name),
-                self._waits.quiet,
+                self._chunk_check(begun, table, name),
+                self._waits.await_quiet,
             )
             staging.create()
             self._ledger.require(transaction.fence)
-            begun.opened(name, staging.open_name)
+            begun.record_stagings(name, staging.open_name)
             return staging
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         fence = transaction.fence
         state = next_state(
             Operation.PREPARE,
-            self._begun.allowed(Operation.PREPARE, transaction, fence, checked=False),
+            self._begun.require_allowed(Operation.PREPARE, transaction, fence, checked=False),
             transaction,
         )
-        with self._begun.continued(transaction) as begun:
+        with self._begun.continued_transaction(transaction) as begun:
             entry = begun.entry
             try:
-                content = self._compared(entry.intent, chunks, fence, begun.stagings)
+                content = self._staged_content(entry.intent, chunks, fence, begun.stagings)
             except SinkError:
                 # A newer owner may have renamed the staging tables.
                 self._ledger.require(fence)
                 raise
             self._ledger.record(entry.intent, fence, state, entry.publication, content, is_fenced=True)
-            self._waits.added(len(chunks))
+            self._waits.count_chunks(len(chunks))
             for table in {chunk.table for chunk in chunks if chunk.digest.hash != COUNTED}:
-                self._comparison.proven(table, self.columns(table))
+                self._comparison.record_proven(table, self.columns(table))
             begun.entry = replace(entry, state=state, content=content)
 
     def require_base(self, transaction: TransactionId) -> None:
         """Raise what `commit` would raise of the transaction's base, before it is decided."""
-        with self._begun.continued(transaction) as begun:
+        with self._begun.continued_transaction(transaction) as begun:
             self._records.require_base(begun.entry.intent)
 
     def decide(self, transaction: TransactionId, fence: Fence) -> None:
         """From now on the transaction is committed, whatever happens. Repeatable."""
-        if self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False) is _S.PREPARED:
-            with self._begun.continued(transaction) as begun:
+        if self._begun.require_allowed(Operation.COMMIT, transaction, fence, checked=False) is _S.PREPARED:
+            with self._begun.continued_transaction(transaction) as begun:
                 entry = begun.entry
                 self._records.require_base(entry.intent)
                 self._ledger.record(entry.intent, fence, _S.COMMITTING, entry.publication, is_fenced=True)
@@ -345,15 +345,15 @@ class Server:
 
     def commit(self, transaction: TransactionId, fence: Fence, *, is_decided: bool = False) -> None:
         """`is_decided`: another server of the sink has recorded that it is committed."""
-        state = self._begun.allowed(Operation.COMMIT, transaction, fence, checked=False)
+        state = self._begun.require_allowed(Operation.COMMIT, transaction, fence, checked=False)
         if state is _S.COMMITTED:
             return
         # Rows of a commit that somebody else began, or this object before an error, may have arrived.
         may_have_moved = state is _S.COMMITTING and transaction not in self._begun
-        with self._begun.continued(transaction) as begun:
+        with self._begun.continued_transaction(transaction) as begun:
             entry = begun.entry
             if may_have_moved:
-                self._waits.quiet(self._tables.staged(transaction))
+                self._waits.await_quiet(self._tables.staging_tables(transaction))
             elif state is not _S.COMMITTING:
                 if not is_decided:
                     self._records.require_base(entry.intent)
@@ -371,7 +371,7 @@ class Server:
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         self._begun.clear()
-        self._begun.allowed(Operation.ABORT, transaction, fence)
+        self._begun.require_allowed(Operation.ABORT, transaction, fence)
         intent = Intent(transaction=transaction, versions={})
         self._ledger.record(intent, fence, _S.ABORTING, 0)
         self._drop_staging(transaction)
@@ -396,31 +396,31 @@ class Server:
         if intent.chunks is None or any(chunk.digest.hash == COUNTED for chunk in intent.chunks):
             return False
         try:
-            self._compared(intent, intent.chunks, self._ledger.highest_fence())
+            self._staged_content(intent, intent.chunks, self._ledger.highest_fence())
         except SinkContentError:
             return False
         return True
 
-    def forget(self, fence: Fence) -> None:
+    def drop_leftovers(self, fence: Fence) -> None:
         """All transactions have ended: drop what is left of them."""
-        for staging in self._tables.staged():
+        for staging in self._tables.staging_tables():
             self._tables.drop(staging)
         self._ledger.forget_finished(fence)
 
     def _take_over_staging(self, fence: Fence) -> None:
-        stagings = self._tables.staged()
+        stagings = self._tables.staging_tables()
         foldings = [name for name in stagings if name.startswith(FOLDING_PREFIX)]
         for folding in foldings:
             # A folding that comes late would bring back what the partition was before the next commit.
             self._tables.drop(folding)
-        self._waits.quiet(foldings)
+        self._waits.await_quiet(foldings)
         for staging in stagings:
             if staging in foldings:
                 continue
             stem, _, owner = staging.rpartition("__")
             if int(owner) < fence:
                 self._tables.rename(staging, f"{stem}__{fence}")
-        self._waits.quiet(stagings)
+        self._waits.await_quiet(stagings)
 
     # -- audit ------------------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class Server:
         """See `model.sink.CheckpointHistory`."""
         return self._ledger.published_at(checkpoint)
 
-    def audited(self, checkpoint: CheckpointNumber) -> AuditedServer:
+    def audited_server(self, checkpoint: CheckpointNumber) -> AuditedServer:
         return AuditedServer(self._engine, self._tables, self._ledger.publication_of(checkpoint))
 
     def close(self) -> None:
@@ -439,7 +439,7 @@ class Server:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _check(self, begun: Begun, table: TableName, staging: str) -> ChunkCheck:
+    def _chunk_check(self, begun: Begun, table: TableName, staging: str) -> ChunkCheck:
         is_new = begun.is_new_name(staging)
         check, reason = self._comparison.of(table, self.columns(table), is_new=is_new)
         self._comparison_reasons[table] = reason
@@ -447,7 +447,7 @@ class Server:
 
     def _require_writable(self, transaction: TransactionId) -> None:
         # The fence is checked once the staging table is there.
-        self._begun.allowed(Operation.WRITE, transaction, transaction.fence, checked=False)
+        self._begun.require_allowed(Operation.WRITE, transaction, transaction.fence, checked=False)
 
     @property
     def _is_only(self) -> bool:
@@ -466,7 +466,7 @@ class Server:
         """What chunks are said to be in; one of one server needs no name."""
         return "" if self._is_only else self.address
 
-    def _compared(
+    def _staged_content(
         self,
         intent: Intent,
         chunks: Sequence[SentChunk],
@@ -479,24 +479,26 @@ class Server:
             highest: the fence of the newest owner, after which it may have renamed staging tables.
             opened: the staging tables, if they are known.
         """
-        existing = self._tables.staged(intent.transaction) if opened is None else opened
+        existing = self._tables.staging_tables(intent.transaction) if opened is None else opened
         stagings = {}
         for table in dict.fromkeys((*intent.versions, *(chunk.table for chunk in chunks))):
-            names = self._names(intent.transaction, table, highest)
+            names = self._staging_names(intent.transaction, table, highest)
             staging = next((name for name in existing if name in names), None)
             if staging is not None:
                 stagings[table] = staging
         return staged_content(self._name, self._tables, stagings, chunks, self._comparison)
 
-    def _names(self, transaction: TransactionId, table: TableName, highest: Fence) -> list[str]:
+    def _staging_names(self, transaction: TransactionId, table: TableName, highest: Fence) -> list[str]:
         """What the staging table of a table may be called: after the writer's fence or a newer owner's."""
-        return [self._tables.staging(transaction, table, fence) for fence in {transaction.fence, highest}]
+        return [
+            self._tables.staging_name(transaction, table, fence) for fence in {transaction.fence, highest}
+        ]
 
     def _move(self, entry: Entry, fence: Fence, *, may_have_moved: bool) -> None:
         transaction = entry.intent.transaction
         for name, partitions in entry.content.items():
             table = TableName.parse(name)
-            staging = self._tables.staging(transaction, table, fence)
+            staging = self._tables.staging_name(transaction, table, fence)
             move_partitions(
                 self._name,
                 self._tables,
@@ -508,5 +510,5 @@ class Server:
             )
 
     def _drop_staging(self, transaction: TransactionId, opened: Collection[str] | None = None) -> None:
-        for staging in self._tables.staged(transaction) if opened is None else opened:
+        for staging in self._tables.staging_tables(transaction) if opened is None else opened:
             self._tables.drop(staging)

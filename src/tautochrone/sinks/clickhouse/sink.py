@@ -166,14 +166,16 @@ class ClickHouseSink:
         unfinished = [intent for server in self._servers for intent in server.unfinished()]
         named = {str(intent.transaction) for intent in intents}
         known = {str(intent.transaction): intent for intent in (*unfinished, *intents)}
-        ends = {name: self._end(intent, fence, is_named=name in named) for name, intent in known.items()}
+        ends = {
+            name: self._end_recovered(intent, fence, is_named=name in named) for name, intent in known.items()
+        }
         for server in self._servers:
-            server.forget(fence)
+            server.drop_leftovers(fence)
         # Refuses servers that show different checkpoints, now that all transactions have ended.
         self.published()
         return [Recovered(intent.transaction, ends[str(intent.transaction)]) for intent in intents]
 
-    def _end(self, intent: Intent, fence: Fence, *, is_named: bool) -> TransactionState:
+    def _end_recovered(self, intent: Intent, fence: Fence, *, is_named: bool) -> TransactionState:
         transaction = intent.transaction
         state = self._first.state(transaction)
         may_commit = state is _S.PREPARED and is_named and self._is_whole(intent)
@@ -247,7 +249,7 @@ class ClickHouseSink:
     def differences(
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
-        shards = [server.audited(checkpoint) for server in self._servers]
+        shards = [server.audited_server(checkpoint) for server in self._servers]
         return row_differences(shards, table, rows, self._first.options.chunk_rows, limit)
 
     def published_at(self, checkpoint: CheckpointNumber) -> Published | None:

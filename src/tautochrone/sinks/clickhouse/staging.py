@@ -156,7 +156,7 @@ class OpenStaging:
         self.open_name = f"{transaction}__{uuid.uuid4().hex[:8]}__{fence}"
 
     def create(self) -> None:
-        self._tables.stage(self.open_name, self._table, is_new=True)
+        self._tables.create_staging(self.open_name, self._table, is_new=True)
 
     @property
     def columns(self) -> Sequence[MirroredColumn]:

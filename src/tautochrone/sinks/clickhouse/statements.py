@@ -194,12 +194,12 @@ def defaults_of_profile_settings(
 
 def unknown_setting(answer: str, sent: Mapping[str, str]) -> str | None:
     """The setting that an older server does not know, and so cannot have changed; None for another answer."""
-    return _named(answer, sent) if _code(answer) == _UNKNOWN else None
+    return _setting_named_in(answer, sent) if _code(answer) == _UNKNOWN else None
 
 
 def setting_refused_error(subject: str, answer: str, sent: Mapping[str, str]) -> SinkError | None:
     """The error of an answer that says that the user may not set a setting; None for any other answer."""
-    name = _named(answer, sent)
+    name = _setting_named_in(answer, sent)
     if _code(answer) != _CONSTRAINT or name is None:
         return None
     return SinkError(
@@ -218,7 +218,7 @@ def _code(answer: str) -> str:
     return match[1] if match else ""
 
 
-def _named(answer: str, sent: Mapping[str, str]) -> str | None:
+def _setting_named_in(answer: str, sent: Mapping[str, str]) -> str | None:
     """Which of the settings that were sent an answer names first."""
     words: Iterator[str] = (match[0] for match in re.finditer(r"\w+", answer))
     return next((word for word in words if word in sent), None)

@@ -249,7 +249,7 @@ class ClickHouseTables:
         """The tables that were used through this object."""
         return sorted((table for table, columns in self._columns.items() if columns), key=str)
 
-    def visible(self, table: TableName, publication: int | str) -> str:
+    def visible_sql(self, table: TableName, publication: int | str) -> str:
         """The condition on the rows that count at a publication."""
         replaced = self.replaced_sql(table, publication)
         return f"{PUBLICATION} <= {publication} AND {PUBLICATION} >= {replaced}"
@@ -356,7 +356,7 @@ class ClickHouseTables:
         view, view_at = self._qualified(plain), self._qualified(f"{plain}_at")
         read = self._qualified(f"taut_read_{plain}")
         checkpoint = "{checkpoint:UInt64}"
-        condition = self.visible(table, checkpoint)
+        condition = self.visible_sql(table, checkpoint)
         has_changed = "has({changed:Array(String)}, _partition_id)"
         self._definitions.run(
             table,
@@ -387,21 +387,21 @@ class ClickHouseTables:
 
     # -- what is staged ---------------------------------------------------------------------------
 
-    def staging(self, transaction: TransactionId, table: TableName, fence: Fence) -> str:
+    def staging_name(self, transaction: TransactionId, table: TableName, fence: Fence) -> str:
         """The name of a staging table: of one table, transaction and owner."""
         return f"{transaction}__{_short_hash(table)}__{fence}"
 
-    def folding(self, table: TableName, fence: Fence) -> str:
+    def folding_name(self, table: TableName, fence: Fence) -> str:
         """The name of the folding table: of one table and owner."""
         return f"{FOLDING_PREFIX}{_short_hash(table)}__{fence}"
 
-    def stage(self, staging: str, table: TableName, *, is_new: bool = False) -> None:
+    def create_staging(self, staging: str, table: TableName, *, is_new: bool = False) -> None:
         """Create an empty staging table, in the place of an older one unless its name is new."""
         if not is_new:
             self.drop(staging)
         self._engine.run(f"CREATE TABLE {self._qualified(staging)} AS {self.rows(table)}")
 
-    def staged(self, transaction: TransactionId | None = None) -> list[str]:
+    def staging_tables(self, transaction: TransactionId | None = None) -> list[str]:
         """The names of the staging tables, of one transaction or of all."""
         prefix = "taut_" if transaction is None else f"{transaction}__"
         names = self._engine.rows(
@@ -507,7 +507,7 @@ class ClickHouseTables:
             partition: that alone; None: all of the table `source`.
         """
         condition = "" if partition is None else f" AND _partition_id = {text_sql(partition)}"
-        visible = self.visible(table, floor)
+        visible = self.visible_sql(table, floor)
         digests = self._engine.rows(
             f"SELECT toUInt8({PUBLICATION} > {floor}) AS _taut_later, toString(sum(toInt64({SIGN}))), "
             f"{self._hash(table)}, toString(countIf({PUBLICATION} > {floor})) FROM {source} "
@@ -526,12 +526,12 @@ class ClickHouseTables:
             f"SELECT toString(reinterpretAsUInt8(substring(_taut_hash, 9, 1)) % {AUDIT_PARTS}) AS _taut_part,"
             " toString(sum(_taut_sign)), toString(sum(toInt64(_taut_sign) * "
             "reinterpretAsInt64(substring(_taut_hash, 1, 8)))) "
-            f"FROM ({self.hashed(table, publication)}) GROUP BY _taut_part"
+            f"FROM ({self.row_hashes_sql(table, publication)}) GROUP BY _taut_part"
         )
         audited = {part: _digest(rows, text) for part, rows, text in digests}
         return {part: digest for part, digest in audited.items() if digest != Digest(0, f"{0:016x}")}
 
-    def hashed(self, table: TableName, publication: int, *, with_columns: bool = False) -> str:
+    def row_hashes_sql(self, table: TableName, publication: int, *, with_columns: bool = False) -> str:
         """A query of the rows that count at a publication: `_taut_hash`, `_taut_sign`, the lake's columns."""
         # A column of the user may have any name that does not begin with _taut_.
         names = (
@@ -539,7 +539,7 @@ class ClickHouseTables:
         )
         return (
             f"SELECT {self._row_hash(table)} AS _taut_hash, {SIGN} AS _taut_sign{names} "
-            f"FROM {self.rows(table)} WHERE {self.visible(table, publication)}"
+            f"FROM {self.rows(table)} WHERE {self.visible_sql(table, publication)}"
         )
 
     def _row_hash(self, table: TableName) -> str:

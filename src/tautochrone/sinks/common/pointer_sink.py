@@ -109,17 +109,17 @@ class Identities:
     def __init__(self) -> None:
         self._same: dict[tuple[TableName, str], str] = {}
 
-    def compared(self, table: TableName, record: TableRecord | None, identity: str | None) -> None:
+    def record_compared(self, table: TableName, record: TableRecord | None, identity: str | None) -> None:
         """The table of this identity has the recorded rows."""
         if record is not None and identity is not None:
             self._same[table, record.identity] = identity
 
-    def altered(
+    def record_altered(
         self, table: TableName, record: TableRecord | None, before: str | None, after: str | None
     ) -> None:
         """This process altered a table: if it was the recorded one, it still is."""
         if record is not None and self.is_same(table, record, before):
-            self.compared(table, record, after)
+            self.record_compared(table, record, after)
 
     def is_same(self, table: TableName, record: TableRecord, identity: str | None) -> bool:
         known = self._same.get((table, record.identity), record.identity)
@@ -210,7 +210,7 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
         """Whether a table has no rows."""
 
     @abstractmethod
-    def _take(self, intent: Intent) -> None:
+    def _begin_transaction(self, intent: Intent) -> None:
         """A transaction begins. It may have begun before."""
 
     @abstractmethod
@@ -278,7 +278,7 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
             ),
         )
         if reason is None:
-            self._identities.compared(table, record, identity)
+            self._identities.record_compared(table, record, identity)
         return reason
 
     def _required_content(
@@ -311,11 +311,11 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
-        state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        state = self._next_state(Operation.BEGIN, transaction, transaction.fence)
         require_base(intent, self.published())
         self._states = {key: old for key, old in self._states.items() if old in OPEN}
         self._states[transaction] = state
-        self._take(intent)
+        self._begin_transaction(intent)
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:

@@ -45,7 +45,7 @@ from tautochrone.sinks.common.errors import (
 )
 from tautochrone.sinks.common.mirrored import MirroredRows, row_batches, send_rows
 from tautochrone.sinks.common.pointer_sink import OPEN, Content, Pointer, PointerSink, TableRecord
-from tautochrone.sinks.common.steps import require_fence, same_content
+from tautochrone.sinks.common.steps import require_fence, require_same_content
 from tautochrone.sinks.json_rows import comparable
 
 __all__ = ["RelationalDatabase", "RelationalSink"]
@@ -176,7 +176,7 @@ class RelationalSink(PointerSink[_Mirrored]):
         require_fence(self.name, fence, highest)
         return pointer
 
-    def _require(self, fence: Fence) -> None:
+    def _require_newest_fence(self, fence: Fence) -> None:
         with self._connection.transaction() as cursor:
             self._lock(cursor, fence)
 
@@ -189,25 +189,25 @@ class RelationalSink(PointerSink[_Mirrored]):
 
     # -- one transaction --------------------------------------------------------------------------
 
-    def _take(self, intent: Intent) -> None:
+    def _begin_transaction(self, intent: Intent) -> None:
         transaction = intent.transaction
         self._generations[transaction] = self._connection.generation
         self._intents[transaction] = intent
         self._staged.setdefault(transaction, {})
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
-        state = self._next(Operation.PREPARE, transaction, transaction.fence)
+        state = self._next_state(Operation.PREPARE, transaction, transaction.fence)
         with self._connection.transaction() as cursor:
             arrived = {
                 (table, int(number)): Digest(int(rows), str(int(total)))
                 for table, staging in self._staged[transaction].items()
                 for number, rows, total in self._staged_digests(cursor, staging.name)
             }
-        same_content(self.name, chunks, arrived)
+        require_same_content(self.name, chunks, arrived)
         self._states[transaction] = state
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
-        self._require(fence)
+        self._require_newest_fence(fence)
         state = self._state(transaction)
         if next_state(Operation.COMMIT, state, transaction) is state:
             # The answer to an earlier call was lost.
@@ -252,11 +252,11 @@ class RelationalSink(PointerSink[_Mirrored]):
         return new_records
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
-        self._states[transaction] = self._next(Operation.ABORT, transaction, fence)
+        self._states[transaction] = self._next_state(Operation.ABORT, transaction, fence)
         self._drop(transaction)
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
-        self._require(fence)
+        self._require_newest_fence(fence)
         for transaction in [key for key in self._states if self._state(key) in OPEN]:
             self.abort(transaction, fence)
         return self._recovered(intents)
@@ -283,7 +283,7 @@ class RelationalSink(PointerSink[_Mirrored]):
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
     ) -> list[SentChunk]:
-        self._next(Operation.WRITE, transaction, transaction.fence)
+        self._next_state(Operation.WRITE, transaction, transaction.fence)
         mirrored = self._encoder(table)
         staged = self._staged[transaction]
         before = staged.get(table)

@@ -25,8 +25,8 @@ __all__ = [
     "TransactionSteps",
     "differing_rows",
     "require_fence",
+    "require_same_content",
     "require_visible",
-    "same_content",
     "signed_frames",
     "total_digest",
 ]
@@ -38,7 +38,7 @@ class TransactionSteps(ABC):
     name: str
 
     @abstractmethod
-    def _require(self, fence: Fence) -> None:
+    def _require_newest_fence(self, fence: Fence) -> None:
         """Refuse an owner that is not the newest.
 
         Raises:
@@ -49,8 +49,8 @@ class TransactionSteps(ABC):
     def _state(self, transaction: TransactionId) -> TransactionState:
         """Where a transaction is."""
 
-    def _next(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
-        self._require(fence)
+    def _next_state(self, operation: Operation, transaction: TransactionId, fence: Fence) -> TransactionState:
+        self._require_newest_fence(fence)
         return next_state(operation, self._state(transaction), transaction)
 
     def _recovered(self, intents: Sequence[Intent]) -> list[Recovered]:
@@ -90,7 +90,7 @@ def require_visible(sink: str, visible: CheckpointNumber | None, checkpoint: Che
         raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {sink} shows {shown}, not {checkpoint}")
 
 
-def same_content(
+def require_same_content(
     sink: str, chunks: Iterable[SentChunk], arrived: Mapping[tuple[TableName, int], Digest]
 ) -> None:
     """Compare each chunk with what was sent.

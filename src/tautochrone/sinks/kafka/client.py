@@ -295,7 +295,7 @@ class Client:
     def _has_leaders(self, name: str, partitions: int) -> bool:
         try:
             for partition in range(partitions):
-                self.range(name, partition)
+                self.offset_range(name, partition)
         except SinkError:
             return False
         return True
@@ -314,7 +314,7 @@ class Client:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def range(self, topic: str, partition: int) -> tuple[int, int]:
+    def offset_range(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is still stored, and the last stable offset: later ones may be open."""
         with self._errors():
             answer = self._consumer.get_watermark_offsets(
@@ -330,12 +330,12 @@ class Client:
         low, high = answer
         return low, high
 
-    def ranges(self, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
-        return {partition: self.range(topic, partition) for partition in range(partitions)}
+    def offset_ranges(self, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
+        return {partition: self.offset_range(topic, partition) for partition in range(partitions)}
 
     def read(self, topic: str, starts: Mapping[int, int]) -> Generator[Any, None, None]:
         """Committed messages from these offsets of partitions up to what is decided now."""
-        ends = {partition: self.range(topic, partition)[1] for partition in starts}
+        ends = {partition: self.offset_range(topic, partition)[1] for partition in starts}
         open_partitions = {partition for partition, end in ends.items() if starts[partition] < end}
         if not open_partitions:
             return
@@ -378,7 +378,7 @@ class Client:
         deadline = time.monotonic() + _TIMEOUT_S
         for topic, offsets in ends.items():
             for partition, end in offsets.items():
-                while self.range(topic, partition)[1] < end and time.monotonic() < deadline:
+                while self.offset_range(topic, partition)[1] < end and time.monotonic() < deadline:
                     time.sleep(0.003)
 
     def forget(self) -> None:

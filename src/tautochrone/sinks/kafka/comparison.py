@@ -118,18 +118,18 @@ class Comparison:
                 if not is_whole or start != self._position(claim, partition):
                     raise table_changed_error(self._sink, table)
 
-    def committed(self, session: Session, tables: Sequence[TableName]) -> None:
+    def record_committed(self, session: Session, tables: Sequence[TableName]) -> None:
         """The sink itself wrote the records of a transaction, and Kafka the marker behind them."""
         for table in tables:
             claim = self._control.claims[table]
             for partition, end in session.ends.get(claim.topic, {}).items():
-                is_next = self._client.range(claim.topic, partition)[1] == end + 1
+                is_next = self._client.offset_range(claim.topic, partition)[1] == end + 1
                 self._checked.setdefault(claim.topic_id, {})[partition] = end + 1 if is_next else end
 
     def _require_whole(
         self, table: TableName, claim: Claim, info: TopicInfo, pointer: Pointer | None
     ) -> None:
-        ranges = self._topics.ranges(table, claim, info)
+        ranges = self._topics.offset_ranges(table, claim, info)
         record = None if pointer is None else pointer.topics.get(claim.topic)
         if record is not None and record.topic_id == claim.topic_id:
             for partition, end in record.ends.items():
@@ -159,7 +159,7 @@ class Comparison:
     def _unknown_record_error(self, table: TableName, claim: Claim, message: Any) -> SinkError:
         if (
             self._control.is_own(message)
-            and self._records.written(table, message) > self._control.publication
+            and self._records.publication_of(table, message) > self._control.publication
         ):
             problem = "has records of a commit that the control topic does not have"
             return topic_changed_error(self._sink, table, claim.topic, problem)

@@ -191,7 +191,7 @@ class ControlTopic:
         """The number of the newest commit; 0: there is none."""
         return 0 if self.pointer is None else self.pointer.publication
 
-    def at(self, checkpoint: CheckpointNumber) -> Pointer | None:
+    def pointer_at(self, checkpoint: CheckpointNumber) -> Pointer | None:
         """The newest commit of this number: a store that was restored gives a number again."""
         known = (self.pointer, *self._history.values())
         commits = [each for each in known if each and each.transaction.checkpoint == checkpoint]
@@ -242,12 +242,12 @@ class ControlTopic:
             SinkError: `SINK_TOPIC_CHANGED`, it lost records, or has other partitions; `SINK_NAME_TAKEN`, it
                 has records of somebody else.
         """
-        info = self._described()
+        info = self._described_topic()
         if info is None:
             return
         if info.partitions != 1:
             raise self._topic_changed_error(f"has {info.partitions} partitions, not 1")
-        low, end = self._client.range(self.name, 0)
+        low, end = self._client.offset_range(self.name, 0)
         if low > 0 or end < self._offset:
             raise self._topic_changed_error("lost records")
         if end == self._offset:
@@ -263,7 +263,7 @@ class ControlTopic:
                     parameters={"sink": self._sink, "topic": self.name},
                     sqlstate="42P07",
                 )
-            self._apply(message.key().decode(), json.loads(message.value()))
+            self._apply_record(message.key().decode(), json.loads(message.value()))
         newest = max((commit.publication for commit in self._history.values()), default=0)
         if newest > self.publication:
             raise self._topic_changed_error(
@@ -271,7 +271,7 @@ class ControlTopic:
             )
         self._offset = end
 
-    def _described(self) -> TopicInfo | None:
+    def _described_topic(self) -> TopicInfo | None:
         """The topic now; what is known of another one is dropped."""
         before, info = self._info, self._client.topic(self.name)
         for _ in range(_ASK_AGAIN):
@@ -299,7 +299,7 @@ class ControlTopic:
     def _remedy(self) -> str:
         return "delete it and the topics of the tables: the next run creates them, and delivers all rows."
 
-    def _apply(self, key: str, value: Mapping[str, Any]) -> None:
+    def _apply_record(self, key: str, value: Mapping[str, Any]) -> None:
         if key == _OWNER:
             self.owner = Owner(value["sink"], value["lake"])
         elif key == _FENCE:

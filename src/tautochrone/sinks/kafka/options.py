@@ -5,7 +5,8 @@ between them, without the database `default`. It is unique as long as no part ha
 end. Every other name (also one that is too long or has characters that Kafka does not take) ends in a hash of
 the table's whole name and `_`, at which no plain name ends.
 
-Kafka takes `.` and `_` in names of topics for the same: it refuses a topic `a.b` beside `a_b`. See `collide`.
+Kafka takes `.` and `_` in names of topics for the same: it refuses a topic `a.b` beside `a_b`. See
+`topic_names_collide`.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ __all__ = [
     "KafkaOptions",
     "Mode",
     "ValueFormat",
-    "collide",
     "examine_kafka_sink",
     "is_topic_name",
     "kafka_options",
     "open_kafka_sink",
     "topic_name",
+    "topic_names_collide",
 ]
 
 DEFAULT_PARTITIONER = "murmur2_random"
@@ -203,7 +204,7 @@ def is_topic_name(name: str) -> bool:
     return 0 < len(name) <= _LONGEST and not _REFUSED.search(name) and name not in (".", "..")
 
 
-def collide(name: str, other: str) -> bool:
+def topic_names_collide(name: str, other: str) -> bool:
     """Whether Kafka refuses one of these topics beside the other, or they are one."""
     return name.replace(".", "_") == other.replace(".", "_")
 

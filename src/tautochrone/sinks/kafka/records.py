@@ -97,7 +97,7 @@ class Records:
     def part_of(self, table: TableName) -> PartOf:
         """How an audit assigns rows of the table to parts of its topic."""
         claim = self._control.claims[table]
-        partitions = self._topics.require_there(table, claim).partitions
+        partitions = self._topics.require_topic(table, claim).partitions
         return _part_of(self._options.client, claim.key, len(claim.starts), partitions)
 
     def lost_records(self, table: TableName, pointer: Pointer) -> dict[int, int]:
@@ -107,7 +107,7 @@ class Records:
         record = pointer.topics.get(claim.topic)
         if record is None:
             return {}
-        partitions = range(self._topics.require_there(table, claim).partitions)
+        partitions = range(self._topics.require_topic(table, claim).partitions)
         if record.topic_id != claim.topic_id:
             # Rows of the older topic may belong to any partition of the newer one.
             older = sum(record.totals.values())
@@ -116,7 +116,7 @@ class Records:
         lost = {partition: record.totals.get(partition, 0) - counts[partition] for partition in partitions}
         return {partition: number for partition, number in lost.items() if number > 0}
 
-    def keys(self, table: TableName, publication: int) -> dict[str, tuple[int, int]]:
+    def row_hashes_by_key(self, table: TableName, publication: int) -> dict[str, tuple[int, int]]:
         """Of a topic of newest values the hash of each key's row, and its partition."""
         decode = self._topics.values(table).decode
         newest: dict[str, tuple[int, int | None, int]] = {}
@@ -158,7 +158,7 @@ class Records:
             copies.update(rows.keys())
         return Counter({text: count for text, count in copies.items() if count}), rows
 
-    def written(self, table: TableName, message: Any) -> int:
+    def publication_of(self, table: TableName, message: Any) -> int:
         """The number of the commit that wrote a record.
 
         Raises:
@@ -172,9 +172,9 @@ class Records:
     def _messages(self, table: TableName, publication: int) -> Iterator[tuple[int, Any]]:
         """The records of a topic up to a commit, with the numbers of their commits."""
         claim = self._control.claims[table]
-        info = self._topics.require_there(table, claim)
-        starts = {part: low for part, (low, _) in self._topics.ranges(table, claim, info).items()}
+        info = self._topics.require_topic(table, claim)
+        starts = {part: low for part, (low, _) in self._topics.offset_ranges(table, claim, info).items()}
         for message in self._client.read(claim.topic, starts):
-            written = self.written(table, message)
+            written = self.publication_of(table, message)
             if written <= publication:
                 yield written, message

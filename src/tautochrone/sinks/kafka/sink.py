@@ -41,8 +41,8 @@ from tautochrone.sinks.common.errors import table_missing_error
 from tautochrone.sinks.common.steps import (
     TransactionSteps,
     differing_rows,
+    require_same_content,
     require_visible,
-    same_content,
 )
 from tautochrone.sinks.json_rows import comparable, row_number
 from tautochrone.sinks.kafka.client import Client, LoginRefusals, Session, new_producer
@@ -127,7 +127,7 @@ class KafkaSink(TransactionSteps):
     def fence(self, fence: Fence) -> None:
         self._owners.fence(fence)
 
-    def _require(self, fence: Fence) -> None:
+    def _require_newest_fence(self, fence: Fence) -> None:
         self._owners.require(fence)
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
@@ -148,7 +148,7 @@ class KafkaSink(TransactionSteps):
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
-        state = self._next(Operation.BEGIN, transaction, transaction.fence)
+        state = self._next_state(Operation.BEGIN, transaction, transaction.fence)
         require_base(intent, self._cached_published())
         ended = (_S.COMMITTED, _S.ABORTED)
         self._states = {key: old for key, old in self._states.items() if old not in ended}
@@ -157,7 +157,7 @@ class KafkaSink(TransactionSteps):
         return state
 
     def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:
-        self._next(Operation.WRITE, transaction, transaction.fence)
+        self._next_state(Operation.WRITE, transaction, transaction.fence)
         mode, encoder = self._claim(table).mode, self._topics.encoder(table)
         removed, added = (
             iter(())
@@ -170,12 +170,12 @@ class KafkaSink(TransactionSteps):
         return self._stage(transaction, table, changelog_delta(table, encoder, transaction, removed, added))
 
     def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[SentChunk]:
-        self._next(Operation.WRITE, transaction, transaction.fence)
+        self._next_state(Operation.WRITE, transaction, transaction.fence)
         mode, encoder = self._claim(table).mode, self._topics.encoder(table)
         new_rows = encoder.rows(rows, self._options.chunk_rows)
         publication = self._control.publication
         if mode == Mode.UPSERT:
-            present = self._records.keys(table, publication) if publication else {}
+            present = self._records.row_hashes_by_key(table, publication) if publication else {}
             numbers = {key: number for key, (number, _) in present.items()}
             messages = upsert_replacement(self.name, table, encoder, new_rows, numbers)
         else:
@@ -188,19 +188,19 @@ class KafkaSink(TransactionSteps):
         return self._stage(transaction, table, messages)
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
-        state = self._next(Operation.PREPARE, transaction, transaction.fence)
+        state = self._next_state(Operation.PREPARE, transaction, transaction.fence)
         arrived = self._send(transaction, transaction.fence)
         try:
-            same_content(self.name, chunks, arrived)
+            require_same_content(self.name, chunks, arrived)
         except SinkContentError:
             self._owners.abort_open()
             raise
         self._states[transaction] = state
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
-        self._next(Operation.COMMIT, transaction, fence)
+        self._next_state(Operation.COMMIT, transaction, fence)
         if self._state(transaction) is _S.COMMITTING:
-            self._settle(transaction, fence)
+            self._settle_lost_commit(transaction, fence)
         if self._state(transaction) is not _S.COMMITTED:
             if not self._owners.has_sent(transaction, fence):
                 self._send(transaction, fence)
@@ -208,14 +208,14 @@ class KafkaSink(TransactionSteps):
         self._states[transaction] = _S.COMMITTED
         self._unstage(transaction)
 
-    def _settle(self, transaction: TransactionId, fence: Fence) -> None:
+    def _settle_lost_commit(self, transaction: TransactionId, fence: Fence) -> None:
         """The answer was lost. A new producer ends the transaction, then the pointer says how."""
         self._owners.close_producer()
         self._owners.session_for(fence)
         self._states[transaction] = _S.COMMITTED if self._is_pointer(transaction) else _S.PREPARED
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
-        self._next(Operation.ABORT, transaction, fence)
+        self._next_state(Operation.ABORT, transaction, fence)
         if self._owners.sent == transaction:
             self._owners.abort_open()
         self._states[transaction] = _S.ABORTED
@@ -225,7 +225,7 @@ class KafkaSink(TransactionSteps):
         self._owners.session_for(fence)
         for transaction in list(self._staged):
             if self._states[transaction] is _S.COMMITTING:
-                self._settle(transaction, fence)
+                self._settle_lost_commit(transaction, fence)
                 if self._states[transaction] is _S.COMMITTED:
                     self._unstage(transaction)
                     continue
@@ -255,7 +255,7 @@ class KafkaSink(TransactionSteps):
             return {}
         part = self._records.part_of(table)
         if self._claim(table).mode == Mode.UPSERT:
-            keys = self._records.keys(table, pointer.publication)
+            keys = self._records.row_hashes_by_key(table, pointer.publication)
             return part_digests(
                 (part(key, partition), number, 1) for key, (number, partition) in keys.items()
             )
@@ -284,7 +284,7 @@ class KafkaSink(TransactionSteps):
 
     def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
         self._control.refresh()
-        pointer = self._control.at(checkpoint)
+        pointer = self._control.pointer_at(checkpoint)
         return None if pointer is None else pointer.published()
 
     def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
@@ -337,7 +337,7 @@ class KafkaSink(TransactionSteps):
 
     def _pointer_of(self, checkpoint: CheckpointNumber) -> Pointer:
         self._control.refresh()
-        pointer = self._control.at(checkpoint)
+        pointer = self._control.pointer_at(checkpoint)
         if pointer is None:
             newest = self._control.pointer
             require_visible(self.name, None if newest is None else newest.transaction.checkpoint, checkpoint)
@@ -416,7 +416,7 @@ class KafkaSink(TransactionSteps):
             session.commit()
             self._owners.sent = None
             self._client.await_decided(session.ends)
-            self._comparison.committed(session, staged.tables)
+            self._comparison.record_committed(session, staged.tables)
         self._control.refresh()
 
     def _new_records(self, session: Session, tables: Sequence[TableName]) -> dict[str, TopicRecord]:

@@ -12,7 +12,7 @@ from tautochrone.model.names import TableName
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.kafka.client import Client, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic
-from tautochrone.sinks.kafka.options import KafkaOptions, Mode, ValueFormat, collide
+from tautochrone.sinks.kafka.options import KafkaOptions, Mode, ValueFormat, topic_names_collide
 from tautochrone.sinks.kafka.values import SchemaRegistry, Values, check_avro, values_of
 
 __all__ = [
@@ -73,7 +73,7 @@ class Topics:
             starts: Mapping[int, int] = self._starts_of_empty(table, topic, info)
         else:
             starts = claim.starts
-            self.ranges(table, claim, info)
+            self.offset_ranges(table, claim, info)
         return Claim(
             topic=topic,
             topic_id=info.topic_id,
@@ -105,7 +105,7 @@ class Topics:
         """How many bytes key and value of a record may have, as of `claim`; None: not known."""
         return self._largest.get(table)
 
-    def require_there(self, table: TableName, claim: Claim) -> TopicInfo:
+    def require_topic(self, table: TableName, claim: Claim) -> TopicInfo:
         """Refuse a topic that is not the one that was claimed.
 
         Raises:
@@ -118,7 +118,7 @@ class Topics:
             raise topic_changed_error(self._sink, table, claim.topic, "was deleted and created again")
         return info
 
-    def ranges(self, table: TableName, claim: Claim, info: TopicInfo) -> dict[int, tuple[int, int]]:
+    def offset_ranges(self, table: TableName, claim: Claim, info: TopicInfo) -> dict[int, tuple[int, int]]:
         """By partition where the records begin, and the end of what is decided.
 
         Raises:
@@ -130,7 +130,7 @@ class Topics:
             # The same key would be in two partitions.
             problem = f"has {info.partitions} partitions instead of {len(claim.starts)}"
             raise topic_changed_error(self._sink, table, claim.topic, problem)
-        ranges = self._client.ranges(claim.topic, info.partitions)
+        ranges = self._client.offset_ranges(claim.topic, info.partitions)
         for partition, (low, _) in ranges.items():
             if low > claim.starts.get(partition, 0):
                 problem = f"lacks its records before offset {low}"
@@ -146,7 +146,7 @@ class Topics:
     def _require_free(self, table: TableName, topic: str) -> None:
         claimed = {str(other): claim.topic for other, claim in self._control.claims.items()}
         for other, name in {**claimed, "its own records": self._control.name}.items():
-            if collide(topic, name):
+            if topic_names_collide(topic, name):
                 raise SinkError(
                     "SINK_OPTION_INVALID",
                     f"Sink {self._sink} would write {table} into the topic {topic}, and {other} into {name}: "
@@ -157,7 +157,7 @@ class Topics:
                 )
 
     def _starts_of_empty(self, table: TableName, topic: str, info: TopicInfo) -> dict[int, int]:
-        ranges = self._client.ranges(topic, info.partitions)
+        ranges = self._client.offset_ranges(topic, info.partitions)
         if any(low != high for low, high in ranges.values()):
             raise _topic_taken_error(self._sink, table, topic)
         return {partition: high for partition, (_, high) in ranges.items()}

@@ -119,7 +119,7 @@ class MariaDBDatabase:
             cursor.execute(query)
             yield from cursor
 
-    def use(self) -> None:
+    def use_database(self) -> None:
         """Make the sink's database the current one, without which some statements are refused."""
         self._exists = True
         with self._errors():

@@ -43,7 +43,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
         cursor.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (database,))
         if cursor.fetchone() is None:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)} CHARACTER SET utf8mb4")
-        self._database.use()
+        self._database.use_database()
         cursor.execute(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s "
             "AND table_name IN ('taut_sinks', 'taut_tables')",
@@ -67,7 +67,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
             mirrored = self._tables.register(cursor, table, schema, key)
         with self._schema_errors(table), self._database.autocommit() as cursor:
             self._tables.create(cursor, table, mirrored)
-            self._identities.altered(table, record, before, self._identity(cursor, table))
+            self._identities.record_altered(table, record, before, self._identity(cursor, table))
         self._mirrored[table] = mirrored
 
     def _statement(self, template: str) -> str:

@@ -45,7 +45,7 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
             record = self._lock(cursor, fence).records.get(table)
             before = self._identity(cursor, table)
             self._mirrored[table] = self._tables.ensure(cursor, table, schema, key)
-            self._identities.altered(table, record, before, self._identity(cursor, table))
+            self._identities.record_altered(table, record, before, self._identity(cursor, table))
 
     def _statement(self, template: str) -> sql.Composed:
         return sql.SQL(template).format(sinks=self._sinks)

@@ -40,7 +40,7 @@ from tautochrone.model.sink import (
 from tautochrone.sinks.common.errors import database_taken_error, table_changed_error
 from tautochrone.sinks.common.mirrored import quoted
 from tautochrone.sinks.common.pointer_sink import Content, Pointer, PointerSink, TableRecord
-from tautochrone.sinks.common.steps import require_fence, same_content
+from tautochrone.sinks.common.steps import require_fence, require_same_content
 from tautochrone.sinks.json_rows import comparable, to_text
 from tautochrone.sinks.starrocks.changes import Spool, batch_digest, load_bodies, operations
 from tautochrone.sinks.starrocks.client import LabelState, TransactionClient
@@ -150,13 +150,13 @@ class StarrocksSink(PointerSink[MirroredTable]):
         return Fence(highest or 0)
 
     def fence(self, fence: Fence) -> None:
-        self._require(fence)
+        self._require_newest_fence(fence)
         if self.highest_fence() < fence:
             self._write_labels(fence, [])
             # A newer owner may have come between the first look and the row.
-            self._require(fence)
+            self._require_newest_fence(fence)
 
-    def _require(self, fence: Fence) -> None:
+    def _require_newest_fence(self, fence: Fence) -> None:
         require_fence(self.name, fence, self.highest_fence())
 
     def _write_labels(self, fence: Fence, labels: Sequence[str]) -> None:
@@ -169,15 +169,15 @@ class StarrocksSink(PointerSink[MirroredTable]):
         query = f"SELECT `labels` FROM {self._fences} WHERE `sink` = %s AND `fence` = %s"
         deadline = time.monotonic() + self._options.visible_wait_s
         while self._database.query(query, (self.name, int(fence))) != [(json.dumps(list(labels)),)]:
-            self._wait(f"that writes fence {fence}", LabelState.COMMITTED, deadline)
+            self._sleep_or_raise_busy(f"that writes fence {fence}", LabelState.COMMITTED, deadline)
 
     # -- tables -----------------------------------------------------------------------------------
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
-        self._require(fence)
+        self._require_newest_fence(fence)
         record, before = self._pointer(self._database).records.get(table), self._tables.identity(table)
         self._mirrored[table] = self._tables.ensure(table, schema, key)
-        self._identities.altered(table, record, before, self._tables.identity(table))
+        self._identities.record_altered(table, record, before, self._tables.identity(table))
 
     def _load(self, cursor: SqlDatabase, table: TableName) -> MirroredTable | None:  # noqa: ARG002
         return self._tables.load(table)
@@ -198,11 +198,11 @@ class StarrocksSink(PointerSink[MirroredTable]):
 
     # -- one transaction --------------------------------------------------------------------------
 
-    def _take(self, intent: Intent) -> None:
+    def _begin_transaction(self, intent: Intent) -> None:
         self._staged.setdefault(intent.transaction, _Staged(intent))
 
     def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
-        following = self._next(Operation.PREPARE, transaction, transaction.fence)
+        following = self._next_state(Operation.PREPARE, transaction, transaction.fence)
         if self._state(transaction) is following:
             return
         staged = self._staged[transaction]
@@ -211,13 +211,13 @@ class StarrocksSink(PointerSink[MirroredTable]):
             for table, spool in staged.spools.items()
             for number, rows in enumerate(spool.chunks())
         }
-        same_content(self.name, chunks, arrived)
+        require_same_content(self.name, chunks, arrived)
         records = self._new_records(staged)
         changes = [
             (self._encoder(table), operations(self._database, self._encoder(table), spool))
             for table, spool in staged.spools.items()
         ]
-        label = self._begin(transaction, staged)
+        label = self._begin_with_label(transaction, staged)
         try:
             for mirrored, rows in changes:
                 for body in load_bodies(rows, self._chunk_rows):
@@ -232,7 +232,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
         self._states[transaction] = following
 
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
-        self._next(Operation.COMMIT, transaction, fence)
+        self._next_state(Operation.COMMIT, transaction, fence)
         state = self._state(transaction)
         if state is not _S.COMMITTED:
             if state is _S.PREPARED:
@@ -243,20 +243,20 @@ class StarrocksSink(PointerSink[MirroredTable]):
         self._unstage(transaction)
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
-        state = self._next(Operation.ABORT, transaction, fence)
+        state = self._next_state(Operation.ABORT, transaction, fence)
         staged = self._staged.get(transaction)
         if staged is not None and staged.label is not None:
             self._states[transaction] = _S.ABORTING
-            self._end(staged.label)
+            self._end_transaction(staged.label)
         self._states[transaction] = state
         self._unstage(transaction)
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
-        self._require(fence)
+        self._require_newest_fence(fence)
         statement = f"SELECT `labels` FROM {self._fences} WHERE `sink` = %s AND `fence` <= %s"
         for (labels,) in self._database.query(statement, (self.name, int(fence))):
             for label in json.loads(labels):
-                self._end(label)
+                self._end_transaction(label)
         for transaction in list(self._staged):
             self._states[transaction] = _S.ABORTED
             self._unstage(transaction)
@@ -264,13 +264,13 @@ class StarrocksSink(PointerSink[MirroredTable]):
         self._database.execute(statement, (self.name, int(fence)))
         return self._recovered(intents)
 
-    def _begin(self, transaction: TransactionId, staged: _Staged) -> str:
+    def _begin_with_label(self, transaction: TransactionId, staged: _Staged) -> str:
         """Begin a transaction of StarRocks, after its label can be read by the next owner."""
         self._labels += 1
         staged.label = label = f"{transaction}_{self._labels}"
         labels = [other.label for other in self._staged.values() if other.label is not None]
         self._write_labels(transaction.fence, labels)
-        self._require(transaction.fence)
+        self._require_newest_fence(transaction.fence)
         self._client.begin(label, "taut_sinks")
         return label
 
@@ -317,7 +317,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
         state = LabelState.PREPARED
         while True:
             if state in (LabelState.PREPARE, LabelState.PREPARED):
-                self._require(fence)
+                self._require_newest_fence(fence)
                 failure = None
                 try:
                     self._client.commit(label)
@@ -338,9 +338,9 @@ class StarrocksSink(PointerSink[MirroredTable]):
                     retryable=True,
                     parameters={"sink": self.name},
                 ) from failure
-            self._wait(label, state, deadline, failure)
+            self._sleep_or_raise_busy(label, state, deadline, failure)
 
-    def _end(self, label: str) -> None:
+    def _end_transaction(self, label: str) -> None:
         """Roll a transaction back, or wait until readers see it if it is committed."""
         deadline = time.monotonic() + self._options.visible_wait_s
         while True:
@@ -350,9 +350,11 @@ class StarrocksSink(PointerSink[MirroredTable]):
             state = self._client.state(label)
             if state in (LabelState.ABORTED, LabelState.UNKNOWN, LabelState.VISIBLE):
                 return
-            self._wait(label, state, deadline)
+            self._sleep_or_raise_busy(label, state, deadline)
 
-    def _wait(self, label: str, state: LabelState, deadline: float, failure: SinkError | None = None) -> None:
+    def _sleep_or_raise_busy(
+        self, label: str, state: LabelState, deadline: float, failure: SinkError | None = None
+    ) -> None:
         if time.monotonic() > deadline:
             raise SinkError(
                 "SINK_BUSY",
@@ -389,7 +391,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
         signed_rows: Sequence[tuple[Rows, int]],
         known_rows: int | None,
     ) -> list[SentChunk]:
-        self._next(Operation.WRITE, transaction, transaction.fence)
+        self._next_state(Operation.WRITE, transaction, transaction.fence)
         mirrored = self._encoder(table)
         intent, spools = self._staged[transaction].intent, self._staged[transaction].spools
         if table in spools:
