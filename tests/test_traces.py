@@ -126,7 +126,7 @@ def test_defect_of_a_command_is_named_by_status_and_in_the_bundle(
     assert json.loads(capsys.readouterr().out)["defect"] == "KeyError"
     from tautochrone.app import support_bundle as bundle
 
-    monkeypatch.setattr(bundle, "examine", lambda _options: [])
+    monkeypatch.setattr(bundle, "health_findings", lambda _options: [])
     assert main(["support-bundle", "--output", "b.zip"]) == 0
     with zipfile.ZipFile("b.zip") as parts:
         assert "Traceback" in json.loads(parts.read("traces.jsonl"))["text"]

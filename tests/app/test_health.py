@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.app.finding import Finding, State, check
-from tautochrone.app.health import examine
+from tautochrone.app.health import health_findings
 from tautochrone.app.locate import Options
 
 ALL = [
@@ -45,12 +45,12 @@ def taut_doctor(folder: Path, *arguments: str, **environment: str) -> subprocess
 
 def failing(options: Options) -> dict[str, Finding]:
     """The failed checks. One must fail before Spark is started."""
-    return {f.check: f for f in examine(options) if f.state is State.FAILED}
+    return {f.check: f for f in health_findings(options) if f.state is State.FAILED}
 
 
 @pytest.fixture
 def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps `examine` from starting Spark."""
+    """Keeps `health_findings` from starting Spark."""
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
 
 

@@ -331,11 +331,11 @@ def test_half_done_commit_is_settled_first(
         committer.submit("a", staged("good"), position(1), staged("bad"))
     (left,) = quarantine_table.waiting
     table.newest = table.metadata[-1] if named else COMMIT_METADATA
-    committer.settle()
+    committer.settle_quarantine_table()
     assert quarantine_table.waiting == []
     assert [type(event) for event in emitted] == [Recommit if named else Abort]
     assert (left in quarantine_table.aborted) is not named
-    committer.settle()
+    committer.settle_quarantine_table()
     assert len(emitted) == 1
 
 
@@ -360,6 +360,6 @@ def test_batch_of_a_newer_owner_is_not_touched(
         replace(quarantine_table.waiting[0], commit_metadata=replace(COMMIT_METADATA, fence=Fence(4)))
     ]
     with pytest.raises(FencedError):
-        committer.settle()
+        committer.settle_quarantine_table()
     assert len(quarantine_table.waiting) == 1
     assert quarantine_table.aborted == []

@@ -313,7 +313,7 @@ def test_failed_batch_archives_its_source_files_again(files: Memory) -> None:
     own = folders(files, 6).own
     first = archived(files, own)
     assert archived(files, own) == first
-    own.committed()
+    own.mark_committed()
     files.write("f/0-6-a/sources/0/8", "files of batch 8")
     assert len(archived(files, own, first).source_files) == 2
 
@@ -328,7 +328,7 @@ def test_changed_plan_is_not_equal(files: Memory, path: str) -> None:
     assert own.plan(7) == plan
     files.write(f"f/0-6-a/{path}", '{"id": "other"}')
     assert own.plan(7) != plan
-    own.committed()
+    own.mark_committed()
     files.delete("f/0-6-a/offsets/7")
     with pytest.raises(FileNotFoundError):
         own.plan(7)
@@ -360,7 +360,7 @@ def test_a_position_is_not_written_without_what_a_restart_needs(files: Memory) -
     for number in (8, 9):
         files.write(f"f/0-6-a/sources/0/{number}", f"files of batch {number}")
     first = archived(files, own)
-    own.committed()
+    own.mark_committed()
     files.write("f/0-6-a/sources/0/8.compact", "all files")
     plan = own.plan(7)
     files.delete("f/0-6-a/sources/0/9")

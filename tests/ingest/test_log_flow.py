@@ -43,7 +43,7 @@ class Table:
     def fork(self) -> Any:
         return SimpleNamespace(commit_metadata=SimpleNamespace(positions=self.positions))
 
-    def settle(self) -> None:
+    def settle_quarantine_table(self) -> None:
         """Nothing is left to settle."""
 
     def submit(self, flow: str, staged: Staged, position: LogPosition) -> None:

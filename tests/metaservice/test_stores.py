@@ -11,7 +11,7 @@ import pytest
 from tests.support.stores import Backing, ServiceThread, fresh_postgres
 
 from tautochrone.app.finding import Finding, State
-from tautochrone.app.health import examine
+from tautochrone.app.health import health_findings
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.stores import existing_store, open_store
 from tautochrone.cli.main import main
@@ -68,7 +68,7 @@ def test_reading_command_uses_the_service(
 
 def _store_finding(options: Options, monkeypatch: pytest.MonkeyPatch) -> Finding:
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")  # so that no Spark is started
-    return next(finding for finding in examine(options) if finding.check == "store")
+    return next(finding for finding in health_findings(options) if finding.check == "store")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "http"])

@@ -158,7 +158,7 @@ def tried(delivery: Delivery) -> SinkError | None:
         while delivery.deliver():
             pass
     except SinkError as error:
-        delivery.failed()
+        delivery.reset_after_failure()
         return error
     return None
 

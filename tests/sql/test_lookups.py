@@ -82,13 +82,13 @@ def test_views_share_lookups(
     testbed: ViewTestbed, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed: list[tuple[str, ...]] = []
-    computed = changes._computed
+    computed = changes._computed_delta
 
     def recorded(change: Any, columns: list[str]) -> Any:
         changed.append(tuple(columns))
         return computed(change, columns)
 
-    monkeypatch.setattr(changes, "_computed", recorded)
+    monkeypatch.setattr(changes, "_computed_delta", recorded)
     for step in (1, 2):
         change(testbed, step)
         testbed.checkpoint(restart=False)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
 
-__all__ = ["examine"]
+__all__ = ["health_findings"]
 
 _PORTS = ("spark.driver.port", "spark.blockManager.port", "spark.driver.blockManager.port", "spark.ui.port")
 _MIN_FREE_MB = 500
 _CONNECT_TIMEOUT_S = 3.0
 
 
-def examine(options: Options) -> Iterator[Finding]:
+def health_findings(options: Options) -> Iterator[Finding]:
     """All checks, each yielded when it is done. Starts Spark (about 6 s) when every check before succeeded.
 
     Args:
@@ -68,9 +68,9 @@ def examine(options: Options) -> Iterator[Finding]:
         for name in names if located else ("session",):
             yield skipped(name, f"needs {', '.join(failed)}")
         return
-    from tautochrone.app.health_spark import examine_with_spark
+    from tautochrone.app.health_spark import spark_health_findings
 
-    yield from examine_with_spark(options, located[0] if located else None)
+    yield from spark_health_findings(options, located[0] if located else None)
 
 
 def _java() -> str:
@@ -135,7 +135,7 @@ def _ports(settings: Settings | None) -> str:
         key: settings.confs[key] for key in _PORTS if settings and settings.confs.get(key, "0") != "0"
     }
     for key, text in configured_ports.items():
-        _free(key, text)
+        _require_free_port(key, text)
     free_ports = (
         f"; free: {', '.join(f'{key}={value}' for key, value in configured_ports.items())}"
         if configured_ports
@@ -144,7 +144,7 @@ def _ports(settings: Settings | None) -> str:
     return f"127.0.0.1 can be listened on and reached{free_ports}"
 
 
-def _free(key: str, text: str) -> None:
+def _require_free_port(key: str, text: str) -> None:
     try:
         socket.create_server(("127.0.0.1", int(text))).close()
     except ValueError as error:

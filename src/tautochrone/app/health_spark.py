@@ -33,10 +33,12 @@ from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.spark.sources.kafka import KafkaOptions, KafkaSource, check_cluster
 from tautochrone.spark.sources.registry import sources_of
 
-__all__ = ["examine_with_spark"]
+__all__ = ["spark_health_findings"]
 
 
-def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] | None) -> Iterator[Finding]:
+def spark_health_findings(
+    options: Options, located: tuple[PipelineSpec, Settings] | None
+) -> Iterator[Finding]:
     """See the module docstring. Without a project only whether Spark starts."""
     with ExitStack() as exit_stack:
         if located is None:
@@ -136,11 +138,11 @@ def _captures(project: Project, graph: Graph) -> Iterator[Finding]:
             # A catalog that does not answer must not end the other checks.
             yield finding
         for reason in aside.values():
-            yield _aside(log.name, reason)
+            yield _set_aside_finding(log.name, reason)
         log.close()
 
 
-def _aside(log: str, reason: Reason) -> Finding:
+def _set_aside_finding(log: str, reason: Reason) -> Finding:
     values = reason.params
     return Finding(
         check="captures",

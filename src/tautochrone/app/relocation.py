@@ -71,7 +71,7 @@ class _Move:
 
 
 class Relocation:
-    """One relocation of a project's storage: call `survey`, then `complete`.
+    """One relocation of a project's storage: call `survey`, then `relocate`.
 
     Args:
         from_project: where the project was, for storages that do not record it.
@@ -131,7 +131,7 @@ class Relocation:
                 )
         return True
 
-    def complete(self) -> Identity:
+    def relocate(self) -> Identity:
         """Relocate what `survey` has read. Repeatable."""
         move, settings, known = self._move, self._settings, self._known
         assert move is not None

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tautochrone.app.health import examine
+from tautochrone.app.health import health_findings
 from tautochrone.app.locate import Options, locate, settings_in_force
 from tautochrone.app.stores import existing_store
 from tautochrone.errors import TautochroneError
@@ -48,7 +48,7 @@ def write_bundle(options: Options, path: Path) -> dict[str, str | None]:
         "checkpoints": lambda: _of_store(options, _checkpoints),
         "refreshes": lambda: _of_store(options, _refreshes),
         "traces": lambda: _traces(options),
-        "doctor": lambda: map(asdict, examine(options)),
+        "doctor": lambda: map(asdict, health_findings(options)),
     }
     missing: dict[str, str | None] = {}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:

@@ -71,7 +71,7 @@ def adopt(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             return 1 if any(finding.error for finding in findings) else 0
         with Heartbeat(job.journal, job.settings.lease_ms, job.emit) as heartbeat:
-            adoption.complete(findings, heartbeat.start)
+            adoption.adopt_and_publish(findings, heartbeat.start)
     return 0
 
 
@@ -176,7 +176,7 @@ def relocate(arguments: argparse.Namespace) -> int:
             sys.stderr.write("nothing to do: the storage is where it was made\n")
         return 0
     if not arguments.dry_run:
-        relocation.complete()
+        relocation.relocate()
     return 0
 
 

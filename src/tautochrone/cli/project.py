@@ -206,10 +206,10 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
 def doctor(arguments: argparse.Namespace) -> int:
     """Check what a run needs, one line for each check; 1 when something fails."""
     from tautochrone.app.finding import State
-    from tautochrone.app.health import examine
+    from tautochrone.app.health import health_findings
 
     failed = False
-    for finding in examine(options_of(arguments)):
+    for finding in health_findings(options_of(arguments)):
         failed = failed or finding.state is State.FAILED
         if arguments.json:
             json_line({key: value for key, value in asdict(finding).items() if value is not None})

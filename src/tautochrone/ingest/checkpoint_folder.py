@@ -245,7 +245,7 @@ class CheckpointFolder:
             raise FileNotFoundError(f"{self.path}/{path}")
         return text
 
-    def committed(self) -> None:
+    def mark_committed(self) -> None:
         """The table has the position of the last plan: its source files need not be archived again."""
         self._archived = self._stamps
 

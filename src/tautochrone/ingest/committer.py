@@ -163,7 +163,7 @@ class TableCommitter:
         before = {} if commit_metadata is None else commit_metadata.violations
         return {name: before.get(name, 0) + sum(batch.get(name, 0) for batch in batches) for name in names}
 
-    def settle(self) -> None:
+    def settle_quarantine_table(self) -> None:
         """Finish what an error left half done between the table and its quarantine table. Repeatable."""
         with self._commit_lock:
             self._settle()

@@ -37,7 +37,7 @@ from tautochrone.ingest.folder_decision import (
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations, position_of
 from tautochrone.ingest.spark_query import SparkQuery
-from tautochrone.ingest.staging import align, counts, stage_expected
+from tautochrone.ingest.staging import align, expectation_counts, stage_expected
 from tautochrone.ingest.stream_errors import batch_error, diverged_error, explain, state_lost_error
 from tautochrone.model import events
 from tautochrone.model.definitions import Expectation, ExpectationCount
@@ -123,7 +123,7 @@ class FlowQuery(SparkQuery):
             StateLostError: the flow keeps state, and what is left of it does not fit the table.
             IngestError: the source cannot be read.
         """
-        self.committer.settle()
+        self.committer.settle_quarantine_table()
         self._read_position()
         self._reconcile()
         self._error, self._stopped, self._query = None, False, None
@@ -230,7 +230,7 @@ class FlowQuery(SparkQuery):
         if self.expectations and commit_metadata is not None:
             # An earlier start may have died after its commit, before it told.
             known = commit_metadata.violations
-            self.report_expectations(counts(self.expectations, known, known))
+            self.report_expectations(expectation_counts(self.expectations, known, known))
 
     def _reconcile(self) -> None:
         older = [] if self.folders is None else self.folders.older()
@@ -328,7 +328,7 @@ class FlowQuery(SparkQuery):
         self.committer.submit(
             self.flow.name, split.good, position, split.bad, violations, self._commit_metadata
         )
-        self.folder.committed()
+        self.folder.mark_committed()
         self.position = position
         self.rows += split.good.rows
         self._report_batch(split, violations, batch_id)
@@ -352,7 +352,7 @@ class FlowQuery(SparkQuery):
             rows.write.format("noop").mode("append").save()
 
     def _report_batch(self, split: SplitBatch, violations: Mapping[str, int], batch_id: int) -> None:
-        counted = counts(self.expectations, {}, violations)
+        counted = expectation_counts(self.expectations, {}, violations)
         self.emit(
             events.Batch(
                 flow=self.flow.name,
@@ -381,7 +381,7 @@ class FlowQuery(SparkQuery):
         commit_metadata = self.committer.table.fork().commit_metadata
         after = {} if commit_metadata is None else commit_metadata.violations
         before = {name: after.get(name, 0) - count for name, count in violations.items()}
-        return counts(self.expectations, before, after)
+        return expectation_counts(self.expectations, before, after)
 
     def _stage(self, rows: DataFrame, batch_id: int) -> tuple[SplitBatch, Mapping[str, int]]:
         """The batch, staged, and its violations of expectations."""

@@ -110,7 +110,7 @@ class LogFlow(PolledFlow):
             str(self.table),
         )
 
-    def _begin(self) -> None:
+    def _before_first_round(self) -> None:
         """The table's position, acknowledged, with what must be copied again; or where the source begins to
         keep its log."""
         self._acknowledged, self._aside = None, {}
@@ -312,7 +312,7 @@ class LogFlow(PolledFlow):
         # Asked before the commit: a source that does not answer then must not hide what was committed.
         lag = dict(self.log.lag(position))
         parts = [*([] if staged is None else [staged]), *([] if rows is None else [self._stage(rows)])]
-        batch = parts[0] if len(parts) == 1 else _together(*parts)
+        batch = parts[0] if len(parts) == 1 else _joined_stages(*parts)
         self.committer.submit(self.name, batch, position)
         self.position = position
         self.rows += batch.rows + netted
@@ -420,7 +420,7 @@ class LogFlow(PolledFlow):
         return self.effects.perform(step, str(self.table), fenced)
 
 
-def _together(first: Staged, second: Staged) -> Staged:
+def _joined_stages(first: Staged, second: Staged) -> Staged:
     """Two parts of one batch."""
     return replace(
         first,
@@ -472,7 +472,7 @@ class ChangeFileWriter:
             if fork.commit_metadata is None or str(self.log_table) not in fork.commit_metadata.inputs:
                 continue
             begun_ms = time.time_ns() // 1_000_000
-            named = _written(self.log, rows.filter(pc.equal(rows["relation"], relation)), table, fork)
+            named = _log_row_of_file(self.log, rows.filter(pc.equal(rows["relation"], relation)), table, fork)
             if isinstance(named, Reason):
                 self._report(relation, named)
                 continue
@@ -490,7 +490,7 @@ class ChangeFileWriter:
             self.report(relation, reason)
 
 
-def _written(log: NetsChanges, events: pa.Table, table: KeyedTable, fork: Fork) -> pa.Table | Reason:
+def _log_row_of_file(log: NetsChanges, events: pa.Table, table: KeyedTable, fork: Fork) -> pa.Table | Reason:
     """The row of the log table that stands for events of one relation, which are in a file now; or why they
     cannot be."""
     lake_table = table.table

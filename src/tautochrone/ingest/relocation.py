@@ -45,10 +45,10 @@ def relocate_sources(storage: Path, project: MovedFolder, write: Callable[[Path,
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
             kept: dict[str, str] = json.loads(text)
-            mapped = json.dumps({name: _mapped(content, project) for name, content in kept.items()})
+            mapped = json.dumps({name: _with_new_paths(content, project) for name, content in kept.items()})
             same = json.loads(mapped) == kept
         else:
-            mapped = _mapped(text, project)
+            mapped = _with_new_paths(text, project)
             same = mapped == text
         if not same:
             write(path, mapped.encode())
@@ -86,7 +86,7 @@ def _entry(line: str) -> dict[str, Any] | None:
     return entry if is_file else None
 
 
-def _mapped(content: str, project: MovedFolder) -> str:
+def _with_new_paths(content: str, project: MovedFolder) -> str:
     return "\n".join(_line(line, project) for line in content.split("\n"))
 
 

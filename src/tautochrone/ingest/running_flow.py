@@ -112,7 +112,7 @@ class PolledFlow(ABC):
             IngestError: the table's position is of another source.
         """
 
-    def _begin(self) -> None:  # noqa: B027
+    def _before_first_round(self) -> None:  # noqa: B027
         """Before the first round, in the thread."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class PolledFlow(ABC):
         Raises:
             IngestError: the table's position is of another source.
         """
-        self.committer.settle()
+        self.committer.settle_quarantine_table()
         self._session = session
         self._error, self._rounds = None, 0
         self._read_position()
@@ -184,7 +184,7 @@ class PolledFlow(ABC):
 
     def _run(self, stopping: threading.Event, interval_s: float, until_end: bool) -> None:
         try:
-            self._begin()
+            self._before_first_round()
             while not stopping.is_set():
                 began_ms = time.time_ns() // 1_000_000
                 took_all = self._round()

@@ -14,7 +14,7 @@ from tautochrone.model.lake import Fork, LakeTable, Staged
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.expectations import ObservedRows, sample_violations
 
-__all__ = ["align", "aligned_columns", "counts", "require_met", "stage_expected"]
+__all__ = ["align", "aligned_columns", "expectation_counts", "require_expectations_met", "stage_expected"]
 
 
 def align(rows: DataFrame, schema: StructType, flow: str, dropped: Collection[str] = ()) -> DataFrame:
@@ -76,14 +76,14 @@ def stage_expected(
     staged = table.stage(fork, observed.rows)
     try:
         violations = observed.violations(was_read=staged.rows > 0)
-        require_met(table.name, flagged, expectations, violations)
+        require_expectations_met(table.name, flagged, expectations, violations)
     except Exception:
         table.discard(staged)
         raise
     return staged, violations
 
 
-def require_met(
+def require_expectations_met(
     dataset: TableName,
     flagged: DataFrame,
     expectations: Sequence[Expectation],
@@ -113,7 +113,7 @@ def require_met(
             )
 
 
-def counts(
+def expectation_counts(
     expectations: Sequence[Expectation], before: Mapping[str, int], after: Mapping[str, int]
 ) -> tuple[ExpectationCount, ...]:
     """The violations of each expectation, and how they changed."""

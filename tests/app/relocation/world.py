@@ -153,7 +153,7 @@ def relocate(folder: Path, effects: Effects | None = None, **options: Any) -> Ha
     relocation = Relocation(spec, settings, effects or DirectEffects(), happened.take, **options)
     if not relocation.survey():
         return None
-    relocation.complete()
+    relocation.relocate()
     return happened
 
 

@@ -18,7 +18,7 @@ from tautochrone.runtime.revision.plan import (
     DatasetNode,
     RevertCheck,
     RevisionRequest,
-    affected,
+    affected_datasets,
     plan_revision,
 )
 
@@ -121,7 +121,7 @@ def _survey(simulation: Simulation, store: Store, named: TableName, to: Checkpoi
         for entry in store.datasets.registered()
     }
     request = RevisionRequest(named=(named,), to=to, read_again=True)
-    names = {node.table for node in affected(request, nodes)}
+    names = {node.table for node in affected_datasets(request, nodes)}
     versions = store.reads.published_versions(to)
     before = store.revisions.last_complete(to, names - versions.keys())
     versions |= {name: version for name, (_, version) in before.items()}

@@ -85,7 +85,7 @@ def adopt(pipeline: Pipeline, warehouse: Path, effects: CountingEffects | None =
         as_process(job)
         try:
             adoption = Adoption(job)
-            adoption.complete(adoption.survey())
+            adoption.adopt_and_publish(adoption.survey())
         finally:
             ended(job)
     return happened

@@ -183,7 +183,7 @@ class Built:
             adoption = Adoption(job, find_all(job.definitions, rebuild))
             findings = adoption.survey()
             if findings:
-                adoption.complete(findings)
+                adoption.adopt_and_publish(findings)
             return happened
 
     def run(self) -> Happened:

@@ -389,7 +389,7 @@ def test_random_schedules(world: World, seed: int) -> None:
             while delivery.deliver():
                 world.check()
         except HANDLED as error:
-            delivery.failed()
+            delivery.reset_after_failure()
             if isinstance(error, Crash):
                 delivery.close()
                 delivery = world.delivery()

@@ -69,7 +69,7 @@ def test_net_rows_are_what_spark_computes(spark: SparkSession) -> None:
 def test_a_delivery_nets_few_rows_by_one_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     added, removed = frames(spark)
     before = spark_jobs(spark)
-    change = deltas._net(RowChange(added=added, removed=removed, rows=40))
+    change = deltas._net_change(RowChange(added=added, removed=removed, rows=40))
     assert isinstance(change.added, CollectedRows)
     assert isinstance(change.removed, CollectedRows)
     assert change.rows == len(change.added) + len(change.removed) < 40
@@ -77,14 +77,14 @@ def test_a_delivery_nets_few_rows_by_one_job(spark: SparkSession, monkeypatch: p
     change.removed.toArrow()
     assert spark_jobs(spark) - before == 1
     # A side that has nothing left is None, as everywhere.
-    nothing = deltas._net(RowChange(added=added, removed=added, rows=40))
+    nothing = deltas._net_change(RowChange(added=added, removed=added, rows=40))
     assert (nothing.added, nothing.removed, nothing.rows) == (None, None, 0)
-    change = deltas._net(RowChange(added=added, removed=removed, rows=40, carried=True))
+    change = deltas._net_change(RowChange(added=added, removed=removed, rows=40, carried=True))
     assert isinstance(change.added, DataFrame)
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 39)
-    change = deltas._net(RowChange(added=added, removed=removed, rows=40))
+    change = deltas._net_change(RowChange(added=added, removed=removed, rows=40))
     assert isinstance(change.added, DataFrame)
-    only_added = deltas._net(RowChange(added=added, rows=40))
+    only_added = deltas._net_change(RowChange(added=added, rows=40))
     assert only_added.added is added
 
 

@@ -74,7 +74,7 @@ class Sink:
             fence=1,
             status=lambda: SimpleNamespace(delivered=SimpleNamespace(checkpoint=7)),
             record=lambda _method, *state: self.recorded.append(state),
-            failed=lambda *_, **__: None,
+            record_failure=lambda *_, **__: None,
         )
         self.stream._session = lambda _flow: None  # type: ignore[method-assign, assignment, return-value]
         for number, query in enumerate(queries):

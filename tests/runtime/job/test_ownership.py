@@ -87,7 +87,7 @@ def ignore(_event: Event) -> None:
 
 def begin(store: Store, ownership: Ownership, emit: Emit) -> Fence:
     entry = DatasetEntry(TableName("lake", ("db",), "t"), "streaming table", "x", is_root=True)
-    ownership.claimed(
+    ownership.claim_when_free(
         store, "job", emit, lambda claim: store.jobs.start_run("p", "job", [entry], claim=claim)
     )
     return store.jobs.take_over("job", claim=ownership.claim(store, "job"))

@@ -190,7 +190,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
         world.pay(("d", 1))
         with world.pipeline.opened() as (job, happened):
             run = Run(job, select(job.topology, (), (), everything=False))
-            run._begin(availableNow=True)
+            run._begin_run(availableNow=True)
             run._ingestion.wait(Event())
             outcomes = [run._checkpoints.advance() for _ in range(5)]
             assert outcomes == [Outcome.DONE, *[Outcome.NOTHING_NEW] * 4]

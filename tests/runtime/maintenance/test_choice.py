@@ -14,7 +14,7 @@ from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.lake import Retention
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.project.settings import MaintenanceRules
-from tautochrone.runtime.maintenance.retention import outlived
+from tautochrone.runtime.maintenance.retention import expirable_checkpoints
 
 RULES = MaintenanceRules(
     enabled=True, keep_ms=100_000, keep_last=3, spacing_ms=10_000, history_ms=0,
@@ -40,7 +40,7 @@ def at(*seconds: int) -> list[UnexpiredCheckpoint]:
     ],
 )
 def test_checkpoints(seconds: tuple[int, ...], now: int, expected: list[int]) -> None:
-    assert outlived(at(*seconds), now * 1000, RULES) == expected
+    assert expirable_checkpoints(at(*seconds), now * 1000, RULES) == expected
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=200))
@@ -51,7 +51,7 @@ def test_a_stream_of_checkpoints_is_thinned_and_stays_so(gaps: list[int]) -> Non
     for number, gap in enumerate(gaps, 1):
         now += gap * 1000
         published.append(UnexpiredCheckpoint(CheckpointNumber(number), now))
-        outlived_numbers = set(outlived(published, now, RULES))
+        outlived_numbers = set(expirable_checkpoints(published, now, RULES))
         remaining = [c for c in published if c.number not in outlived_numbers]
         assert remaining[-3:] == published[-3:]
         older = remaining[:-3]

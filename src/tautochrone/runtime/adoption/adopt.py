@@ -37,7 +37,7 @@ __all__ = ["Adoption"]
 
 
 class Adoption:
-    """One adoption of a job's tables: call `survey`, then `complete`.
+    """One adoption of a job's tables: call `survey`, then `adopt_and_publish`.
 
     Args:
         rebuild: materialized views that the next run rebuilds instead, together with the views that read
@@ -79,7 +79,7 @@ class Adoption:
                 )
         return []
 
-    def complete(
+    def adopt_and_publish(
         self, findings: Sequence[Finding], owned: Callable[[], None] = lambda: None
     ) -> CheckpointNumber:
         """Make the surveyed tables the job's own and publish them as its first checkpoint.
@@ -116,11 +116,11 @@ class Adoption:
             default=0,
         )
         started = time.monotonic()
-        checkpoint = self._opened(versions, above)
+        checkpoint = self._open_checkpoint(versions, above)
         failed = [
             finding.dataset
             for finding in findings
-            if finding.dataset not in roots and not self._derived(finding, versions, checkpoint.number)
+            if finding.dataset not in roots and not self._adopt_derived(finding, versions, checkpoint.number)
         ]
         job.journal.record(Checkpoints.publish, checkpoint.number, round(time.time() * 1000))
         job.emit(
@@ -134,7 +134,7 @@ class Adoption:
         )
         return checkpoint.number
 
-    def _opened(self, roots: dict[TableName, Version], above: int) -> Checkpoint:
+    def _open_checkpoint(self, roots: dict[TableName, Version], above: int) -> Checkpoint:
         """Open the checkpoint, or continue that of an interrupted adoption of the same cut."""
         job = self._job
         checkpoint = job.store.checkpoints.next_for(job.name)
@@ -150,7 +150,7 @@ class Adoption:
             tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
         return job.journal.open(NewCheckpoint(roots, self._now_us // 1000, at_least=above))
 
-    def _derived(
+    def _adopt_derived(
         self, finding: Finding, versions: dict[TableName, Version], number: CheckpointNumber
     ) -> bool:
         """Adopt a derived table; returns whether it has a version at the checkpoint."""
@@ -158,7 +158,7 @@ class Adoption:
         if finding.table is not None:
             commit = self._adopt(finding, versions, number)
         if finding.action is Action.REBUILD:
-            job.journal.failure(
+            job.journal.record_failure(
                 number, name, Reason.of(ReasonCode.LEFT_TO_BE_REBUILT, cause=str(finding.reason))
             )
             return False
@@ -167,7 +167,7 @@ class Adoption:
         node = NodeRefresh(node="query", mode=RefreshMode.NO_DATA, reason=proof)
         reason = Reason.of(ReasonCode.ADOPTED, proof=str(finding.reason))
         refresh = Refresh(mode=node.mode, reason=reason, nodes=(node,))
-        job.journal.version(number, name, commit.version, refresh)
+        job.journal.record_version(number, name, commit.version, refresh)
         return True
 
     def _adopt(
@@ -213,7 +213,7 @@ class Adoption:
                 positions[flow.flow.name] = self._job.effects.perform(
                     Step.INGEST_SOURCE_FILES,
                     str(finding.dataset),
-                    partial(_archived, reached.folder, reached.batch, stateful=flow.stateful),
+                    partial(_archived_position, reached.folder, reached.batch, stateful=flow.stateful),
                 )
         return positions
 
@@ -230,5 +230,5 @@ def _require_none_refused(findings: Sequence[Finding]) -> None:
         )
 
 
-def _archived(folder: CheckpointFolder, batch: int, *, stateful: bool) -> SparkPosition:
+def _archived_position(folder: CheckpointFolder, batch: int, *, stateful: bool) -> SparkPosition:
     return folder.position(folder.plan(batch), None, stateful=stateful)

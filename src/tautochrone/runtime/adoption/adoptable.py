@@ -86,7 +86,7 @@ class Survey:
         self._forks: dict[TableName, Fork] = {}
         self._sessions = Sessions(job.base, job.read_points, job.definitions)
         self._read_point = job_read_point("adopt", job.name)
-        self.outside = self._outside(now_us)
+        self.outside = self._outside_versions(now_us)
         job.read_points.show(self._read_point, lambda table: self._versions.get(table, NEWEST))
 
     @property
@@ -266,7 +266,7 @@ class Survey:
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    def _outside(self, now_us: int) -> dict[TableName, Version]:
+    def _outside_versions(self, now_us: int) -> dict[TableName, Version]:
         """Versions of clocks and of external tables that exist."""
         job = self._job
         versions = {name: ClockTable(name, job.base).version_at(now_us) for name in job.topology.clocks}

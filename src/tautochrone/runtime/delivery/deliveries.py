@@ -26,7 +26,7 @@ __all__ = ["Deliveries"]
 
 
 class Deliveries:
-    """Call `begin` after the takeover, `published` after each checkpoint, `finish` at an orderly end and
+    """Call `begin` after the takeover, `wake_workers` after each checkpoint, `finish` at an orderly end and
     `stop` at any end."""
 
     def __init__(self, job: Job, streams: Streams, selection: Selection) -> None:
@@ -43,7 +43,7 @@ class Deliveries:
         """
         job = self._job
         declarations = declared_sinks(job.topology, job.settings.sinks)
-        streamed = [sink for sink in self._streamed() if sink.flows]
+        streamed = [sink for sink in self._served_stream_sinks() if sink.flows]
         self._retire({*(sink.name for sink in declarations), *(sink.name for sink in streamed)})
         self._workers = [DeliveryWorker(job, declaration) for declaration in declarations]
         for sink in streamed:
@@ -54,7 +54,7 @@ class Deliveries:
         for worker in self._workers:
             worker.start()
 
-    def _streamed(self) -> tuple[StreamSink, ...]:
+    def _served_stream_sinks(self) -> tuple[StreamSink, ...]:
         """The sinks that Spark writes; those that no flow writes are reported."""
         sinks = streamed_sinks(self._job.topology, self._job.settings.sinks)
         for sink in sinks:
@@ -68,7 +68,7 @@ class Deliveries:
                 )
         return sinks
 
-    def published(self) -> None:
+    def wake_workers(self) -> None:
         """Wake the sinks: a checkpoint was published."""
         for worker in self._workers:
             worker.wake()

@@ -111,16 +111,16 @@ class Delivery:
             FencedError: a newer owner runs the job.
         """
         try:
-            return self._deliver_newest(self._claimed())
+            return self._deliver_newest(self._claimed_sink())
         except SinkError as error:
             if error.error_class == _OBJECTS_MISSING:
                 self.close()
             if error.error_class not in _UNEXPECTED_ROWS or self._compares_all:
                 raise
-        self.failed()
+        self.reset_after_failure()
         self._compares_all = True
         try:
-            return self._deliver_newest(self._claimed())
+            return self._deliver_newest(self._claimed_sink())
         finally:
             self._compares_all = False
 
@@ -145,19 +145,19 @@ class Delivery:
 
     def close(self) -> None:
         """Give the sink's connections back. Repeatable."""
-        self.failed()
+        self.reset_after_failure()
         if self._sink is not None:
             self._sink.close()
             self._sink = None
 
-    def failed(self) -> None:
+    def reset_after_failure(self) -> None:
         """The next try begins with the recovery, and creates what somebody dropped in the sink meanwhile."""
         self._is_recovered = self._is_compared = False
         self._ensured.clear()
 
     # -- becoming the owner -----------------------------------------------------------------------
 
-    def _claimed(self) -> Sink:
+    def _claimed_sink(self) -> Sink:
         if self._sink is not None:
             return self._sink
         declaration = self.declaration
@@ -317,7 +317,7 @@ class Delivery:
             replaced=tuple(delta.table for delta in deltas if delta.rows is not None),
         )
         self.job.journal.record(Deliveries.record_intent, intent)
-        chunks = self._prepared(sink, intent, deltas)
+        chunks = self._prepared_chunks(sink, intent, deltas)
         self.job.journal.record(Deliveries.record_intent, replace(intent, chunks=tuple(chunks)))
         self._journal.commit(sink, intent.transaction)
         published = Published(transaction=intent.transaction, versions=intent.versions)
@@ -381,7 +381,7 @@ class Delivery:
                 )
             )
 
-    def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[SentChunk]:
+    def _prepared_chunks(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[SentChunk]:
         """Step 7: all of it, or the transaction is aborted."""
         journal, transaction = self._journal, intent.transaction
         journal.begin(sink, intent)
@@ -508,8 +508,8 @@ class DeliveryWorker(SinkWorker):
         self._failures, self.error = 0, None
         self._settle()
 
-    def _failed(self, error: Exception) -> None:
-        self._delivery.failed()
+    def _on_failure(self, error: Exception) -> None:
+        self._delivery.reset_after_failure()
         journal = self._delivery.journal
         error_class = error.error_class if isinstance(error, TautochroneError) else ""
         if isinstance(error, SinkError):
@@ -520,7 +520,9 @@ class DeliveryWorker(SinkWorker):
         is_skipped = self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures == self._attempts
         text = self._failure_text(error)
         if journal.fence:
-            journal.failed(text, failures=self._failures, skips=is_skipped, attention=self._needs_attention)
+            journal.record_failure(
+                text, failures=self._failures, skips=is_skipped, attention=self._needs_attention
+            )
         self._report_failure(error, text, is_last=self._needs_attention)
         if is_skipped:
             self._job.emit(

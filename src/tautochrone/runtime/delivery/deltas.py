@@ -79,7 +79,7 @@ def delta_of(table: LakeTable, session: Any, delivered: Version | None, publishe
         reason = Reason.of(ReasonCode.SINK_HAS_NO_ROWS)
         return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
     try:
-        collected = _collected(table, delivered, published)
+        collected = _collected_change(table, delivered, published)
         if not isinstance(collected, Reason):
             return TableDelta(table=table.name, change=_as_rows(collected, session))
         change = _by_way_of_ancestor(
@@ -92,7 +92,7 @@ def delta_of(table: LakeTable, session: Any, delivered: Version | None, publishe
     except HistoryLostError as lost:
         reason = Reason.of(ReasonCode.CHANGES_UNKNOWN, error_class=lost.error_class, text=lost.message)
         return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
-    return TableDelta(table=table.name, change=_net(change), left_to_spark=collected)
+    return TableDelta(table=table.name, change=_net_change(change), left_to_spark=collected)
 
 
 def _by_way_of_ancestor(
@@ -124,7 +124,7 @@ def _by_way_of_ancestor(
 # -- by this process ------------------------------------------------------------------------------
 
 
-def _collected(table: LakeTable, delivered: Version, published: Version) -> CollectedChange | Reason:
+def _collected_change(table: LakeTable, delivered: Version, published: Version) -> CollectedChange | Reason:
     """The net change; or why Spark must read it."""
     change = _by_way_of_ancestor(table, delivered, published, table.collected_change, _collected_both)
     if isinstance(change, Reason) or change.added is None or change.removed is None:
@@ -139,11 +139,11 @@ def _collected_both(
     if isinstance(back, Reason) or isinstance(forth, Reason):
         return back if isinstance(back, Reason) else forth
     return CollectedChange(
-        added=_together(back.removed, forth.added), removed=_together(back.added, forth.removed)
+        added=_concatenated(back.removed, forth.added), removed=_concatenated(back.added, forth.removed)
     )
 
 
-def _together(first: Any, second: Any) -> Any:
+def _concatenated(first: Any, second: Any) -> Any:
     if first is None or second is None:
         return second if first is None else first
     return pa.concat_tables([first, second], promote_options="default")
@@ -168,28 +168,28 @@ def _as_rows(change: CollectedChange, session: Any) -> RowChange:
 
 
 def _back_and_forth(back: RowChange, forth: RowChange) -> RowChange:
-    return _after(_inverted(back), forth)
+    return _combined_change(_inverted_change(back), forth)
 
 
-def _inverted(change: RowChange) -> RowChange:
+def _inverted_change(change: RowChange) -> RowChange:
     return RowChange(added=change.removed, removed=change.added, rows=change.rows, carried=change.carried)
 
 
-def _after(first: RowChange, second: RowChange) -> RowChange:
+def _combined_change(first: RowChange, second: RowChange) -> RowChange:
     return RowChange(
-        added=_both(first.added, second.added),
-        removed=_both(first.removed, second.removed),
+        added=_union_all(first.added, second.added),
+        removed=_union_all(first.removed, second.removed),
         rows=first.rows + second.rows,
     )
 
 
-def _both(first: Rows | None, second: Rows | None) -> Rows | None:
+def _union_all(first: Rows | None, second: Rows | None) -> Rows | None:
     if first is None or second is None:
         return second if first is None else first
     return first.unionByName(second, allowMissingColumns=True)
 
 
-def _net(change: RowChange) -> RowChange:
+def _net_change(change: RowChange) -> RowChange:
     """The change without the rows that are on both sides."""
     added: DataFrame | None = change.added
     removed: DataFrame | None = change.removed

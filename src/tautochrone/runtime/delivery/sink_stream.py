@@ -301,12 +301,12 @@ class SinkStream(SinkWorker):
                 flows[name] = before
         return flows
 
-    def _failed(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         require_live_jvm()
         is_last = self._interval_ms is None
         text = self._failure_text(error)
         if self._journal.fence:
-            self._journal.failed(text, failures=self._failures, skips=False, attention=False)
+            self._journal.record_failure(text, failures=self._failures, skips=False, attention=False)
         self._recorded = None
         self._report_failure(error, text, is_last=is_last)
         self._settle()

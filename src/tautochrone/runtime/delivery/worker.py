@@ -94,7 +94,7 @@ class SinkWorker(ABC):
         """One try. It calls `_settle` when nothing is left to do before the next news."""
 
     @abstractmethod
-    def _failed(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         """A try failed: record it with `_report_failure`, and `_pause` if there shall be a further one."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class SinkWorker(ABC):
             raise
         except Exception as error:
             self._failures += 1
-            self._failed(error)
+            self._on_failure(error)
 
     def _settle(self) -> None:
         """Nothing more is done before the next news."""

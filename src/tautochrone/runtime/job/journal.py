@@ -87,7 +87,7 @@ class Journal:
         self.highest_number = max(self.highest_number, opened.number)
         return opened
 
-    def take(self) -> Checkpoint | None:
+    def begin_next(self) -> Checkpoint | None:
         """Start the job's part of the open checkpoint, if there is one."""
         if self.store.checkpoints.next_for(self.name) is None:
             return None
@@ -95,13 +95,15 @@ class Journal:
         self.highest_number = max(self.highest_number, 0 if checkpoint is None else checkpoint.number)
         return checkpoint
 
-    def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
+    def record_version(
+        self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh
+    ) -> None:
         # Reasons may quote expressions, and a definition can contain a secret.
         nodes = tuple(replace(node, reason=node.reason.map_texts(redacted)) for node in refresh.nodes)
         safe = replace(refresh, reason=refresh.reason.map_texts(redacted), nodes=nodes)
         self.record(Checkpoints.record_version, number, table, version, safe)
 
-    def failure(
+    def record_failure(
         self, number: CheckpointNumber, table: TableName, failure: Reason, mode: RefreshMode | None = None
     ) -> None:
         self.record(Checkpoints.record_failure, number, table, failure.map_texts(redacted), mode)
@@ -165,7 +167,7 @@ class DeliveryJournal:
         """As `Journal.record`, of a method that takes the sink and its fence after the job's."""
         return self.job.record(method, self.name, self.fence, *args, **kwargs)
 
-    def failed(self, error: str, *, failures: int, skips: bool, attention: bool) -> None:
+    def record_failure(self, error: str, *, failures: int, skips: bool, attention: bool) -> None:
         status = self.status()
         self.record(
             Deliveries.record_failure,

@@ -136,9 +136,9 @@ class Ownership:
         Raises:
             MetaError: `JOB_RUNNING`, another run has it, and the time to wait is over.
         """
-        self.claimed(store, job, emit, lambda claim: store.jobs.require_free(job, claim))
+        self.claim_when_free(store, job, emit, lambda claim: store.jobs.require_free(job, claim))
 
-    def claimed(self, store: Store, job: str, emit: events.Emit, take: Callable[[Claim], T]) -> T:
+    def claim_when_free(self, store: Store, job: str, emit: events.Emit, take: Callable[[Claim], T]) -> T:
         """Call `take` until the job is free, and return its result.
 
         Raises:

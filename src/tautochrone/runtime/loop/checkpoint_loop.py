@@ -142,7 +142,7 @@ class CheckpointLoop:
 
     def _advance(self) -> Outcome:
         job, started = self._job, time.monotonic()
-        checkpoint = job.journal.take()
+        checkpoint = job.journal.begin_next()
         if checkpoint is not None and self._finish_open(checkpoint) is Outcome.WAIT:
             return Outcome.WAIT
         latest = job.store.checkpoints.latest_done(job.name)
@@ -269,7 +269,7 @@ class CheckpointLoop:
             return Outcome.WAIT
         self._failed = dict(progress.failed)
         self._waiting_for_bulk = progress.waiting_for_bulk
-        checked = self._refresher.check()
+        checked = self._refresher.check_invariants()
         for name, reason in checked.skipped.items():
             self._job.emit(
                 events.InvariantSkipped(invariant=name, checkpoint=checkpoint.number, reason=reason)
@@ -293,7 +293,7 @@ class CheckpointLoop:
             passed_invariants=checked.satisfied,
         )
         self._last_report = None
-        self._deliveries.published()
+        self._deliveries.wake_workers()
         state = job.store.checkpoints.get(checkpoint.number).state
         self._publication.report_part(
             checkpoint.number,

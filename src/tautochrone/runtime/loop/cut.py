@@ -94,7 +94,7 @@ def _observe_external(journal: Journal, table: LakeTable, observed: Version | No
     table earlier and recorded its version later; then that version counts.
     """
     current = table.current_version()
-    if current == observed or (observed is not None and not _moved(table, observed, current)):
+    if current == observed or (observed is not None and not _is_changed(table, observed, current)):
         return observed, True
     agreed = journal.record(Roots.observe_external_table, table.name, observed, current)
     return agreed, agreed == current
@@ -118,14 +118,14 @@ def changed_roots(
         before = last.get(name)
         if before == version or (name == NOW and before is not None):
             continue
-        if before is None or _moved(load_input(name), before, version):
+        if before is None or _is_changed(load_input(name), before, version):
             changed.append(name)
         else:
             cut.roots[name] = before
     return changed
 
 
-def _moved(table: ReadableTable, old: Version, new: Version) -> bool:
+def _is_changed(table: ReadableTable, old: Version, new: Version) -> bool:
     return table.change_between(old, new).kind is not ChangeKind.NONE
 
 

@@ -26,7 +26,7 @@ from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
-__all__ = ["Checked", "check", "invariant_entries"]
+__all__ = ["Checked", "check_invariants", "invariant_entries"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def invariant_entries(invariants: Sequence[Invariant]) -> list[InvariantEntry]:
     ]
 
 
-def check(
+def check_invariants(
     invariants: Sequence[Invariant],
     views: CheckpointViews,
     store: Store,
@@ -127,9 +127,9 @@ def _evaluate(
             count = rows.limit(limits.MAX_COUNTED_VIOLATIONS + 1).count()
     except (PySparkException, Py4JJavaError) as error:
         problem = problem_of(error)
-        return _failed(invariant, location, f"[{problem.error_class}] {problem.message}")
+        return _broken_by_error(invariant, location, f"[{problem.error_class}] {problem.message}")
     except DefinitionError as error:
-        return _failed(invariant, location, str(error))
+        return _broken_by_error(invariant, location, str(error))
     names = invariant.query.schema.names
     return BrokenInvariant(
         name=invariant.name,
@@ -140,7 +140,7 @@ def _evaluate(
     )
 
 
-def _failed(invariant: Invariant, location: str, problem: str) -> BrokenInvariant:
+def _broken_by_error(invariant: Invariant, location: str, problem: str) -> BrokenInvariant:
     # If Spark is gone, the failed query does not mean that the invariant is broken.
     require_live_jvm()
     return BrokenInvariant(name=invariant.name, location=location, rows=0, problem=problem)

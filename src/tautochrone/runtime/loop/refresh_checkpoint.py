@@ -25,12 +25,12 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.evaluations import require_same_query
 from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.loop.invariants import Checked, check
+from tautochrone.runtime.loop.invariants import Checked, check_invariants
 from tautochrone.runtime.merges.auto_cdc import AutoCdcRefresher, require_never_merged
 from tautochrone.runtime.merges.event_merges import auto_cdc_of
 from tautochrone.runtime.merges.keyed_apply import KeyedRefresher, WaitingForBulkLoad
 from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
-from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged
+from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged_refresh
 from tautochrone.runtime.streams.stream_refresher import StreamRefresher
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.runtime.views.changes import Changes
@@ -272,7 +272,7 @@ class CheckpointRefresher:
         """The datasets that are to be computed anew and were not yet."""
         return frozenset(self._full)
 
-    def check(self) -> Checked:
+    def check_invariants(self) -> Checked:
         """Whether the job's invariants hold at the open checkpoint, to which everything was refreshed."""
         job = self._job
         if not job.graph.invariants:
@@ -281,7 +281,9 @@ class CheckpointRefresher:
         session = self._sessions.session("invariants", job.spec.configuration)
         versions = self._sessions.versions
         readable = {table: version for table, version in versions.items() if table not in self._failures}
-        return check(job.graph.invariants, self._pipeline_views, job.store, job.name, session, readable)
+        return check_invariants(
+            job.graph.invariants, self._pipeline_views, job.store, job.name, session, readable
+        )
 
     def needs_refresh(self, table: TableName) -> bool:
         """Whether a dataset must be refreshed although none of its inputs changed: a user asked for it, it
@@ -392,7 +394,9 @@ class CheckpointRefresher:
             return partial(self._auto_cdc.refresh, auto_cdc=auto_cdc)
         if table in self._job.set_aside:
             # Without a commit: what its input got stays to be merged.
-            return partial(_refresh_never_merged, partial(unchanged, reason=self._job.set_aside[table]))
+            return partial(
+                _refresh_never_merged, partial(unchanged_refresh, reason=self._job.set_aside[table])
+            )
         apply = self._keyed.keyed_apply(table)
         refresh = self._streams.refresh if apply is None else partial(self._keyed.refresh, apply=apply)
         return partial(_refresh_never_merged, refresh)
@@ -404,7 +408,7 @@ class CheckpointRefresher:
 
     def _record(self, checkpoint: Checkpoint, table: TableName, result: Refreshed) -> None:
         job, refresh = self._job, result.refresh
-        job.journal.version(checkpoint.number, table, result.version, refresh)
+        job.journal.record_version(checkpoint.number, table, result.version, refresh)
         self._sessions.add(table, result.version)
         if refresh.reason.code is ReasonCode.FEW_INPUT_ROWS and not self._few_rows_explained:
             self._few_rows_explained = True
@@ -435,7 +439,7 @@ class CheckpointRefresher:
 
     def _wait(self, checkpoint: Checkpoint, table: TableName, reason: Reason) -> Reason:
         """The dataset has no version for the checkpoint, which is no error: a source is not complete yet."""
-        self._job.journal.failure(checkpoint.number, table, reason, RefreshMode.WAITING)
+        self._job.journal.record_failure(checkpoint.number, table, reason, RefreshMode.WAITING)
         self._job.emit(events.RefreshWaiting(dataset=str(table), checkpoint=checkpoint.number, reason=reason))
         self._waiting_for_bulk.add(table)
         self._finished.add(table)
@@ -446,7 +450,7 @@ class CheckpointRefresher:
     ) -> Reason:
         # Not the dataset's failure when Spark is gone: then everything fails, each with its own error.
         require_live_jvm()
-        self._job.journal.failure(checkpoint.number, table, failure)
+        self._job.journal.record_failure(checkpoint.number, table, failure)
         self._job.emit(
             events.RefreshFailed(
                 dataset=str(table),

@@ -28,7 +28,7 @@ from tautochrone.runtime.job.ownership import Heartbeat
 from tautochrone.runtime.job.topology import Selection
 from tautochrone.runtime.loop.checkpoint_loop import CheckpointLoop, Outcome
 from tautochrone.runtime.loop.publication import Publication
-from tautochrone.runtime.loop.takeover import clear, take_over
+from tautochrone.runtime.loop.takeover import clear_table, take_over
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
@@ -117,7 +117,7 @@ class Run:
     def once(self) -> RunState:
         """Ingest what is available now, publish it, end."""
         try:
-            self._begin(availableNow=True)
+            self._begin_run(availableNow=True)
             self._ingestion.wait(self._stopping)
             self._ingestion.stop()
             self._checkpoints.advance_and_wait(for_absent_jobs=True)
@@ -141,7 +141,7 @@ class Run:
     def continuously(self, interval_ms: int) -> RunState:
         """Ingest, and publish a checkpoint at most every `interval_ms`, until `stop`."""
         try:
-            self._begin(interval_ms, processingTime=f"{interval_ms} milliseconds")
+            self._begin_run(interval_ms, processingTime=f"{interval_ms} milliseconds")
             try:
                 while not self._stopping.is_set():
                     started = time.monotonic()
@@ -168,13 +168,13 @@ class Run:
             self._deliveries.stop()
             self._heartbeat.close()
 
-    def _begin(self, interval_ms: int | None = None, **trigger: object) -> None:
+    def _begin_run(self, interval_ms: int | None = None, **trigger: object) -> None:
         """Take the job over, empty the tables that are rebuilt, start ingestion."""
         self._publication.begin()
         take_over(self._job, self._selection.full, self._heartbeat.start)
         for table in self._job.graph.order:
             if table in self._selection.full:
-                clear(self._job, table)
+                clear_table(self._job, table)
                 if not self._job.topology.is_view(table):
                     self._cleared.add(table)
         self._deliveries.begin(interval_ms)

@@ -41,7 +41,7 @@ from tautochrone.runtime.streams.streams import Streams
 from tautochrone.sources.capture.set_aside import aside_reason
 from tautochrone.spark.analysis.column_lineage import column_lineage
 
-__all__ = ["become_owner", "clear", "take_over"]
+__all__ = ["become_owner", "clear_table", "take_over"]
 
 
 def take_over(
@@ -78,7 +78,7 @@ def take_over(
         ]
         list(
             pool.map(
-                lambda table: _settle(job, table, full),
+                lambda table: _settle_table(job, table, full),
                 [t for t in existing.values() if t not in quarantines],
             )
         )
@@ -91,7 +91,7 @@ def take_over(
     record_table_ids(job.journal, job.tables, job.settings.parallelism)
     _persist_views(job)
     _report_roots(job.journal, {name: job.tables[name] for name in job.topology.root_tables})
-    _describe(job.topology, job.journal)
+    _record_details(job.topology, job.journal)
     job.emit(events.Takeover(job=job.name, fence=int(job.journal.fence)))
 
 
@@ -105,7 +105,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
     job.effects.perform(
         Step.META_START,
         job.name,
-        lambda: job.ownership.claimed(
+        lambda: job.ownership.claim_when_free(
             store,
             job.name,
             job.emit,
@@ -148,7 +148,7 @@ def _dataset_entries(topology: JobTopology) -> list[DatasetEntry]:
     ]
 
 
-def clear(job: Job, name: TableName) -> None:
+def clear_table(job: Job, name: TableName) -> None:
     """Empty a streaming table for a full refresh: its rows and positions go in one commit.
 
     Readers see the old rows until the next checkpoint is published. Views are left to their refresh.
@@ -216,7 +216,7 @@ def _highest_fence(pipeline: str, definitions: Definitions, existing: Mapping[Ta
     return highest
 
 
-def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
+def _settle_table(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
     """Commit or abort prepared batches, add new columns, then write the fence."""
     for prepared in table.prepared():
         if prepared.parent == table.current_version():
@@ -302,7 +302,7 @@ def _report_roots(journal: Journal, roots: Mapping[TableName, LakeTable]) -> Non
             journal.record(Roots.report, {name: current})
 
 
-def _describe(topology: JobTopology, journal: Journal) -> None:
+def _record_details(topology: JobTopology, journal: Journal) -> None:
     """Store definitions, columns and column lineage of the job's tables that changed. Only people read them.
 
     Lineage needs each flow's plan, so it is computed once per definition; the store keeps the definition's

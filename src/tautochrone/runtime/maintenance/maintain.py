@@ -26,7 +26,7 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_file_
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanRemoval
-from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived, shorten_log
+from tautochrone.runtime.maintenance.retention import Needs, expirable_checkpoints, needs_of, shorten_log
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
@@ -187,7 +187,7 @@ class Maintenance:
         job = self.job
         started = time.monotonic()
         now, rules = self.now_ms(), job.settings.maintenance
-        candidates = outlived(job.store.checkpoints.unexpired(job.name), now, rules)
+        candidates = expirable_checkpoints(job.store.checkpoints.unexpired(job.name), now, rules)
         pinned = job.store.pins.pinned_checkpoints()
         expired: list[CheckpointNumber] = []
         needed: dict[str, str] = {}

@@ -30,10 +30,10 @@ from tautochrone.project.settings import MaintenanceRules
 from tautochrone.project.table_properties import event_time_of
 from tautochrone.runtime.job.job import Job
 
-__all__ = ["Needs", "follow_sinks", "needs_of", "outlived", "shorten_log"]
+__all__ = ["Needs", "expirable_checkpoints", "follow_sinks", "needs_of", "shorten_log"]
 
 
-def outlived(
+def expirable_checkpoints(
     published: Sequence[UnexpiredCheckpoint], now_ms: int, rules: MaintenanceRules
 ) -> list[CheckpointNumber]:
     """The checkpoints that may expire, because they are too old or too close to another one.

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.staging import align, counts
+from tautochrone.ingest.staging import align, expectation_counts
 from tautochrone.model.auto_cdc import (
     TOMBSTONE_RETENTION,
     AutoCdc,
@@ -60,8 +60,8 @@ from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,
     RefreshTask,
-    no_data,
-    recovered,
+    no_data_refresh,
+    recovered_refresh,
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
@@ -97,7 +97,7 @@ class AutoCdcRefresher:
         """
         inputs = _inputs(task)
         last_commit = task.fork.commit_metadata
-        committed = recovered(task)
+        committed = recovered_refresh(task)
         if committed is not None:
             return _with_counts(committed, task, task.violations_before)
         is_first = last_commit is None or last_commit.mode is None
@@ -254,7 +254,10 @@ class _Merging:
                 renamed = order.of_all(renamed)
             else:
                 renamed = order.of_new(
-                    renamed, max_events, partial(self._known, states), partial(self._merged_before, merge)
+                    renamed,
+                    max_events,
+                    partial(self._state_of_keys, states),
+                    partial(self._merged_before, merge),
                 )
             self.order = order
         result = self._merge(merge, merge.fold(renamed), max_events, states, new_keys)
@@ -310,7 +313,7 @@ class _Merging:
             known = 0
             state = self.session.createDataFrame([], StructType(merge.state_schema(RUN).fields[:-1]))
         else:
-            rows = self._known(states, keys)
+            rows = self._state_of_keys(states, keys)
             has_one_row_each = merge.state_keys == merge.keys and not truncates
             max_rows = count + 1 if has_one_row_each else sys.maxsize
             state, known = materialize(rows, max_rows=max_rows)
@@ -351,7 +354,7 @@ class _Merging:
             signature=hashlib.sha256(signed.encode()).hexdigest()[:16],
         )
 
-    def _known(self, states: States, keys: EventKeys) -> DataFrame:
+    def _state_of_keys(self, states: States, keys: EventKeys) -> DataFrame:
         """The state of some keys."""
         self._require_state(states)
         schema = states.layouts[_STATE].schema
@@ -382,7 +385,7 @@ class _Merging:
             )
 
     def _require_state(self, states: States) -> None:
-        missing = states.missing()
+        missing = states.missing_reason()
         if missing is None:
             return
         table = self.task.name.table
@@ -421,7 +424,7 @@ class _Merging:
             task.table, task.fork, staged, old_rows, replace(metadata, companions=companions)
         )
         if committed is None:
-            return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+            return no_data_refresh(task, ReasonCode.NO_EVENTS_OF_KEYS)
         code = ReasonCode.EVENTS_MERGED
         if is_first:
             code = ReasonCode.FULL_REFRESH_REQUESTED if task.is_full_requested else ReasonCode.FIRST_BUILD
@@ -474,13 +477,13 @@ def _no_events(
     companions = {} if last_commit is None else last_commit.companions
     metadata = replace(task.metadata_with(mode), companions=companions, violations=violations)
     task.table.commit_metadata_only(task.fork, metadata)
-    return no_data(task, code)
+    return no_data_refresh(task, code)
 
 
 def _with_counts(result: Refreshed, task: RefreshTask, violations: Mapping[str, int]) -> Refreshed:
     """The result of a refresh, with the violations of the table's expectations and the late events."""
     before = {} if task.is_full_requested else task.violations_before
-    counted = counts(task.expectations, before, violations)
+    counted = expectation_counts(task.expectations, before, violations)
     if TOMBSTONE_RETENTION in violations:
         late = violations[TOMBSTONE_RETENTION]
         change = late - before.get(TOMBSTONE_RETENTION, 0)

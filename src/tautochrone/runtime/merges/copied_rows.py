@@ -102,9 +102,9 @@ def copied_rows(
         keys, _ = checkpointed(events.where(~is_copied).select(*names).distinct())
         cached.append(keys)
         all_rows = events if files is None else events.unionByName(files.rows)
-        changed, _ = checkpointed(_joined(all_rows, keys, names, "left_semi"))
+        changed, _ = checkpointed(_join_by_keys(all_rows, keys, names, "left_semi"))
         cached.append(changed)
-        copied = _joined(events.where(is_copied), keys, names, "left_anti")
+        copied = _join_by_keys(events.where(is_copied), keys, names, "left_anti")
         built = _with_changed_rows(copied, apply, changed, cached)
         if files is None:
             return built
@@ -183,6 +183,6 @@ def _release(cached: Iterable[DataFrame]) -> None:
         unpersist(frame)
 
 
-def _joined(rows: DataFrame, keys: DataFrame, names: Sequence[str], how: str) -> DataFrame:
+def _join_by_keys(rows: DataFrame, keys: DataFrame, names: Sequence[str], how: str) -> DataFrame:
     """Rows that have one of the keys, or none of them. NULL equals NULL."""
     return rows.alias("rows").join(sf.broadcast(keys.alias("keys")), same_values("rows", "keys", names), how)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.staging import align, require_met
+from tautochrone.ingest.staging import align, require_expectations_met
 from tautochrone.model.auto_cdc import (
     DELETE_COLUMN,
     END_COLUMN,
@@ -138,7 +138,7 @@ def checked_events(
         violated = violations(events, expectations)
         # People know the columns of their table.
         rows = events.drop(SEQUENCE_COLUMN, DELETE_COLUMN, TRUNCATE_COLUMN)
-        require_met(table, rows, expectations, violated)
+        require_expectations_met(table, rows, expectations, violated)
         counted = {name: count + violated[name] for name, count in counted.items()}
         parts.append(without_flags(events, expectations))
     return CheckedEvents(parts, counted)

@@ -33,8 +33,8 @@ from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,
     RefreshTask,
-    no_data,
-    recovered,
+    no_data_refresh,
+    recovered_refresh,
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 
@@ -87,7 +87,7 @@ class KeyedRefresher:
         """
         input_name = _only_input(task)
         last_commit = task.fork.commit_metadata
-        committed = recovered(task)
+        committed = recovered_refresh(task)
         if committed is not None:
             return committed
         source, newest = self._context.load_table(input_name), task.inputs[input_name]
@@ -112,7 +112,9 @@ class KeyedRefresher:
             mode = RefreshMode.FULL if old is None else RefreshMode.INCREMENTAL
             task.table.commit_metadata_only(task.fork, task.metadata_with(mode))
             missing_rows = new_rows is None
-            return no_data(task, ReasonCode.NO_NEW_ROWS if missing_rows else ReasonCode.NO_EVENTS_OF_KEYS)
+            return no_data_refresh(
+                task, ReasonCode.NO_NEW_ROWS if missing_rows else ReasonCode.NO_EVENTS_OF_KEYS
+            )
         if task.name not in self._plans:
             self._plans[task.name] = analyzed_plan(task.flows[0].flow.evaluate(self._session(task)))
         merge = self._merge(task, apply, is_first=old is None)
@@ -148,7 +150,7 @@ class KeyedRefresher:
             return Reason.of(ReasonCode.EVENTS_BESIDE_FILES)
         if not changes.files:
             task.table.commit_metadata_only(task.fork, task.metadata_with(RefreshMode.INCREMENTAL))
-            return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+            return no_data_refresh(task, ReasonCode.NO_EVENTS_OF_KEYS)
         return self._merge(task, apply, is_first=False).merge_files(changes.files)
 
     def _files_since_ms(self, apply: KeyedApply, source: LakeTable, version: Version) -> int:

@@ -53,7 +53,7 @@ from tautochrone.runtime.merges.latest_events import (
 )
 from tautochrone.runtime.merges.log_rows import RelationRows
 from tautochrone.runtime.merges.weighted_apply import row_change
-from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data
+from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data_refresh
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned
 from tautochrone.spark.execute.key_lookups import key_values
@@ -291,7 +291,7 @@ class KeyedMerge:
         deletes = {**old_rows.by_file, **net.without} if net.rows else old_rows.by_file
         committed = commit_change(task.table, task.fork, staged, deletes, self._metadata)
         if committed is None:
-            return no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+            return no_data_refresh(task, ReasonCode.NO_EVENTS_OF_KEYS)
         old_count = sum(map(len, old_rows.by_file.values()))
         return self._refreshed(committed, staged, old_count, None)
 
@@ -357,7 +357,7 @@ class KeyedMerge:
             self._note(_WRITTEN, staged)
             return None
         stored = self._stored_rows(last.keys.num_rows, is_local=False)
-        return self._committed(staged, stored.positions_of_keys(events, last.keys), None)
+        return self._commit_staged(staged, stored.positions_of_keys(events, last.keys), None)
 
     def _note(self, step: str, reason: Reason | None) -> None:
         """Keep why Spark did a step. All rows of a table that is built anew are Spark's work."""
@@ -404,9 +404,9 @@ class KeyedMerge:
         staged = self._stage(rows, is_local=is_local)
         is_truncated = not self.is_first and summary.last_truncate is not None
         if is_truncated:
-            return self._replaced(staged, invalid)
+            return self._replace_rows(staged, invalid)
         old_rows = RowPositions({}) if self.is_first else stored.positions_of_keys(events)
-        return self._committed(staged, old_rows, invalid)
+        return self._commit_staged(staged, old_rows, invalid)
 
     def _take_copied(self, copied: CopiedRows, files: Staged | None = None) -> Refreshed:
         """Build a table of which most rows are as they were copied.
@@ -419,14 +419,14 @@ class KeyedMerge:
         """
         try:
             if files is not None and copied.is_empty:
-                return self._committed(files, RowPositions({}), None)
+                return self._commit_staged(files, RowPositions({}), None)
             staged = self._stage(copied.rows)
             invalid = copied.invalid()
             if invalid is not None and not self.apply.invalid_is_null:
                 self.task.table.discard(staged)
                 raise _invalid_value_error(self.task, invalid)
             if files is None:
-                return self._committed(staged, RowPositions({}), invalid)
+                return self._commit_staged(staged, RowPositions({}), invalid)
             replaced = sum(map(len, copied.replaced.values()))
             committed = self.task.table.apply(
                 self.task.fork, [files, staged], copied.replaced, self._metadata
@@ -440,9 +440,9 @@ class KeyedMerge:
         """Merge events of which the last of each key is known."""
         staged = self._stage(last.rows, is_local=is_local)
         if self.is_first:
-            return self._committed(staged, RowPositions({}), None)
+            return self._commit_staged(staged, RowPositions({}), None)
         stored = self._stored_rows(last.keys.num_rows, is_local=is_local)
-        return self._committed(staged, stored.positions_of_keys(events, last.keys), None)
+        return self._commit_staged(staged, stored.positions_of_keys(events, last.keys), None)
 
     def _add_and_remove_rows(self, events: DataFrame) -> Refreshed:
         """Merge events of a table whose rows may be equal.
@@ -462,8 +462,8 @@ class KeyedMerge:
             old_rows = removed.positions
         staged = self._stage(change.added())
         if change.replaces_all and not self.is_first:
-            return self._replaced(staged, change.invalid)
-        return self._committed(staged, RowPositions(old_rows), change.invalid)
+            return self._replace_rows(staged, change.invalid)
+        return self._commit_staged(staged, RowPositions(old_rows), change.invalid)
 
     def _stored_rows(self, events: int | None = None, *, is_local: bool = False) -> StoredRows:
         task = self.task
@@ -483,9 +483,9 @@ class KeyedMerge:
 
     def _without_events(self) -> Refreshed:
         self.task.table.commit_metadata_only(self.task.fork, self._metadata)
-        return no_data(self.task, ReasonCode.NO_EVENTS_OF_KEYS)
+        return no_data_refresh(self.task, ReasonCode.NO_EVENTS_OF_KEYS)
 
-    def _replaced(self, staged: Staged, invalid: InvalidValues | None) -> Refreshed:
+    def _replace_rows(self, staged: Staged, invalid: InvalidValues | None) -> Refreshed:
         """All rows out, staged rows in."""
         table, fork = self.task.table, self.task.fork
         rows = [staged] if staged.rows else []
@@ -493,12 +493,14 @@ class KeyedMerge:
         committed = table.replace_rows(fork, rows, self._metadata)
         return self._refreshed(committed, staged, old_rows, invalid)
 
-    def _committed(self, staged: Staged, old_rows: RowPositions, invalid: InvalidValues | None) -> Refreshed:
+    def _commit_staged(
+        self, staged: Staged, old_rows: RowPositions, invalid: InvalidValues | None
+    ) -> Refreshed:
         self._note(_STORED, old_rows.left_to_spark)
         table, fork = self.task.table, self.task.fork
         committed = commit_change(table, fork, staged, old_rows.by_file, self._metadata)
         if committed is None:
-            return no_data(self.task, ReasonCode.NO_EVENTS_OF_KEYS)
+            return no_data_refresh(self.task, ReasonCode.NO_EVENTS_OF_KEYS)
         count = sum(len(positions) for positions in old_rows.by_file.values())
         return self._refreshed(committed, staged, count, invalid)
 
@@ -514,7 +516,7 @@ class KeyedMerge:
             is_full = self.task.is_full_requested
             code = ReasonCode.FULL_REFRESH_REQUESTED if is_full else ReasonCode.FIRST_BUILD
         reason = Reason.of(code)
-        nulled = [] if invalid is None else [_nulled(invalid)]
+        nulled = [] if invalid is None else [_nulled_reason(invalid)]
         refresh = Refresh(
             mode=self.mode,
             reason=several([reason, *nulled, *(node.reason for node in self._left_to_spark)]),
@@ -580,5 +582,5 @@ def _invalid_value_error(task: RefreshTask, invalid: InvalidValues) -> RefreshEr
     )
 
 
-def _nulled(invalid: InvalidValues) -> Reason:
+def _nulled_reason(invalid: InvalidValues) -> Reason:
     return Reason.of(ReasonCode.INVALID_VALUES_NULL, rows=invalid.rows, example=invalid.example)

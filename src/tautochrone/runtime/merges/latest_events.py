@@ -48,7 +48,7 @@ __all__ = [
     "last_rows",
     "latest_rows",
     "same_values",
-    "sees",
+    "snapshot_sees",
     "summarize",
     "without_ignored",
 ]
@@ -206,7 +206,7 @@ def _order(apply: KeyedApply) -> Column:
     keys = [sf.col(quoted(name)) for name in apply.keys]
     of_key = newest.over(Window.partitionBy(*keys))
     seen = sf.coalesce(
-        sees(of_key.getField("snapshot"), sf.col(quoted(apply.transaction))),
+        snapshot_sees(of_key.getField("snapshot"), sf.col(quoted(apply.transaction))),
         # Of a change in a file nobody knows the transaction. Files are only written while no rows are copied,
         # and a copy begins when all statements see what the log has.
         sf.col(quoted(apply.sequence[0])) <= of_key.getField(apply.sequence[0]),
@@ -215,7 +215,7 @@ def _order(apply: KeyedApply) -> Column:
     return sf.when(snapshot.isNotNull(), _COPIED).when(seen, _SEEN).otherwise(_NEW)
 
 
-def sees(snapshot: Column, transaction: Column) -> Column:
+def snapshot_sees(snapshot: Column, transaction: Column) -> Column:
     """Whether a snapshot sees a transaction that was committed. Its text is that of PostgreSQL's
     `pg_snapshot`: `xmin:xmax:` and the numbers between them that had not ended."""
     parts = sf.split(snapshot, ":")
@@ -237,7 +237,7 @@ def _after_truncate(events: DataFrame, apply: KeyedApply, summary: EventSummary)
     counts = sequence > sf.struct(*[sf.lit(last[name]).alias(name) for name in apply.sequence])
     if apply.snapshot is not None and apply.transaction is not None:
         snapshot = sf.col(quoted(apply.snapshot))
-        seen = sees(snapshot, sf.lit(last[apply.transaction]))
+        seen = snapshot_sees(snapshot, sf.lit(last[apply.transaction]))
         counts = sf.when(snapshot.isNull(), counts).otherwise(seen)
     return events.where(counts)
 

@@ -139,21 +139,21 @@ def _signed_rows(
         rows = source.changed_rows(base, merged, newest)
         parts = [(1, rows.added), (-1, rows.removed)]
         signed = [
-            _signed(stream_as_batch(session, plan, part), sign) for sign, part in parts if part is not None
+            _with_sign(stream_as_batch(session, plan, part), sign) for sign, part in parts if part is not None
         ]
         return signed, rows.rows
-    signed = [_signed(stream_as_batch(session, plan, source.read(base, newest)), 1)]
+    signed = [_with_sign(stream_as_batch(session, plan, source.read(base, newest)), 1)]
     max_rows = source.row_count(newest) or 0
     if merged is not None:
         # The source was rebuilt: its rows are compared with those that the table holds.
         stored = dataframe_of_plan(session, analyzed_plan(task.table.read(base, task.fork.version)))
         columns = [quoted(name) for name in signed[0].columns if name != _SIGN]
-        signed.append(_signed(current_rows(stored, auto_cdc).select(*columns), -1))
+        signed.append(_with_sign(current_rows(stored, auto_cdc).select(*columns), -1))
         max_rows += task.table.row_count(task.fork.version) or 0
     return signed, max_rows
 
 
-def _signed(rows: DataFrame, sign: int) -> DataFrame:
+def _with_sign(rows: DataFrame, sign: int) -> DataFrame:
     return rows.drop(*_SPECIAL).withColumn(_SIGN, sf.lit(sign))
 
 

@@ -24,7 +24,7 @@ from tautochrone.runtime.merges.latest_events import (
     has_invalid,
     invalid_rows,
     same_values,
-    sees,
+    snapshot_sees,
 )
 
 __all__ = ["RowChange", "StoredPositions", "row_change"]
@@ -95,18 +95,18 @@ def row_change(events: DataFrame, apply: KeyedApply) -> RowChange:
     snapshot = sf.col(quoted(apply.snapshot or ""))
     is_copied = _condition(apply.copied)
     newest_copy = sf.struct(sequence.alias("sequence"), snapshot.alias("snapshot"))
-    copy = _first(events, sf.max(sf.when(is_copied, newest_copy)))
+    copy = _first_value(events, sf.max(sf.when(is_copied, newest_copy)))
     logged = snapshot.isNull()
     if copy is not None:
         unseen = ~sf.coalesce(
-            sees(sf.lit(copy["snapshot"]), sf.col(quoted(apply.transaction or ""))), sf.lit(False)
+            snapshot_sees(sf.lit(copy["snapshot"]), sf.col(quoted(apply.transaction or ""))), sf.lit(False)
         )
         of_copy = (snapshot == copy["snapshot"]) & (sequence == _literal(copy["sequence"], apply))
         events = events.where(~is_copied & ((logged & unseen) | of_copy))
     else:
         events = events.where(logged)
     is_truncate = _condition(apply.truncate)
-    truncate = _first(events, sf.max(sf.when(is_truncate, sequence)))
+    truncate = _first_value(events, sf.max(sf.when(is_truncate, sequence)))
     if truncate is not None:
         events = events.where(logged & (sequence > _literal(truncate, apply)))
     columns = [quoted(name) for name in events.columns if name not in apply.dropped]
@@ -135,7 +135,7 @@ def _literal(sequence: Any, apply: KeyedApply) -> Column:
     return sf.struct(*[sf.lit(sequence[name]).alias(name) for name in apply.sequence])
 
 
-def _first(events: DataFrame, aggregate: Column) -> Any:
+def _first_value(events: DataFrame, aggregate: Column) -> Any:
     row = events.agg(aggregate).first()
     assert row is not None
     return row[0]

@@ -78,7 +78,7 @@ class States:
     held: SmallTables = field(default_factory=SmallTables)
     _tables: dict[int, LakeTable] = field(default_factory=dict)
 
-    def missing(self) -> Reason | None:
+    def missing_reason(self) -> Reason | None:
         """Why the states do not belong to the view's rows, or None."""
         companions = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.companions
         expected = {str(self._name(number)) for number in self.layouts}
@@ -158,9 +158,11 @@ class States:
     def build(self, number: int, rows: DataFrame, commit_metadata: CommitMetadata) -> Version:
         """Store a state as a whole."""
         layout = self.layouts[number]
-        table = self._created(number, commit_metadata)
+        table = self._create(number, commit_metadata)
         fork = table.fork()
-        return self._replaced(layout, table, fork, self._run(layout, rows, _next_run(fork)), commit_metadata)
+        return self._replace(
+            layout, table, fork, self._with_run_number(layout, rows, _next_run(fork)), commit_metadata
+        )
 
     def widen(self, number: int, commit_metadata: CommitMetadata) -> None:
         """Give the state's table the columns of the layout that it lacks.
@@ -214,9 +216,9 @@ class States:
             table.roll_back(version, _with_run(layout, commit_metadata, _last_run(fork, metadata), runs))
             fork = table.fork()
         run, runs = _next_run(fork), _runs(fork)
-        rows = self._run(layout, frame, run)
+        rows = self._with_run_number(layout, frame, run)
         if layout.is_buffer:
-            return self._replaced(layout, table, fork, rows, commit_metadata, local=local)
+            return self._replace(layout, table, fork, rows, commit_metadata, local=local)
         if runs >= limits.MAX_STATE_RUNS:
             return self._fold(layout, table, fork, rows, commit_metadata, forgets)
         if local:
@@ -253,9 +255,9 @@ class States:
             # Collected from one task and written from here, without the job of a write.
             alive = alive.sortWithinPartitions(*layout.keys) if layout.keys else alive
             alive = dataframe_of_plan(self.base, local_relation(alive)[0])
-        return self._replaced(layout, table, fork, alive, commit_metadata, local=few)
+        return self._replace(layout, table, fork, alive, commit_metadata, local=few)
 
-    def _replaced(
+    def _replace(
         self,
         layout: StateLayout,
         table: LakeTable,
@@ -275,7 +277,7 @@ class States:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _run(self, layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
+    def _with_run_number(self, layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
         """Rows of a state with the number of their run; a group that is gone counts 0 rows."""
         texts = list(layout.columns_without_run)
         if not layout.is_buffer:
@@ -298,7 +300,7 @@ class States:
         assert self.fork.commit_metadata is not None
         return Version(self.fork.commit_metadata.companions[str(self._name(number))])
 
-    def _created(self, number: int, commit_metadata: CommitMetadata) -> LakeTable:
+    def _create(self, number: int, commit_metadata: CommitMetadata) -> LakeTable:
         name, schema = self._name(number), self.layouts[number].schema
         definition = TableDefinition(name=name, schema=schema, comment=f"state of {self.view}")
         if not self.lake.exists(name):

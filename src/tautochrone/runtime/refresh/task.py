@@ -24,10 +24,10 @@ __all__ = [
     "RefreshContext",
     "RefreshTask",
     "Refreshed",
-    "no_data",
-    "recovered",
+    "no_data_refresh",
+    "recovered_refresh",
     "refreshed_without_rows",
-    "unchanged",
+    "unchanged_refresh",
     "version_with_same_rows",
 ]
 
@@ -187,7 +187,7 @@ def refreshed_without_rows(version: Version, mode: RefreshMode, code: ReasonCode
     return _without_rows(version, mode, Reason.of(code))
 
 
-def recovered(task: RefreshTask) -> Refreshed | None:
+def recovered_refresh(task: RefreshTask) -> Refreshed | None:
     """The result of a refresh that an earlier run committed before it died; None: it did not."""
     last_commit = task.fork.commit_metadata
     if last_commit is None or not task.is_committed:
@@ -197,12 +197,12 @@ def recovered(task: RefreshTask) -> Refreshed | None:
     return replace(result, is_recovered=True)
 
 
-def no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
+def no_data_refresh(task: RefreshTask, code: ReasonCode) -> Refreshed:
     """The result of a refresh that left the table's rows as they were."""
-    return unchanged(task, Reason.of(code))
+    return unchanged_refresh(task, Reason.of(code))
 
 
-def unchanged(task: RefreshTask, reason: Reason) -> Refreshed:
+def unchanged_refresh(task: RefreshTask, reason: Reason) -> Refreshed:
     """The result of a refresh that left the table's rows as they were, for a reason with parameters."""
     return _without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, reason)
 

@@ -18,7 +18,7 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 
-__all__ = ["DatasetNode", "RevertCheck", "RevisionRequest", "affected", "plan_revision"]
+__all__ = ["DatasetNode", "RevertCheck", "RevisionRequest", "affected_datasets", "plan_revision"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,9 @@ class RevisionRequest:
     full: bool = False
 
 
-def affected(request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]) -> tuple[DatasetNode, ...]:
+def affected_datasets(
+    request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]
+) -> tuple[DatasetNode, ...]:
     """The datasets that change, each after those that it reads.
 
     Raises:
@@ -105,7 +107,7 @@ def affected(request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]) -
             if (name in node.inputs or holds_bad_records) and node.table not in affected_tables | stay:
                 affected_tables.add(node.table)
                 todo.append(node.table)
-    return _ordered(affected_tables, nodes)
+    return _in_dependency_order(affected_tables, nodes)
 
 
 def plan_revision(
@@ -131,7 +133,7 @@ def plan_revision(
     Raises:
         MetaError: `REVISION_NAMES_NOTHING`, `REVISION_NOT_REPLAYABLE`.
     """
-    changing = affected(request, nodes)
+    changing = affected_datasets(request, nodes)
     names = {node.table for node in changing}
     stay = [
         RevisedTable(
@@ -145,7 +147,7 @@ def plan_revision(
     ]
     revised = []
     for node in changing:
-        table = _cleared(node) if request.full else _reverted(node, versions, checks, older)
+        table = _cleared_table(node) if request.full else _reverted_table(node, versions, checks, older)
         _require_replayable(node, table, names, checks)
         revised.append(table)
     return RevisionPlan(
@@ -156,7 +158,7 @@ def plan_revision(
     )
 
 
-def _reverted(
+def _reverted_table(
     node: DatasetNode,
     versions: Mapping[TableName, Version],
     checks: Mapping[TableName, RevertCheck],
@@ -164,7 +166,7 @@ def _reverted(
 ) -> RevisedTable:
     version = versions.get(node.table)
     if version is None:
-        return _cleared(node, "it has no version at that checkpoint")
+        return _cleared_table(node, "it has no version at that checkpoint")
     obstacle = checks[node.table].obstacle
     if obstacle is None:
         reason = "rows and state" if node.is_view else "rows and positions"
@@ -185,10 +187,10 @@ def _reverted(
         raise _not_replayable_error(
             f"{node.table} cannot be reverted: {obstacle}", hint=checks[node.table].hint
         )
-    return _cleared(node, obstacle)
+    return _cleared_table(node, obstacle)
 
 
-def _cleared(node: DatasetNode, reason: str = "asked for by --full") -> RevisedTable:
+def _cleared_table(node: DatasetNode, reason: str = "asked for by --full") -> RevisedTable:
     action = RevisionAction.REBUILD if node.is_view else RevisionAction.CLEAR
     return RevisedTable(table=node.table, action=action, reason=reason, job=node.job)
 
@@ -223,7 +225,9 @@ def _not_replayable_error(reason: str, hint: str | None = None) -> MetaError:
     )
 
 
-def _ordered(names: Collection[TableName], nodes: Mapping[TableName, DatasetNode]) -> tuple[DatasetNode, ...]:
+def _in_dependency_order(
+    names: Collection[TableName], nodes: Mapping[TableName, DatasetNode]
+) -> tuple[DatasetNode, ...]:
     """Inputs first, otherwise by name."""
     todo, done = sorted(names), dict[TableName, DatasetNode]()
     while todo:

@@ -60,7 +60,7 @@ def revert_table(
         return _roll_back(table, revised, commit, tag)
     if revised.action is RevisionAction.CLEAR:
         return _clear(base, topology, table, commit, tag)
-    return _rebuild(table, commit, tag)
+    return _mark_for_rebuild(table, commit, tag)
 
 
 def _roll_back(table: LakeTable, revised: RevisedTable, commit: RevisionCommit, tag: str) -> Version:
@@ -96,7 +96,7 @@ def _clear(
     return table.redefine(table.fork(), topology.table_definition(table.name), no_rows, reset).version
 
 
-def _rebuild(table: LakeTable, commit: RevisionCommit, tag: str) -> Version:
+def _mark_for_rebuild(table: LakeTable, commit: RevisionCommit, tag: str) -> Version:
     """Drop what the view was computed from; its rows stay until its next refresh."""
     commit_metadata = _commit_metadata(table, commit)
     if tag not in table.tags():

@@ -51,7 +51,7 @@ from tautochrone.runtime.revision.plan import (
     DatasetNode,
     RevertCheck,
     RevisionRequest,
-    affected,
+    affected_datasets,
     plan_revision,
 )
 from tautochrone.runtime.revision.revert_table import RevisionCommit, revert_table, revoked_range
@@ -90,7 +90,7 @@ def survey(job: Job, request: RevisionRequest) -> RevisionPlan:
 def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
     store = job.store
     nodes = _nodes(store, job.topology)
-    changing = affected(request, nodes)
+    changing = affected_datasets(request, nodes)
     names = {node.table for node in changing}
     versions: dict[TableName, Version] = {}
     older: dict[TableName, CheckpointNumber] = {}
@@ -312,7 +312,7 @@ def _take_over(job: Job, name: str, plan: RevisionPlan, *, decided: bool = False
     fence = job.effects.perform(
         Step.META_TAKE_OVER,
         name,
-        lambda: ownership.claimed(
+        lambda: ownership.claim_when_free(
             store,
             name,
             job.emit,

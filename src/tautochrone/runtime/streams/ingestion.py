@@ -117,7 +117,7 @@ class Ingestion:
         """
         for flow in self._flows:
             if flow.running:
-                self._look(flow)
+                self._inspect(flow)
             elif flow.restart_at is not None and self._clock() >= flow.restart_at:
                 reason = Reason.of(ReasonCode.RESTART_WAIT_OVER, wait_s=flow.wait_s)
                 self._emit(
@@ -162,7 +162,7 @@ class Ingestion:
         for flow in self._flows:
             if flow.running:
                 flow.running = False
-                self._look(flow, last=True)
+                self._inspect(flow, last=True)
 
     def _start(self, flow: _Flow) -> None:
         flow.running = True
@@ -170,13 +170,13 @@ class Ingestion:
             flow.session = flow.session or flow.open_session()
             flow.query.start(flow.session, **self._trigger)
         except TautochroneError as error:
-            self._failed(flow, error)
+            self._on_failure(flow, error)
 
-    def _look(self, flow: _Flow, *, last: bool = False) -> None:
+    def _inspect(self, flow: _Flow, *, last: bool = False) -> None:
         flow.query.inspect(at_once=last)
         error = flow.query.failure()
         if error is not None:
-            self._failed(flow, error)
+            self._on_failure(flow, error)
         elif flow.problem is not None and flow.query.has_completed_once:
             self._emit(
                 events.FlowRecovered(
@@ -185,7 +185,7 @@ class Ingestion:
             )
             flow.problem, flow.failures = None, 0
 
-    def _failed(self, flow: _Flow, error: TautochroneError) -> None:
+    def _on_failure(self, flow: _Flow, error: TautochroneError) -> None:
         if isinstance(error, FencedError):
             raise error
         require_live_jvm()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.changes.streams import waits_for_first_version
-from tautochrone.ingest.staging import counts
+from tautochrone.ingest.staging import expectation_counts
 from tautochrone.model.catalog import Streamed
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.lake import NO_VERSION, ChangeKind, LakeTable, TableChange
@@ -62,7 +62,9 @@ class StreamRefresher:
         before = {} if task.is_full_requested else task.violations_before
         rows = sum(self._consume(task, flow) for flow in task.flows)
         metadata = task.table.fork().commit_metadata if task.expectations else None
-        counted = counts(task.expectations, before, {} if metadata is None else metadata.violations)
+        counted = expectation_counts(
+            task.expectations, before, {} if metadata is None else metadata.violations
+        )
         version = task.table.current_version()
         last = task.last_version
         if task.is_full_requested:

@@ -278,19 +278,19 @@ class Streams:
         before = self._full_reads.pop(flow.name, None)
         if before is None:
             # An earlier process may have left files; the needed ones are written again.
-            self._forget(table, flow.name)
+            self._delete_start_files(table, flow.name)
         rows = flow.evaluate(session)
         beginning = self._job.lake.beginning(rows, initial_offsets, current_offsets, before or ())
         self._full_reads[flow.name] = beginning.whole
         if before and _has_files(before) and not _has_files(beginning.whole):
-            self._forget(table, flow.name)
+            self._delete_start_files(table, flow.name)
         return flow.evaluate(session) if beginning.whole else rows, beginning.offsets
 
     def _start_files(self, table: TableName, flow: str) -> str:
         """The folder of this owner's metadata files for the flow; an older owner cannot delete it."""
         return f"{self._root(_START_FILES, table, flow)}/{self._job.journal.fence}-{self._token}"
 
-    def _forget(self, table: TableName, flow: str) -> None:
+    def _delete_start_files(self, table: TableName, flow: str) -> None:
         """Delete the files of this owner and of older ones."""
         root, own_fence = self._root(_START_FILES, table, flow), self._job.journal.fence
         folders = []

@@ -128,7 +128,7 @@ class Changes:
                 next(rows for rows in (change.added, change.removed) if rows is not None).columns
             )
             read_columns = (self._columns(key[0]) & available).union(columns)
-            cached = _MaterializedChange(read_columns, _computed(change, sorted(read_columns)))
+            cached = _MaterializedChange(read_columns, _computed_delta(change, sorted(read_columns)))
             with self._lock:
                 self._materialized[key] = cached
                 while len(self._materialized) > limits.MAX_CACHED_TABLE_CHANGES:
@@ -149,7 +149,7 @@ class Changes:
         ):
             return bound
         with self._count_lock:
-            return self._counted(table, old, new).rows
+            return self._counted_change(table, old, new).rows
 
     def bound(self, table: TableName, old: Version, new: Version) -> int | None:
         """The same from metadata alone, without a Spark job."""
@@ -175,7 +175,7 @@ class Changes:
         self._remember(key, change)
         return change
 
-    def _counted(self, table: TableName, old: Version, new: Version) -> RowChange:
+    def _counted_change(self, table: TableName, old: Version, new: Version) -> RowChange:
         change = self._rows(table, old, new)
         if not change.carried:  # Another view has just counted them.
             return change
@@ -198,7 +198,7 @@ class Changes:
                 self._table_changes.popitem(last=False)
 
 
-def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
+def _computed_delta(change: RowChange, columns: Collection[str]) -> TableDelta:
     """A change's rows with some columns, computed once and held."""
 
     def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:

@@ -218,7 +218,7 @@ def estimate(facts: Facts) -> Estimate:
     followed = [
         (age, run.duration_ms + dearer * max(0.0, incremental - _static_ms(run.delta_rows, facts, work)))
         for age, run in past
-        if _followed(run)
+        if _was_followed(run)
     ]
     return Estimate(
         incremental_ms=round(_blend(incremental, followed)),
@@ -284,7 +284,7 @@ def _computed_all(run: Refresh) -> bool:
     return run.mode is RefreshMode.FULL or (run.mode is RefreshMode.DIFF and whole)
 
 
-def _followed(run: Refresh) -> bool:
+def _was_followed(run: Refresh) -> bool:
     return run.mode in (RefreshMode.INCREMENTAL, RefreshMode.DIFF) and not _computed_all(run)
 
 

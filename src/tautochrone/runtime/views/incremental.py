@@ -21,7 +21,7 @@ from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregates import aggregate_state
 from tautochrone.algebra.rules.windows import top_k_state
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.staging import counts, require_met
+from tautochrone.ingest.staging import expectation_counts, require_expectations_met
 from tautochrone.model import limits
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
@@ -80,11 +80,11 @@ def find_rows(
     stored.createOrReplaceTempView(_STORED)
     deletes.createOrReplaceTempView(_REMOVED)
     try:
-        matches = session.sql(_query(deletes.dtypes, rows, few=few, one_task=one_task)).collect()
+        matches = session.sql(_matches_query(deletes.dtypes, rows, few=few, one_task=one_task)).collect()
     finally:
         session.catalog.dropTempView(_STORED)
         session.catalog.dropTempView(_REMOVED)
-    positions_by_file = _assigned(matches)
+    positions_by_file = _assigned_positions(matches)
     matched_count = sum(len(positions) for positions in positions_by_file.values())
     count = len(rows) if few else deletes.count()
     if matched_count != count:
@@ -97,7 +97,9 @@ def find_rows(
     return positions_by_file
 
 
-def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, one_task: bool) -> str:
+def _matches_query(
+    kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, one_task: bool
+) -> str:
     """The query that finds the rows, as one text: with DataFrames Spark would analyse every step."""
     indexes = range(len(kinds))
     names = [quoted(name) for name, _ in kinds]
@@ -106,7 +108,7 @@ def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, 
     coalesce = "/*+ COALESCE(1) */" if one_task else ""
     join = "/*+ SHUFFLE_HASH(w) */" if one_task and not all(floats) else "/*+ BROADCAST(w) */" if few else ""
     equal = [f"s.h{i} <=> w.k{i}" for i in indexes]
-    same = [_close(f"s.h{i}", f"w.k{i}") if floats[i] else equal[i] for i in indexes]
+    same = [_close_sql(f"s.h{i}", f"w.k{i}") if floats[i] else equal[i] for i in indexes]
     stored = ", ".join(f"{name} AS h{i}" for i, name in enumerate(names))
     key_columns = ", ".join(f"k{i}" for i in indexes)
     removed = ", ".join(f"{name} AS k{i}" for i, name in enumerate(names))
@@ -125,13 +127,13 @@ def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, 
     """
 
 
-def _close(left: str, right: str) -> str:
+def _close_sql(left: str, right: str) -> str:
     """Equal, or as near as sums of floats in another order may be."""
     near = f"abs({left} - {right}) <= {FLOAT_TOLERANCE}D * greatest(abs({left}), abs({right}))"
     return f"({left} <=> {right} OR coalesce({near}, false))"
 
 
-def _assigned(matches: Sequence[Row]) -> dict[str, list[int]]:
+def _assigned_positions(matches: Sequence[Row]) -> dict[str, list[int]]:
     """One stored copy for each row to remove, exact ones first."""
     missing_copies: dict[int, int] = {}
     assigned: set[tuple[str, int]] = set()
@@ -156,10 +158,10 @@ def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str
         if len(values) <= limits.MAX_IN_LIST_VALUES:
             candidates.append((len(values), quoted(name), kind, values))
     candidates.sort(key=lambda entry: entry[0], reverse=True)
-    return [_in(name, kind, values) for _, name, kind, values in candidates[: limits.MAX_PRUNING_COLUMNS]]
+    return [_in_sql(name, kind, values) for _, name, kind, values in candidates[: limits.MAX_PRUNING_COLUMNS]]
 
 
-def _in(name: str, kind: str, values: set[Any]) -> str:
+def _in_sql(name: str, kind: str, values: set[Any]) -> str:
     texts = literals(values, kind)
     parts = [f"{name} IN ({texts})"] if texts else []
     if None in values:
@@ -243,7 +245,7 @@ class IncrementalRefresh:
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
         jobs = (NodeRefresh(node=_JOB, mode=refresh.mode, reason=reason) for reason in reasons.so_far())
         refresh = replace(refresh, nodes=(*refresh.nodes, *jobs))
-        counted = counts(self.task.expectations, self.task.violations_before, violations)
+        counted = expectation_counts(self.task.expectations, self.task.violations_before, violations)
         return Refreshed(version, replace(refresh, expectations=counted))
 
     def build(self) -> tuple[DataFrame, Mapping[str, str]]:
@@ -356,7 +358,7 @@ class IncrementalRefresh:
         frame = engine.frame(change.plan).toDF(*self._names(), _SIGN)
         moved = violations(frame, expectations, sf.col(_SIGN))
         after = {name: before.get(name, 0) + count for name, count in moved.items()}
-        require_met(self.task.name, frame.where(f"{_SIGN} = 1").drop(_SIGN), expectations, after)
+        require_expectations_met(self.task.name, frame.where(f"{_SIGN} = 1").drop(_SIGN), expectations, after)
         rows = without_flags(frame, expectations)
         added, removed = (rows.where(f"{_SIGN} = {sign}").drop(_SIGN) for sign in (1, -1))
         return TableDelta(added, None if change.insert_only else removed, change.plan.rows), after

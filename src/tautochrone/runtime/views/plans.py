@@ -68,7 +68,7 @@ class Planned:
     reads: Mapping[TableName, frozenset[str]]
 
 
-def _planned(view: View) -> Planned:
+def _with_state_layouts(view: View) -> Planned:
     """Lay out every state of a plan whose types a table can hold."""
     all_layouts = {node.number: _layout(view, node) for node in stateful_nodes(view.plan)}
     layouts = {number: layout for number, layout in sorted(all_layouts.items()) if layout is not None}
@@ -156,12 +156,12 @@ class Plans:
     def _plan(self, view: TableName, session: SparkSession) -> Planned:
         plan = self.known(view)
         if plan is None:
-            plan = self._make(view, session)
+            plan = self._make_plan(view, session)
             with self._lock:
                 self._known[view] = plan
         return plan
 
-    def _make(self, view: TableName, session: SparkSession) -> Planned:
+    def _make_plan(self, view: TableName, session: SparkSession) -> Planned:
         (flow,) = self._graph.flows_of(view)
         set_active_session(session)
         self._views.prepare(session, flow.views)
@@ -171,7 +171,7 @@ class Plans:
         if flow.deterministic_reason == UNSTABLE_FUNCTION:
             # The rows that are stored have the constants of another run.
             plan = replace(plan, obstacles=(*plan.obstacles, UNSTABLE_FUNCTION))
-        return _planned(plan)
+        return _with_state_layouts(plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError
-from tautochrone.ingest.staging import align, counts, require_met, stage_expected
+from tautochrone.ingest.staging import align, expectation_counts, require_expectations_met, stage_expected
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Fork, LakeTable
 from tautochrone.model.names import TableName, Version, describe_files, quoted
@@ -27,7 +27,7 @@ from tautochrone.runtime.refresh.task import (
     RefreshContext,
     Refreshed,
     RefreshTask,
-    recovered,
+    recovered_refresh,
     refreshed_without_rows,
     version_with_same_rows,
 )
@@ -83,7 +83,7 @@ def refresh_view(
     try:
         if choice.mode is RefreshMode.INCREMENTAL:
             assert incremental is not None
-            followed = _followed(incremental, choice, task.policy)
+            followed = _follow_change(incremental, choice, task.policy)
             if isinstance(followed, Refreshed):
                 return followed
             choice = replace(choice, mode=RefreshMode.DIFF, reason=followed)
@@ -110,7 +110,9 @@ def refresh_view(
         ) from error
 
 
-def _followed(incremental: IncrementalRefresh, choice: Choice, policy: RefreshPolicy) -> Refreshed | Reason:
+def _follow_change(
+    incremental: IncrementalRefresh, choice: Choice, policy: RefreshPolicy
+) -> Refreshed | Reason:
     """The refresh that follows the change; or why contents must be compared."""
     try:
         return incremental.refresh(choice)
@@ -147,7 +149,7 @@ class _FullComputation:
                 return None
             return self.context.load_table(name).read_options(*choice.ranges[name])
 
-        rows = substitute_leaves(self.session, self._flagged(), delta, self.task.name.catalog)
+        rows = substitute_leaves(self.session, self._flagged_rows(), delta, self.task.name.catalog)
         staged, added = stage_expected(self._table, self.task.fork, rows, self.task.expectations)
         before = self.task.violations_before
         violations = {name: before.get(name, 0) + count for name, count in added.items()}
@@ -166,12 +168,12 @@ class _FullComputation:
             and task.fork.commit_metadata.mode is not None
             and self._stored_columns() != definition.schema.simpleString()
         ):
-            rows, violations = self._counted()
+            rows, violations = self._rows_and_violations()
             metadata = self._metadata(violations)
             committed = self._table.redefine(task.fork, definition, rows, metadata)
             inserted = committed.rows_inserted
             return self._result(choice, committed.version, violations, inserted=inserted, deleted=rows_before)
-        staged, violations = stage_expected(self._table, task.fork, self._flagged(), task.expectations)
+        staged, violations = stage_expected(self._table, task.fork, self._flagged_rows(), task.expectations)
         metadata = self._metadata(violations)
         if rows_before:
             committed = self._table.replace_rows(task.fork, [staged], metadata)
@@ -183,7 +185,7 @@ class _FullComputation:
         """Replace the rows that differ from those that the query gives now: few of them one by one, many by
         writing their files anew."""
         fork = self.task.fork
-        new, violations = self._counted()
+        new, violations = self._rows_and_violations()
         column = ungroupable_column(new.schema)
         if column is not None:
             why_full = Reason.of(ReasonCode.COLUMN_NOT_COMPARABLE, column=column)
@@ -213,17 +215,17 @@ class _FullComputation:
         rows = input_rows(self.task, self.context.load_input)
         return rows is not None and fits_on_driver(rows)
 
-    def _counted(self) -> tuple[DataFrame, Mapping[str, int]]:
+    def _rows_and_violations(self) -> tuple[DataFrame, Mapping[str, int]]:
         """The view's rows as they are written, and the violations of its expectations, counted apart."""
-        flagged, expectations = self._flagged(), self.task.expectations
+        flagged, expectations = self._flagged_rows(), self.task.expectations
         counted = violations(flagged, expectations)
-        require_met(self.task.name, flagged, expectations, counted)
+        require_expectations_met(self.task.name, flagged, expectations, counted)
         return without_flags(flagged, expectations), counted
 
     def _metadata(self, counted: Mapping[str, int]) -> CommitMetadata:
         return replace(self.metadata, violations=counted)
 
-    def _flagged(self) -> DataFrame:
+    def _flagged_rows(self) -> DataFrame:
         """The rows of the view's query at the checkpoint, with the columns of its table and a flag for each
         expectation."""
         if self.rows is not None:
@@ -268,7 +270,9 @@ class _FullComputation:
                 nodes=(node,),
                 estimate_ms=choice.estimate_ms,
                 delta_rows=choice.delta_rows,
-                expectations=counts(self.task.expectations, self.task.violations_before, violations),
+                expectations=expectation_counts(
+                    self.task.expectations, self.task.violations_before, violations
+                ),
             ),
         )
 
@@ -339,10 +343,12 @@ class ViewRefresher:
         """
         # If it fails, it would fail again with the same files.
         self._unfollowed_at_refresh[task.name] = self._unfollowed_tables(task.flow)
-        committed = recovered(task)
+        committed = recovered_refresh(task)
         if committed is not None:
             before = task.violations_before
-            refresh = replace(committed.refresh, expectations=counts(task.expectations, before, before))
+            refresh = replace(
+                committed.refresh, expectations=expectation_counts(task.expectations, before, before)
+            )
             return replace(committed, refresh=refresh)
         if task.is_full_requested:
             choice = Choice(
@@ -400,7 +406,7 @@ class ViewRefresher:
         plan = self._plans.known(view)
         if plan is None:
             return None
-        return States(self._context.base, self._context.lake, view, plan.layouts, fork).missing()
+        return States(self._context.base, self._context.lake, view, plan.layouts, fork).missing_reason()
 
     def _session(self, task: RefreshTask) -> SparkSession:
         return self._sessions.session(str(task.name), task.flow.flow.conf)
