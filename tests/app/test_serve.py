@@ -11,7 +11,7 @@ import pytest
 from tautochrone.app.locate import Options
 from tautochrone.app.serve import ListenAddress, open_participants, report_participants, run
 from tautochrone.errors import SettingsError
-from tautochrone.project.settings import Settings, effective, load_settings
+from tautochrone.project.settings import Settings, effective_values, load_settings
 from tautochrone.project.spec import load_spec
 
 NAME = "[transactions.participants.warehouse]\n"
@@ -64,7 +64,7 @@ def test_a_run_does_not_need_the_password(tmp_path: Path) -> None:
     toml = options('url = "clickhouses://loader@ch/shop"\npassword = { env = "PASSWORD_OF_LOADER" }')
     loaded = settings(tmp_path, toml)
     assert loaded.participants["warehouse"].format == "clickhouse"
-    values = effective(
+    values = effective_values(
         load_spec(tmp_path / "spark-pipeline.yml"), environment={"PASSWORD_OF_LOADER": "hunter-2"}
     )
     shown = {value.key: value.text for value in values.values()}

@@ -13,9 +13,9 @@ from tautochrone.model.reason import (
     Reason,
     ReasonCode,
     describe,
+    joined_reasons,
     parameters_of,
     reason_fields,
-    several,
     unclassified,
 )
 
@@ -79,14 +79,14 @@ def test_a_parameter_that_is_missing_is_an_error() -> None:
 
 def test_several_reasons_are_one() -> None:
     first, second = Reason.of(ReasonCode.FIRST_BUILD), unclassified("the rest")
-    assert several([first]) == first
-    assert str(several([first, second])) == "first build; the rest"
+    assert joined_reasons([first]) == first
+    assert str(joined_reasons([first, second])) == "first build; the rest"
     with pytest.raises(ValueError, match="no reasons"):
-        several([])
+        joined_reasons([])
 
 
 def test_a_change_of_texts_reaches_nested_ones() -> None:
-    reason = several([unclassified("a secret"), unclassified("b")])
+    reason = joined_reasons([unclassified("a secret"), unclassified("b")])
     assert str(reason.map_texts(lambda text: text.replace("secret", "***"))) == "a ***; b"
 
 

@@ -12,7 +12,7 @@ import pytest
 from tautochrone.errors import SettingsError
 from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.setting_layers import Given, read_spark_defaults
-from tautochrone.project.settings import Settings, confs_without_project, effective, load_settings
+from tautochrone.project.settings import Settings, confs_without_project, effective_values, load_settings
 from tautochrone.project.spec import PipelineSpec, load_spec
 
 ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
@@ -74,7 +74,7 @@ def test_catalog_of_the_specs_configuration(tmp_path: Path) -> None:
     assert list(settings.confs) == ["spark.sql.extensions"]
     assert settings.configuration == {"spark.sql.shuffle.partitions": "2", "my.own": "1"}
     assert ignored(settings) == {"spark.sql.catalog.local.cache-enabled": "CATALOG_CACHE_NOT_USED"}
-    origins = {value.key: value.origin for value in effective(spec, (), {}).values()}
+    origins = {value.key: value.origin for value in effective_values(spec, (), {}).values()}
     assert origins["lake.catalog"] == "spark-pipeline.yml:4"
     assert origins["lake.options.type"] == "spark-pipeline.yml:8"
 
@@ -284,5 +284,5 @@ def test_account_keys_are_masked(tmp_path: Path) -> None:
     environment = defaults(tmp_path, f"{name} c2VjcmV0LWFjY291bnQta2V5\n")
     spec = project(tmp_path)
     assert load_settings(spec, (), environment).confs[name] == "c2VjcmV0LWFjY291bnQta2V5"
-    values = {value.path[-1]: value.text for value in effective(spec, (), environment).values()}
+    values = {value.path[-1]: value.text for value in effective_values(spec, (), environment).values()}
     assert values[name] == "***"

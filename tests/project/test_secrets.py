@@ -10,7 +10,7 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.errors import MetaError, SettingsError, TautochroneError
 from tautochrone.meta import MetaStore
-from tautochrone.project.settings import effective, load_settings
+from tautochrone.project.settings import effective_values, load_settings
 from tautochrone.project.spec import PipelineSpec, load_spec
 from tautochrone.redaction import MASK, keep_secret, redacted, redacted_fields
 
@@ -33,7 +33,7 @@ def test_references_are_resolved_and_shown_as_references(tmp_path: Path) -> None
     assert settings.catalog.options == {"credential": "secret of a variable"}
     assert settings.confs == {"a.b": "secret of a file"}
     assert "secret of" not in repr(settings)
-    shown = {value.key: value.text for value in effective(spec, environment=environment).values()}
+    shown = {value.key: value.text for value in effective_values(spec, environment=environment).values()}
     assert shown["lake.options.credential"] == '{ env = "CRED" }'
     assert shown["spark.conf.a.b"] == '{ file = "key.txt" }'
 
@@ -57,7 +57,7 @@ def test_missing_secret_is_refused(tmp_path: Path, reference: str, words: str) -
     assert (caught.value.error_class, caught.value.location) == ("SECRET_NOT_FOUND", "tautochrone.toml:2")
     assert words in caught.value.message
     # Settings can be listed where the secrets do not exist.
-    assert effective(spec, environment={})["meta", "url"].text == reference
+    assert effective_values(spec, environment={})["meta", "url"].text == reference
 
 
 def test_plain_secrets_are_masked(tmp_path: Path) -> None:
@@ -71,7 +71,9 @@ def test_plain_secrets_are_masked(tmp_path: Path) -> None:
         "kafka.sasl.jaas.config" = '''LoginModule required username="joe" password="plain-five";'''
         "spark.token.refresh" = true
     """
-    shown = {value.key: value.text for value in effective(spec_in(tmp_path, toml), environment={}).values()}
+    shown = {
+        value.key: value.text for value in effective_values(spec_in(tmp_path, toml), environment={}).values()
+    }
     assert shown["meta.url"] == f"postgresql://joe:{MASK}@db/taut"
     assert shown["lake.options.jdbc.password"] == MASK
     assert shown["lake.options.uri"] == f"jdbc:postgresql://db/x?user=joe&password={MASK}&ssl=true"

@@ -13,7 +13,7 @@ import pytest
 from tautochrone.errors import SettingsError
 from tautochrone.project.setting_declarations import SETTINGS
 from tautochrone.project.setting_layers import Given
-from tautochrone.project.settings import Settings, effective, json_schema, load_settings
+from tautochrone.project.settings import Settings, effective_values, json_schema, load_settings
 from tautochrone.project.spec import PipelineSpec, load_spec
 
 
@@ -29,7 +29,7 @@ def loaded(folder: Path, toml: str = "", flags: Sequence[Given] = (), **environm
 
 
 def shown(folder: Path, toml: str = "", flags: Sequence[Given] = (), **environment: str) -> dict[str, Any]:
-    values = effective(spec_in(folder, toml), flags, environment)
+    values = effective_values(spec_in(folder, toml), flags, environment)
     return {value.key: (value.text, value.origin) for value in values.values()}
 
 
@@ -129,7 +129,7 @@ def test_catalog_from_spark_settings(tmp_path: Path) -> None:
     spec = spec_in(tmp_path, extra="catalog: prod\n")
     catalog = load_settings(spec, flags, {}).catalog
     assert (catalog.name, catalog.options) == ("prod", {"type": "rest"})
-    origins = {value.key: value.origin for value in effective(spec, flags, {}).values()}
+    origins = {value.key: value.origin for value in effective_values(spec, flags, {}).values()}
     assert (origins["lake.catalog"], origins["lake.options.type"]) == ("spark-pipeline.yml:3", "--conf")
 
 

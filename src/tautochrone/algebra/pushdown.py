@@ -37,7 +37,7 @@ def push_down_keys(semi_join: KeySemiJoin, engine: Engine) -> Node:
     """
     if semi_join.anti or not isinstance(semi_join.keys, Materialized):
         return semi_join
-    plan, is_exact = _PushDown(semi_join, engine).into(semi_join.child, semi_join.on)
+    plan, is_exact = _PushDown(semi_join, engine).push_into(semi_join.child, semi_join.on)
     return plan if is_exact or not semi_join.exact else semi_join.over(plan)
 
 
@@ -48,13 +48,13 @@ class _PushDown:
         self._semi_join = semi_join
         self._engine = engine
 
-    def into(self, plan: Node, on: _KeyPairs) -> tuple[Node, bool]:
+    def push_into(self, plan: Node, on: _KeyPairs) -> tuple[Node, bool]:
         """`plan` with all rows whose key is in the set, and whether it has no other rows. Otherwise it also
         has rows with other keys, which may be wrong."""
         if not on or self._engine.reads_few_rows(plan):
             return plan, False
         if isinstance(plan, Union):
-            inputs = [self.into(child, on) for child in plan.inputs]
+            inputs = [self.push_into(child, on) for child in plan.inputs]
             whole = plan.with_children([child for child, _ in inputs])
             return whole, all(is_exact for _, is_exact in inputs)
         if isinstance(plan, Join):
@@ -64,14 +64,14 @@ class _PushDown:
         elif isinstance(plan, Unary):
             below = _pairs_below(on, plan.key_origin)
             if below is not None:
-                child, is_exact = self.into(plan.child, below)
+                child, is_exact = self.push_into(plan.child, below)
                 return plan.over(child), is_exact and len(below) == len(on)
         semi_join = replace(self._semi_join, columns=plan.columns, child=plan, on=tuple(on))
         return semi_join, semi_join.exact
 
     def _into_join(self, join: Join, on: _KeyPairs, sides: tuple[_KeyPairs, _KeyPairs]) -> tuple[Node, bool]:
-        left, left_exact = self.into(join.left, sides[0])
-        right, right_exact = self.into(join.right, sides[1])
+        left, left_exact = self.push_into(join.left, sides[0])
+        right, right_exact = self.push_into(join.right, sides[1])
         is_exact = (left_exact and len(sides[0]) == len(on)) or (
             right_exact and len(sides[1]) == len(on) and join.kind is JoinKind.INNER
         )

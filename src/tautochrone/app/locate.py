@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tautochrone.project.setting_layers import Given, Value
-from tautochrone.project.settings import Settings, effective, load_settings
+from tautochrone.project.settings import Settings, effective_values, load_settings
 from tautochrone.project.spec import PipelineSpec, find_spec, load_spec
 from tautochrone.traces import keep_traces, logs_of
 
@@ -58,7 +58,7 @@ def settings_in_force(options: Options) -> list[Value]:
     Raises:
         SpecError, SettingsError: what is wrong with them.
     """
-    return list(effective(_spec(options), options.flags).values())
+    return list(effective_values(_spec(options), options.flags).values())
 
 
 def _spec(options: Options) -> PipelineSpec:

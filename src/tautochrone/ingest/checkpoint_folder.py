@@ -30,7 +30,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.jvm.driver_calls import driver_calls, joined, split
+from tautochrone.spark.jvm.driver_calls import driver_calls, joined_texts, split_texts
 
 __all__ = ["CheckpointFolder", "Files", "FlowCheckpointFolders", "FolderName", "FolderState", "Planned"]
 
@@ -38,7 +38,7 @@ __all__ = ["CheckpointFolder", "Files", "FlowCheckpointFolders", "FolderName", "
 _RENAMES_WHOLE = frozenset({"file", "hdfs", "viewfs"})
 """Schemes of file systems on which a folder gets its new name at once, whatever is in it."""
 
-_STORES_WHOLE = joined(("s3a", "gs"))
+_STORES_WHOLE = joined_texts(("s3a", "gs"))
 """Schemes of object stores that show a file when all of it is stored, over an older one at once."""
 
 
@@ -122,11 +122,11 @@ class Files:
         return not self._all_names(path)
 
     def _all_names(self, path: str) -> list[str]:
-        return split(str(self._calls.names(self._conf, path)))
+        return split_texts(str(self._calls.names(self._conf, path)))
 
     def stamps(self, path: str) -> dict[str, tuple[int, int]]:
         """Relative path → (modification time in ms, bytes) of the visible files below a folder."""
-        texts = split(str(self._calls.stamps(self._conf, path)))
+        texts = split_texts(str(self._calls.stamps(self._conf, path)))
         return {
             name: (int(modified), int(size))
             for name, modified, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True)

@@ -38,7 +38,7 @@ from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import Fork, LakeTable, Staged, TaskStage, TaskWriter
 from tautochrone.model.log_table import CHANGE_FILE, ChangeFile, KeyedTable
 from tautochrone.model.names import TableName
-from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.model.source import (
     AwaitsTransactions,
     BulkOnExecutors,
@@ -176,7 +176,7 @@ class LogFlow(PolledFlow):
                     flow=self.name,
                     dataset=str(self.table),
                     relations=copied_again,
-                    reason=several([*reasons.values(), reason]),
+                    reason=joined_reasons([*reasons.values(), reason]),
                 )
             )
         return resumed
@@ -201,7 +201,9 @@ class LogFlow(PolledFlow):
                     reasons = [Reason.of(ReasonCode.UNKNOWN, text=f"{error.error_class}: {error.message}")]
                 if reasons and not ended.is_set():
                     self.emit(
-                        events.CopyWaits(flow=self.name, dataset=str(self.table), reason=several(reasons))
+                        events.CopyWaits(
+                            flow=self.name, dataset=str(self.table), reason=joined_reasons(reasons)
+                        )
                     )
 
         thread = threading.Thread(target=report, name=f"waits-{self.name}", daemon=True)

@@ -54,7 +54,7 @@ class Leftovers:
         participant = self._participants[name]
         try:
             staged = [each for each in participant.staged() if each.age_ms >= _MIN_AGE_MS]
-            for transaction in self._ended(name, participant, staged, now_ms):
+            for transaction in self._ended_transactions(name, participant, staged, now_ms):
                 ended_ms_ago = now_ms - transaction.changed_at_ms
                 key = participant.key_of(transaction.id)
                 own = [s for s in staged if s.key == key and s.age_ms >= ended_ms_ago - _LATE_MS]
@@ -74,7 +74,7 @@ class Leftovers:
             text = redacted(str(error)) or type(error).__name__
             self._emit(events.TransactionLeftoversNotDropped(participant=name, error=text))
 
-    def _ended(
+    def _ended_transactions(
         self, name: str, participant: TidyParticipant, staged: Sequence[Staged], now_ms: int
     ) -> Sequence[CoordinatedTransaction]:
         """The ended transactions that may have staged something of this."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from tautochrone.model.reason_codes import COMPUTED_FROM, TEXTS, ReasonCode
 
-__all__ = ["Reason", "ReasonCode", "describe", "reason_fields", "several", "unclassified"]
+__all__ = ["Reason", "ReasonCode", "describe", "joined_reasons", "reason_fields", "unclassified"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def unclassified(text: str) -> Reason:
     return Reason(ReasonCode.UNKNOWN, {"text": text})
 
 
-def several(reasons: Sequence[Reason]) -> Reason:
+def joined_reasons(reasons: Sequence[Reason]) -> Reason:
     """Several reasons as one; the first is the most important one.
 
     Raises:

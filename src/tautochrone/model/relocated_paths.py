@@ -31,7 +31,7 @@ class MovedFolder:
         one of the new folder included. As Iceberg writes locations: not percent-encoded."""
         scheme = _SCHEME.match(text)
         head, plain = ("", text) if scheme is None else (scheme[0], text[scheme.end() :])
-        inside = self._inside(plain)
+        inside = self._path_in_folder(plain)
         return None if inside is None else f"{head}{self.new}{inside}"
 
     def uri(self, text: str) -> str | None:
@@ -39,15 +39,15 @@ class MovedFolder:
         scheme = _SCHEME.match(text)
         if scheme is None:
             return None
-        inside = self._inside(unquote(text[scheme.end() :]))
+        inside = self._path_in_folder(unquote(text[scheme.end() :]))
         return None if inside is None else f"{scheme[0]}{_encoded(self.new + inside)}"
 
     def is_new(self, text: str) -> bool:
         """Whether a location lies in the new folder, and not in an old one inside of it."""
         plain = _SCHEME.sub("", text)
-        return _below(plain, self.new) is not None and self._inside(plain) is None
+        return _below(plain, self.new) is not None and self._path_in_folder(plain) is None
 
-    def _inside(self, plain: str) -> str | None:
+    def _path_in_folder(self, plain: str) -> str | None:
         """The part of an old path behind the folder. Where one of the two folders is inside the other one,
         the longer name decides to which of them a path belongs."""
         for old in sorted(self.old, key=len, reverse=True):

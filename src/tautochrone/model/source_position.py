@@ -289,7 +289,7 @@ def position_of_version(version: Any, flow: str) -> SnapshotPosition:
             return SnapshotPosition(version_type="timestamp", version=version.isoformat())
         case date():
             return SnapshotPosition(version_type="date", version=version.isoformat())
-        case Decimal() if version.is_finite() and _fits(version):
+        case Decimal() if version.is_finite() and _fits_lake_decimal(version):
             return SnapshotPosition(version_type=_DECIMAL, version=str(version))
         case float() if math.isfinite(version):
             return SnapshotPosition(version_type="double", version=repr(float(version)))
@@ -319,18 +319,18 @@ def require_later(position: SnapshotPosition, newest: SnapshotPosition | None, f
     if position.version_type != newest.version_type or _has_zone(new) != _has_zone(old):
         raise IngestError(
             "AUTO_CDC_SNAPSHOT_VERSION_TYPE",
-            f"The snapshot function of flow {flow} returned the version {_shown(position)}, and the one "
-            f"before was {_shown(newest)}",
+            f"The snapshot function of flow {flow} returned the version {_version_text(position)}, and "
+            f"the one before was {_version_text(newest)}",
             sqlstate="42804",
             hint="return versions of one type, times all with or all without a time zone; to change the "
             "type, start over with --full-refresh of the table of the flow's events and of its target",
         )
     if new > old:
         return
-    how = "again" if new == old else f"after {_shown(newest)}"
+    how = "again" if new == old else f"after {_version_text(newest)}"
     raise IngestError(
         "AUTO_CDC_SNAPSHOT_VERSION_ORDER",
-        f"The snapshot function of flow {flow} returned the version {_shown(position)} {how}",
+        f"The snapshot function of flow {flow} returned the version {_version_text(position)} {how}",
         sqlstate="22000",
         hint="return the snapshot that follows the version which the function is called with, or None if "
         "there is none",
@@ -344,7 +344,7 @@ def _as_int(version: Any) -> int | None:
     return int(version.__index__())
 
 
-def _fits(version: Decimal) -> bool:
+def _fits_lake_decimal(version: Decimal) -> bool:
     exponent = version.as_tuple().exponent
     return isinstance(exponent, int) and exponent >= -18 and version.adjusted() < 20
 
@@ -353,7 +353,7 @@ def _has_zone(version: Any) -> bool:
     return isinstance(version, datetime) and version.tzinfo is not None
 
 
-def _shown(position: SnapshotPosition) -> str:
+def _version_text(position: SnapshotPosition) -> str:
     return f"{position.version} ({position.version_type})"
 
 

@@ -65,7 +65,7 @@ from tautochrone.spark.analysis.file_relations import (
     with_file_tables,
 )
 from tautochrone.spark.analysis.file_relations import table_schema as file_table_schema
-from tautochrone.spark.analysis.session_context import SqlDefaults, started_with
+from tautochrone.spark.analysis.session_context import SqlDefaults, settings_at_start
 from tautochrone.spark.sources.registry import external_sources
 
 __all__ = ["ExternalSchema", "analyse"]
@@ -115,7 +115,7 @@ class _Analysis:
         self._order: list[TableName] = []
         self._external: set[TableName] = set()
         self._errors: dict[TableName, DefinitionError] = {}
-        self._started_with = started_with(empty_catalog.session)
+        self._started_with = settings_at_start(empty_catalog.session)
         self._sql_defaults = SqlDefaults(empty_catalog.session)
         self._settings: dict[str, list[object]] = {}
         self._evaluations = Evaluations(empty_catalog.session)

@@ -450,7 +450,7 @@ class SnapshotFunction:
         with evaluation_lock:
             try:
                 with use_session(session, self.scope.catalog, self.scope.namespace, self.conf):
-                    return self._called(session, latest_version)
+                    return self._call_function(session, latest_version)
             except Exception as error:
                 raise explain(error, self.position_of, self.location) from error
 
@@ -468,7 +468,7 @@ class SnapshotFunction:
     def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:
         return self.project.position_of(error, problem)
 
-    def _called(self, session: SparkSession, latest_version: Any) -> tuple[DataFrame, Any] | None:
+    def _call_function(self, session: SparkSession, latest_version: Any) -> tuple[DataFrame, Any] | None:
         self.project.register_data_sources(session)
         with (
             user_code(
@@ -565,7 +565,7 @@ def _columns(
     ):
         data = StructType([field for field in stored.fields if field.name not in _SPECIAL])
         return _with_version(data, stored[SEQUENCE_COLUMN].dataType)
-    declared = _declared(definitions, flow, function)
+    declared = _declared_columns(definitions, flow, function)
     if declared is None:
         raise DefinitionError(
             "AUTO_CDC_SNAPSHOT_COLUMNS_UNKNOWN",
@@ -580,7 +580,7 @@ def _columns(
     return declared
 
 
-def _declared(definitions: Definitions, flow: Flow, function: SnapshotFunction) -> StructType | None:
+def _declared_columns(definitions: Definitions, flow: Flow, function: SnapshotFunction) -> StructType | None:
     """The columns that the flow's target declares, if also the type of the version is known.
 
     Raises:

@@ -145,7 +145,7 @@ def _described(
     """
     folder = ProjectFolder(folders[0])
     objects = ObjectText(Libraries(folders), folder)
-    tokens = tuple(map(folder.left_out, text.tokens))
+    tokens = tuple(map(folder.without_folder, text.tokens))
     functions = [_function_text(command, objects) for command in text.functions]
     functions += [objects.of(source) for source in data_sources if source.name() in text.sources]
     objects.opaque.update(text.opaque)

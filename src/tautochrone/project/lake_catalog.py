@@ -16,7 +16,14 @@ from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import SPARK_CATALOG_CLASSES, CatalogSettings
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.session_settings import CATALOG_PREFIX
-from tautochrone.project.setting_layers import DEFAULT, IgnoredSetting, Value, ignored, is_other_engine, shown
+from tautochrone.project.setting_layers import (
+    DEFAULT,
+    IgnoredSetting,
+    Value,
+    ignored_setting,
+    is_other_engine,
+    shown,
+)
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import SESSION_CATALOG
 
@@ -71,10 +78,10 @@ def lake_catalog(
         settings = _take(remaining, mapped)
         if settings:
             reason = {"catalog": mapped, "lake_catalog": str(name.value)}
-            left_out.append(ignored(_class_of(settings), ReasonCode.CATALOG_MAPPED, **reason))
+            left_out.append(ignored_setting(_class_of(settings), ReasonCode.CATALOG_MAPPED, **reason))
     options: Mapping[str, Value] = given_options
     if own and given_options:
-        left_out.append(ignored(_class_of(own), ReasonCode.CATALOG_SET_ELSEWHERE))
+        left_out.append(ignored_setting(_class_of(own), ReasonCode.CATALOG_SET_ELSEWHERE))
     elif own:
         options = _iceberg_options(name.value, own, left_out)
     if session_catalog:
@@ -85,7 +92,9 @@ def lake_catalog(
             other_engine = is_other_engine(str(_class_of(session_catalog).value))
             code = ReasonCode.OTHER_ENGINE if other_engine else ReasonCode.SESSION_CATALOG_NOT_USED
             value = _class_of(session_catalog)
-            left_out.append(ignored(value, code, **({"part": str(value.text)} if other_engine else {})))
+            left_out.append(
+                ignored_setting(value, code, **({"part": str(value.text)} if other_engine else {}))
+            )
     if options:
         options = {option: _below_spec(spec, option, value) for option, value in options.items()}
     else:
@@ -129,7 +138,7 @@ def _iceberg_options(
     if class_name in SPARK_CATALOG_CLASSES:
         return _without_cache(own, left_out)
     if is_other_engine(class_name):
-        left_out.append(ignored(own[""], ReasonCode.OTHER_ENGINE, part=class_name))
+        left_out.append(ignored_setting(own[""], ReasonCode.OTHER_ENGINE, part=class_name))
         return {}
     problem = f"has the class {class_name}" if class_name else "has options, but no class"
     raise SettingsError(
@@ -145,7 +154,7 @@ def _without_cache(settings: Mapping[str, Value], left_out: list[IgnoredSetting]
     options = {name: value for name, value in settings.items() if name and not name.startswith("cache")}
     cache = settings.get("cache-enabled")
     if cache is not None and str(cache.value).lower() != "false":
-        left_out.append(ignored(cache, ReasonCode.CATALOG_CACHE_NOT_USED))
+        left_out.append(ignored_setting(cache, ReasonCode.CATALOG_CACHE_NOT_USED))
     return options
 
 

@@ -164,7 +164,7 @@ def _register(
     except PySparkException as error:
         raise explain(error, lambda _, __: None, SourceLocation(project.shown(spec.path))) from error
     finally:
-        registry.modules.extend(_forget(set(sys.modules) - known, project))
+        registry.modules.extend(_remove_modules(set(sys.modules) - known, project))
 
 
 def settings_to_evaluate_with(base: SparkSession, configuration: Mapping[str, str]) -> dict[str, str]:
@@ -235,7 +235,7 @@ def _import(
         raise explain(error, project.position_of, location) from error
 
 
-def _forget(names: set[str], project: Project) -> list[ModuleType]:
+def _remove_modules(names: set[str], project: Project) -> list[ModuleType]:
     """Remove the project's own modules from `sys.modules`, and return them.
 
     Two pipelines may both have a module `helpers`. And functions of a module that cannot be imported are

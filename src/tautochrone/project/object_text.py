@@ -53,7 +53,7 @@ class ProjectFolder:
         self._pattern = re.compile(re.escape(self._folder) + r"(?![\w.-])")
         self.path = ""
 
-    def left_out(self, text: str) -> str:
+    def without_folder(self, text: str) -> str:
         """The text with a mark in place of the folder."""
         if self._folder == "/" or self._folder not in text:
             return text
@@ -248,7 +248,7 @@ class ObjectText:
     def of(self, value: Any) -> str:
         """The text of any value."""
         if type(value) is str:
-            return _short(f"str {self._folder.left_out(value)!r}")
+            return _short(f"str {self._folder.without_folder(value)!r}")
         if isinstance(value, _SIMPLE) and type(value).__module__ == "builtins":
             return _short(f"{type(value).__name__} {value!r}")
         if id(value) in self._open:

@@ -32,7 +32,7 @@ from tautochrone.project.sqltext import NameScope
 from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_error
 from tautochrone.project.usercode import Bindings
 from tautochrone.project.validate import check_format, uncounted_expectations, unique_expectations
-from tautochrone.spark.jvm.driver_calls import driver_calls, split
+from tautochrone.spark.jvm.driver_calls import driver_calls, split_texts
 
 __all__ = ["Registry"]
 
@@ -76,7 +76,7 @@ class Registry(GraphElementRegistry):
         filename, line = _calling_code(location.filename, location.line_number)
         return SourceLocation(self._project.shown(filename), line)
 
-    def ignored(self, statement: str, clause: str, location: Any) -> None:
+    def record_ignored(self, statement: str, clause: str, location: Any) -> None:
         """A part of a definition that has no effect here."""
         reason = Reason.of(ReasonCode.CLAUSE_IGNORED, statement=statement, clause=clause)
         self.warnings.append(DefinitionWarning(self.location(location), reason))
@@ -229,7 +229,7 @@ class Registry(GraphElementRegistry):
 
     def _parts(self, name: str, location: SourceLocation) -> tuple[str, ...]:
         try:
-            return tuple(split(str(driver_calls().nameParts(name))))
+            return tuple(split_texts(str(driver_calls().nameParts(name))))
         except Exception as error:
             raise DefinitionError(
                 "INVALID_IDENTIFIER",

@@ -38,10 +38,10 @@ __all__ = [
     "OTHER_VARIABLES",
     "SETTINGS",
     "Setting",
-    "declared",
     "is_table",
     "nearest",
     "sections",
+    "setting_of_path",
     "settings_of",
 ]
 
@@ -434,7 +434,7 @@ OTHER_VARIABLES = {
 """Variables of ours that are not settings of a project."""
 
 
-def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
+def setting_of_path(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
     """The setting of a concrete path, and the path with one part for each part of the setting's:
     the dots in a property's name belong to the last star."""
     for setting in SETTINGS:

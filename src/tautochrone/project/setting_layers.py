@@ -28,10 +28,10 @@ from tautochrone.project.setting_declarations import (
     OTHER_VARIABLES,
     SETTINGS,
     Setting,
-    declared,
     is_table,
     nearest,
     sections,
+    setting_of_path,
     settings_of,
 )
 from tautochrone.project.setting_kinds import Secret
@@ -48,9 +48,9 @@ __all__ = [
     "IgnoredSetting",
     "Reference",
     "Value",
-    "applicable",
-    "collect",
-    "ignored",
+    "applicable_settings",
+    "collect_values",
+    "ignored_setting",
     "in_order",
     "is_other_engine",
     "read_spark_defaults",
@@ -211,7 +211,7 @@ class Value:
         return self.value.reveal(self.key, self.origin) if isinstance(self.value, Reference) else self.value
 
 
-def collect(
+def collect_values(
     spec: PipelineSpec, flags: Sequence[Given] = (), environment: Mapping[str, str] | None = None
 ) -> dict[tuple[str, ...], Value]:
     """All settings with a value, by path, in the order of declaration.
@@ -258,7 +258,7 @@ def in_order(values: Mapping[tuple[str, ...], Value]) -> dict[tuple[str, ...], V
 
 
 def _declared(path: tuple[str, ...], origin: str) -> tuple[Setting, tuple[str, ...]]:
-    known = declared(path)
+    known = setting_of_path(path)
     if known is None:
         raise _unknown_setting_error(path, origin)
     return known
@@ -451,21 +451,21 @@ def is_other_engine(class_name: str) -> bool:
     return _OTHER_ENGINES.match(class_name.strip()) is not None
 
 
-def ignored(value: Value, code: ReasonCode, **params: str) -> IgnoredSetting:
+def ignored_setting(value: Value, code: ReasonCode, **params: str) -> IgnoredSetting:
     """A setting that does not apply, with the reason."""
     name = value.path[-1]
     return IgnoredSetting(name, value.text, value.origin, Reason.of(code, **params))
 
 
-def applicable(confs: Mapping[str, Value]) -> tuple[dict[str, Value], list[IgnoredSetting]]:
+def applicable_settings(confs: Mapping[str, Value]) -> tuple[dict[str, Value], list[IgnoredSetting]]:
     """The settings that apply, by name, and those that do not. Lists (extensions, jars) are taken apart."""
     kept: dict[str, Value] = {}
     left_out: list[IgnoredSetting] = []
     for name, value in confs.items():
         if name in _SESSION_CATALOG:
-            left_out.append(ignored(value, ReasonCode.SESSION_CATALOG_NOT_USED))
+            left_out.append(ignored_setting(value, ReasonCode.SESSION_CATALOG_NOT_USED))
         elif _CONNECT.match(name):
-            left_out.append(ignored(value, ReasonCode.CONNECT_NOT_USED))
+            left_out.append(ignored_setting(value, ReasonCode.CONNECT_NOT_USED))
         elif name in (EXTENSIONS, _PACKAGES, _JARS) and isinstance(value.value, str):
             left_out += _take_apart(value, kept)
         else:
@@ -482,7 +482,7 @@ def _take_apart(value: Value, kept: dict[str, Value]) -> list[IgnoredSetting]:
     text = ",".join(part for part in parts if part not in dropped)
     # An empty value stays: what is left out must not come back from a file that Spark reads itself.
     kept[name] = replace(value, value=text, text=text) if dropped else value
-    return [ignored(replace(value, text=part), code, part=part) for part in dropped]
+    return [ignored_setting(replace(value, text=part), code, part=part) for part in dropped]
 
 
 def _is_provided(jar: str) -> bool:

@@ -29,8 +29,8 @@ from tautochrone.project.setting_layers import (
     Given,
     IgnoredSetting,
     Value,
-    applicable,
-    collect,
+    applicable_settings,
+    collect_values,
     in_order,
     read_spark_defaults,
     shown,
@@ -48,7 +48,7 @@ __all__ = [
     "Settings",
     "SinkSettings",
     "confs_without_project",
-    "effective",
+    "effective_values",
     "json_schema",
     "load_settings",
     "participant_settings",
@@ -228,7 +228,7 @@ class Settings:
     participants: Mapping[str, ParticipantSettings] = field(default_factory=dict, repr=False)
 
 
-def effective(
+def effective_values(
     spec: PipelineSpec, flags: Sequence[Given] = (), environment: Mapping[str, str] | None = None
 ) -> dict[tuple[str, ...], Value]:
     """Every setting in force with its origin, the lake catalog's own included. Secrets stay references.
@@ -379,7 +379,7 @@ def confs_without_project(
         for name, (text, origin) in texts.items()
         if not name.startswith(CATALOG_PREFIX) and name != DEFAULT_CATALOG
     }
-    return {name: str(value.value) for name, value in applicable(values)[0].items()}
+    return {name: str(value.value) for name, value in applicable_settings(values)[0].items()}
 
 
 def _below(values: Mapping[tuple[str, ...], Value], prefix: tuple[str, ...]) -> dict[str, Value]:
@@ -390,8 +390,8 @@ def _in_force(
     spec: PipelineSpec, flags: Sequence[Given], environment: Mapping[str, str] | None
 ) -> tuple[dict[tuple[str, ...], Value], tuple[IgnoredSetting, ...]]:
     """Every setting in force, and the Spark settings that do not apply."""
-    values = collect(spec, flags, environment)
-    confs, ignored = applicable(_below(values, _CONF))
+    values = collect_values(spec, flags, environment)
+    confs, ignored = applicable_settings(_below(values, _CONF))
     mapped_catalogs = values.get(("lake", "mapped_catalogs"))
     catalog = lake_catalog(
         spec,

@@ -21,7 +21,7 @@ from tautochrone.model.names import quoted
 from tautochrone.project.databricks.auto_cdc import auto_cdc_clause
 from tautochrone.project.databricks.sql import TranslatedStatement, translate
 from tautochrone.project.sqltext import StatementText, split
-from tautochrone.spark.analysis.session_context import parsed_plan, substituted
+from tautochrone.spark.analysis.session_context import parsed_plan, with_parameters
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -74,7 +74,7 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
         DefinitionError: a syntax error (Spark's class), or a statement that SDP does not allow
             (PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR), with `file:line`.
     """
-    substitute = partial(substituted, session)
+    substitute = partial(with_parameters, session)
     chunks = split(text)
     return [statement for chunk in chunks for statement in _statements(chunk, file, substitute)]
 

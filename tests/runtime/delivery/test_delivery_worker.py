@@ -45,7 +45,9 @@ class Server:
             return len(delivered) == 1
 
         journal = SimpleNamespace(fence=0)
-        return SimpleNamespace(deliver=deliver, reset_after_failure=lambda: None, close=lambda: None, journal=journal)
+        return SimpleNamespace(
+            deliver=deliver, reset_after_failure=lambda: None, close=lambda: None, journal=journal
+        )
 
 
 def eventually(condition: Callable[[], object]) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from tautochrone.model.auto_cdc import AutoCdc, Restart
 from tautochrone.runtime.merges.event_merges import EventKeys, EventOrder
 from tautochrone.sources import canal, debezium, maxwell
-from tautochrone.spark.analysis.session_context import tuned
+from tautochrone.spark.analysis.session_context import tuned_session
 from tautochrone.spark.execute.change_order import ChangeOrder, with_generation
 from tautochrone.spark.execute.materialize import materialize
 from tautochrone.spark.execute.merge_events import COUNT, EventMerge, event_merge
@@ -334,7 +334,7 @@ SHORT = [("postgresql", 2), ("mysql", 1), ("maxwell", 1)]
 def test_positions_that_begin_anew_are_refused_or_right(
     spark: SparkSession, name: str, scd_type: int
 ) -> None:
-    with tuned(spark, delta_rows=1000, input_rows=1000):
+    with tuned_session(spark, delta_rows=1000, input_rows=1000):
         check(spark, name, scd_type, seed=1, keys=60, batches=3)
 
 
@@ -342,7 +342,7 @@ def test_positions_that_begin_anew_are_refused_or_right(
 @pytest.mark.parametrize("seed", range(2, 8))
 @pytest.mark.parametrize("name", FORMS)
 def test_positions_that_begin_anew_in_many_schedules(spark: SparkSession, name: str, seed: int) -> None:
-    with tuned(spark, delta_rows=1000, input_rows=1000):
+    with tuned_session(spark, delta_rows=1000, input_rows=1000):
         check(spark, name, 1 + seed % 2, seed, keys=400, batches=5)
 
 
@@ -395,7 +395,7 @@ def check_truncations(spark: SparkSession, name: str, seed: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["postgresql", "oracle", "canal"])
 def test_truncations_are_in_the_order_of_their_keys(spark: SparkSession, name: str) -> None:
-    with tuned(spark, delta_rows=1000, input_rows=1000):
+    with tuned_session(spark, delta_rows=1000, input_rows=1000):
         refused = [check_truncations(spark, name, seed) for seed in range(12)]
     assert not any(refused[::2])
     assert any(refused)

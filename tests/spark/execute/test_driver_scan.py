@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model import limits
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned_session
 from tautochrone.spark.execute import driver_scan
 from tautochrone.spark.execute.driver_scan import held_in_driver, job_reasons, stored_positions
 from tautochrone.spark.execute.materialize import local_relation
@@ -272,7 +272,7 @@ def test_reasons_of_jobs_that_compute(
     monkeypatch.setattr(limits, "MAX_DRIVER_BYTES", 100_000)
     for table in ("one", "other"):
         spark.table(table).coalesce(1).createOrReplaceTempView(table)
-    with tuned(spark, delta_rows=10), job_reasons() as reasons:
+    with tuned_session(spark, delta_rows=10), job_reasons() as reasons:
         before = jobs(spark)
         local_relation(spark.sql(query))
         started = jobs(spark) - before
@@ -316,7 +316,7 @@ def held(spark: SparkSession) -> Iterator[None]:
 def test_plans_over_held_rows_give_what_a_job_gives(spark: SparkSession, query: str, zone: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
-        with tuned(spark, delta_rows=10):
+        with tuned_session(spark, delta_rows=10):
             relation, rows = local_relation(spark.sql(query))
             here = bag(dataframe_of_plan(spark, relation))
         expected = bag(spark.sql(query))
@@ -329,7 +329,7 @@ def test_plans_over_held_rows_give_what_a_job_gives(spark: SparkSession, query: 
 def test_a_join_of_held_rows_needs_no_job(spark: SparkSession) -> None:
     query = "SELECT /*+ SHUFFLE_HASH(b) */ a.k, sum(b.v) FROM one a JOIN other b ON a.k = b.k GROUP BY a.k"
     before = jobs(spark)
-    with tuned(spark, delta_rows=10):
+    with tuned_session(spark, delta_rows=10):
         for table in ("one", "other"):
             spark.table(table).coalesce(1).createOrReplaceTempView(table)
         assert local_relation(spark.sql(query))[1] == 1
@@ -345,7 +345,7 @@ def test_an_error_is_the_error_of_a_job(spark: SparkSession) -> None:
         "FROM one a JOIN other b ON a.k = b.k"
     )
     with (
-        tuned(spark, delta_rows=10),
+        tuned_session(spark, delta_rows=10),
         job_reasons() as reasons,
         pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"),
     ):
@@ -356,7 +356,7 @@ def test_an_error_is_the_error_of_a_job(spark: SparkSession) -> None:
 @pytest.mark.usefixtures("held")
 def test_nothing_of_a_task_is_left_in_the_thread(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
-    with tuned(spark, delta_rows=10):
+    with tuned_session(spark, delta_rows=10):
         local_relation(spark.sql("SELECT k, count(*) FROM one GROUP BY k"))
         assert jvm.org.apache.spark.TaskContext.get() is None
         with pytest.raises(PySparkException):

@@ -135,14 +135,14 @@ def test_tasks_stop_after_the_row_limit(
     cache: LookupCache, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     checkpointed_rows: list[int] = []
-    checkpointed = materialize.checkpointed
+    checkpointed = materialize.computed_on_executors
 
     def recorded(frame: DataFrame) -> tuple[DataFrame, int]:
         result, count = checkpointed(frame)
         checkpointed_rows.append(count)
         return result, count
 
-    monkeypatch.setattr(materialize, "checkpointed", recorded)
+    monkeypatch.setattr(materialize, "computed_on_executors", recorded)
     monkeypatch.setattr(limits, "MAX_LOOKUP_VALUES", 60)
     query = f"{ROWS.replace('range(100)', f'range(0, 1000, 1, {partitions})')}"
     assert cache.rows([1, 2, 3], column="part.no", columns=("k", "part.no", "value"), query=query) is None

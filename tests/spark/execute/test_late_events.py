@@ -24,7 +24,7 @@ from tests.spark.execute.test_merge_events import (
     histories,
 )
 
-from tautochrone.spark.analysis.session_context import tuned
+from tautochrone.spark.analysis.session_context import tuned_session
 from tautochrone.spark.execute.merge_events import Horizon, event_merge, horizon_of
 
 pytestmark = pytest.mark.spark
@@ -91,7 +91,7 @@ def test_rows_are_those_of_the_events_that_are_not_refused(spark: SparkSession, 
         sent.sort(key=lambda event: event.sequence + choice.choice((0, 0, 1, 2, 12)))
         taken: list[Event] = []
         size = max(1, len(sent) // 5)
-        with tuned(spark, delta_rows=len(sent), input_rows=len(sent)):
+        with tuned_session(spark, delta_rows=len(sent), input_rows=len(sent)):
             for start in range(0, len(sent), size):
                 batch = sent[start : start + size]
                 accepted = table.take_and_forget(batch)

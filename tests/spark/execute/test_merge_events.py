@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, StringType, StructField, StructType
 
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
-from tautochrone.spark.analysis.session_context import tuned
+from tautochrone.spark.analysis.session_context import tuned_session
 from tautochrone.spark.execute.materialize import materialize
 from tautochrone.spark.execute.merge_events import COUNT, EventMerge, event_merge
 
@@ -142,7 +142,7 @@ class Table:
 def check(spark: SparkSession, auto_cdc: AutoCdc, events: list[Event], choice: random.Random) -> None:
     columns = auto_cdc.merge_columns(QUERY.names, "test")
     table = Table(spark, event_merge(auto_cdc, columns, QUERY, truncates=auto_cdc.truncate is not None))
-    with tuned(spark, delta_rows=len(events), input_rows=len(events)):
+    with tuned_session(spark, delta_rows=len(events), input_rows=len(events)):
         _check(table, auto_cdc, events, choice)
 
 

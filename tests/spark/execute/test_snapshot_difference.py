@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from tautochrone.model.auto_cdc import AutoCdc, ColumnChoice
-from tautochrone.spark.analysis.session_context import tuned
+from tautochrone.spark.analysis.session_context import tuned_session
 from tautochrone.spark.execute.merge_events import ROWS_OF_KEY, event_merge, snapshot_difference
 
 pytestmark = pytest.mark.spark
@@ -103,7 +103,7 @@ def test_events_of_snapshots_give_their_rows(spark: SparkSession, mode: str) -> 
         {},
         {2: (1, {"x": 1}), 3: (None, None)},
     ]
-    with tuned(spark, delta_rows=50, input_rows=50):
+    with tuned_session(spark, delta_rows=50, input_rows=50):
         check(spark, MODES[mode], fixed)
         run()
 
@@ -116,7 +116,7 @@ def test_events_of_many_snapshots_give_their_rows(spark: SparkSession, mode: str
     def run(snapshots: list[Snapshot]) -> None:
         check(spark, MODES[mode], snapshots)
 
-    with tuned(spark, delta_rows=50, input_rows=50):
+    with tuned_session(spark, delta_rows=50, input_rows=50):
         run()
 
 

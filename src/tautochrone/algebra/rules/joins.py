@@ -161,11 +161,11 @@ def _inner_join_change(node: Join, context: Differentiator) -> Change:
     change = multiway_join_change(node, graph, context)
     if change is not None:
         return change
-    terms = [_term(node, graph, position, context) for position in range(len(graph.inputs))]
+    terms = [_term_of_input(node, graph, position, context) for position in range(len(graph.inputs))]
     return sum_changes(node.columns, terms)
 
 
-def _term(node: Join, graph: JoinGraph, position: int, context: Differentiator) -> Change:
+def _term_of_input(node: Join, graph: JoinGraph, position: int, context: Differentiator) -> Change:
     """The term of one input X: ΔX joined with the inputs left of X at the cut after and the inputs right of
     X at the cut before."""
     change = context.materialized_change(graph.inputs[position])

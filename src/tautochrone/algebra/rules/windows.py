@@ -119,11 +119,13 @@ def _change_from_first_row(node: Window, running: RunningTotals, context: Differ
     inputs = []
     for sign, rows_of in sides:
         rows = cut(rows_of(node.child), before=False)
-        inputs.append(WithWeight(columns=columns, child=_continued(node, running, rows, totals), sign=sign))
+        inputs.append(
+            WithWeight(columns=columns, child=_continued_totals(node, running, rows, totals), sign=sign)
+        )
     return Change(Union(columns=columns, inputs=tuple(inputs)), insert_only=False)
 
 
-def _continued(node: Window, running: RunningTotals, rows: Node, totals: Materialized) -> Node:
+def _continued_totals(node: Window, running: RunningTotals, rows: Node, totals: Materialized) -> Node:
     """The window functions over rows behind those of which the totals are."""
     windowed = Window(
         columns=(*rows.columns, *running.partial), child=rows, handle=running.handle, partition=()

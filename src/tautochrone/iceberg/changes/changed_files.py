@@ -35,18 +35,18 @@ from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = [
     "ChangedFiles",
+    "can_move_main_back",
     "change_between",
     "changed_files",
     "commits_between",
+    "file_tasks",
     "in_history",
     "moves_rows",
-    "planned",
     "rows_behind_vectors",
-    "stood_at",
 ]
 
 
-def planned(
+def file_tasks(
     functions: Functions,
     table: Any,
     version: Version,
@@ -70,7 +70,7 @@ def rows_behind_vectors(functions: Functions, table: Any, version: Version) -> i
     The total of deleted positions in the snapshot summary is not exact: it counts vectors of data files
     that a writer removed without their vectors, and positions that are listed twice.
     """
-    tasks = planned(functions, table, version)
+    tasks = file_tasks(functions, table, version)
     if not functions.only_vectors(tasks):
         return None
     return functions.task_rows(tasks) - functions.deleted_rows(tasks)
@@ -82,7 +82,7 @@ def in_history(metadata: Any, main: Version, version: Version, since: Version) -
     return version in chain and version != since
 
 
-def stood_at(metadata: Any, main: Version, version: Version) -> bool:
+def can_move_main_back(metadata: Any, main: Version, version: Version) -> bool:
     """Whether main can be moved back to a version that it had before: the snapshot exists, and main's
     history either contains it or is expired up to a later one. False if main was rolled back or replaced
     since."""
@@ -289,8 +289,8 @@ class _Finder:
         functions = self._functions
         paths_read_before = None if run.anywhere else run.removed | run.touched
         paths_read_after = None if run.anywhere else run.added | run.touched
-        before = planned(functions, self._table, run.base, paths_read_before)
-        after = planned(functions, self._table, run.end, paths_read_after)
+        before = file_tasks(functions, self._table, run.base, paths_read_before)
+        after = file_tasks(functions, self._table, run.end, paths_read_after)
         paths_before, paths_after = functions.task_paths(before), functions.task_paths(after)
         if run.anywhere:
             run.touched |= self._touched_anywhere(before, after, paths_before, paths_after)
@@ -308,15 +308,15 @@ class _Finder:
         tasks_after = dict(zip(paths_after, range(len(paths_after)), strict=True))
         for path in sorted(stayed):
             self._find_deletes(path, before.get(tasks_before[path]), after.get(tasks_after[path]), deletes)
-        chosen_before = self._chosen(before, run.removed | deletes.whole)
-        chosen_after = self._chosen(after, run.added | deletes.whole)
+        chosen_before = self._tasks_of_paths(before, run.removed | deletes.whole)
+        chosen_after = self._tasks_of_paths(after, run.added | deletes.whole)
         whole_rows = (functions.task_rows(each) for each in (chosen_before, chosen_after) if each is not None)
         rows = deletes.rows + len(deletes.positions) + sum(whole_rows)
         return ChangedFiles(
             run.base, chosen_before, chosen_after, deletes.marked, deletes.listed, deletes.positions, rows
         )
 
-    def _chosen(self, tasks: Any, paths: set[str]) -> Any | None:
+    def _tasks_of_paths(self, tasks: Any, paths: set[str]) -> Any | None:
         return self._functions.tasks(tasks, paths) if paths else None
 
     def _touched_anywhere(
@@ -341,7 +341,7 @@ class _Finder:
             delete_count = sum(int(delete.recordCount()) for delete in delete_files)
             deletes.rows += min(rows, delete_count) if by_position else rows
             return
-        new_positions = self._grown(path, task_before, task_after)
+        new_positions = self._added_deletes(path, task_before, task_after)
         listed = len(deletes.positions)
         if new_positions is None or listed + len(new_positions) > limits.MAX_DELETE_POSITIONS:
             deletes.whole.add(path)
@@ -349,7 +349,7 @@ class _Finder:
             deletes.listed.append(task_after)
             deletes.positions += ((path, number) for number in new_positions)
 
-    def _grown(self, path: str, task_before: Any, task_after: Any) -> set[int] | None:
+    def _added_deletes(self, path: str, task_before: Any, task_after: Any) -> set[int] | None:
         """Positions that the newer deletion vector added to the older one. None if the deletes are not
         single vectors, if the vector is too large, or if it does not contain the older one."""
         older, newer = task_before.deletes(), task_after.deletes()

@@ -60,8 +60,8 @@ __all__ = [
     "is_of_the_future",
     "load",
     "now_ms",
-    "of_now",
     "staged_at_ms",
+    "with_current_time",
 ]
 
 
@@ -94,7 +94,7 @@ def is_of_the_future(metadata: Any) -> bool:
     return latest > now + _TOLERANCE_MS
 
 
-def of_now(iceberg: Iceberg, metadata: Any) -> Any:
+def with_current_time(iceberg: Iceberg, metadata: Any) -> Any:
     """The same Java TableMetadata, made now."""
     parser = iceberg.api.TableMetadataParser
     fields, now = json.loads(str(parser.toJson(metadata))), now_ms()
@@ -299,7 +299,7 @@ def compare_and_set(
             return loaded
         try:
             if loaded.last_updated_ms > now_ms() and is_of_the_future(loaded.metadata):
-                earlier = of_now(iceberg, loaded.metadata)
+                earlier = with_current_time(iceberg, loaded.metadata)
                 effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, earlier))
                 loaded = load(iceberg, name)
             updated = _built(name, build, loaded)

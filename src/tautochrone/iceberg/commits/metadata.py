@@ -83,7 +83,7 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
     merged = replace(
         new,
         positions={**old.positions, **new.positions},
-        shortened=_together(old, new),
+        shortened=_shortened_relations(old, new),
         definition=new.definition or old.definition,
         violations=new.violations or old.violations,
     )
@@ -104,10 +104,12 @@ def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMet
     that the table can be rolled back to this snapshot after older ones are expired."""
     if old is None or new.reset:
         return new
-    return replace(new, positions={**old.positions, **new.positions}, shortened=_together(old, new))
+    return replace(
+        new, positions={**old.positions, **new.positions}, shortened=_shortened_relations(old, new)
+    )
 
 
-def _together(old: CommitMetadata, new: CommitMetadata) -> tuple[str, ...]:
+def _shortened_relations(old: CommitMetadata, new: CommitMetadata) -> tuple[str, ...]:
     """Relations of which the log lacks rows: a copy of all rows of one makes it whole again."""
     whole = {
         relation

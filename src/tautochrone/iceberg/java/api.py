@@ -43,7 +43,7 @@ from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import cached_packages
-from tautochrone.spark.jvm.driver_calls import java_object, split
+from tautochrone.spark.jvm.driver_calls import java_object, split_texts
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = [
@@ -172,7 +172,7 @@ _SEPARATOR = "\n"
 def items(collection: Any) -> list[Any]:
     """The elements of a Java collection, in one message. A loop in Python would be ended by a Java exception,
     which PySpark inspects for 20 ms."""
-    return [java_object(part) for part in split(str(iceberg_calls().elements(collection)))]
+    return [java_object(part) for part in split_texts(str(iceberg_calls().elements(collection)))]
 
 
 def _class(java_class: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import Version
-from tautochrone.spark.jvm.driver_calls import java_object, singleton, split
+from tautochrone.spark.jvm.driver_calls import java_object, singleton, split_texts
 
 __all__ = [
     "LoadedTable",
@@ -43,7 +43,7 @@ class LoadedTable:
     @classmethod
     def of(cls, answer: str) -> Self:
         """From what `IcebergCalls.load` answered."""
-        texts = iter(split(answer))
+        texts = iter(split_texts(answer))
         table, operations, metadata = (java_object(next(texts)) for _ in range(3))
         main = _optional(texts)
         return cls(
@@ -85,7 +85,7 @@ def history(metadata: Any, version: Version, until: Version = NO_VERSION) -> lis
     """
     if version == NO_VERSION:
         return []
-    texts = iter(split(str(iceberg_calls().history(metadata, str(int(version)), until))))
+    texts = iter(split_texts(str(iceberg_calls().history(metadata, str(int(version)), until))))
     return [_snapshot(Version(number), texts) for number in texts]
 
 
@@ -100,7 +100,7 @@ class Reference:
 
 def references(metadata: Any) -> list[Reference]:
     """The branches and tags of a Java TableMetadata."""
-    texts = split(str(iceberg_calls().references(metadata)))
+    texts = split_texts(str(iceberg_calls().references(metadata)))
     return [
         Reference(name, kind == "TAG", Version(version))
         for name, kind, version in zip(texts[::3], texts[1::3], texts[2::3], strict=True)
@@ -109,7 +109,7 @@ def references(metadata: Any) -> list[Reference]:
 
 def column_names(schema: Any) -> list[str]:
     """The names of the top-level columns of a Java schema, in its order."""
-    return split(str(iceberg_calls().columns(schema)))
+    return split_texts(str(iceberg_calls().columns(schema)))
 
 
 def _snapshot(version: Version, texts: Iterator[str]) -> Snapshot:

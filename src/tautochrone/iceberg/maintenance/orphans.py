@@ -22,7 +22,15 @@ from tautochrone.iceberg.commits.compare_and_set import SEAL_KEY, Loaded
 from tautochrone.iceberg.java.api import Iceberg, items
 from tautochrone.model.names import TableName
 
-__all__ = ["SEAL_KEY", "OldFile", "check_seal", "old_files", "path_of", "require_own_folder", "unreferred"]
+__all__ = [
+    "SEAL_KEY",
+    "OldFile",
+    "check_seal",
+    "old_files",
+    "path_of",
+    "require_own_folder",
+    "unreferenced_files",
+]
 
 _ELSEWHERE = (
     "write.data.path",
@@ -124,13 +132,13 @@ def _lister(iceberg: Iceberg, io: Any, folder: str) -> Any:
     return iceberg.api.hadoop.HadoopFileIO(conf)
 
 
-def unreferred(iceberg: Iceberg, loaded: Loaded, files: Sequence[OldFile]) -> list[OldFile]:
+def unreferenced_files(iceberg: Iceberg, loaded: Loaded, files: Sequence[OldFile]) -> list[OldFile]:
     """The `files` that the table's metadata does not reference."""
-    referred_paths = {path_of(location) for location in _referred(iceberg, loaded)}
+    referred_paths = {path_of(location) for location in _referenced_paths(iceberg, loaded)}
     return [file for file in files if path_of(file.location) not in referred_paths]
 
 
-def _referred(iceberg: Iceberg, loaded: Loaded) -> set[str]:
+def _referenced_paths(iceberg: Iceberg, loaded: Loaded) -> set[str]:
     table, metadata, functions = loaded.table, loaded.metadata, iceberg.functions
     reachable, manifests = iceberg.api.ReachableFileUtil, iceberg.api.ManifestFiles
     locations = {str(metadata.metadataFileLocation()), str(reachable.versionHintLocation(table))}

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
-from tautochrone.iceberg.changes.changed_files import in_history, planned
+from tautochrone.iceberg.changes.changed_files import file_tasks, in_history
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
     NO_VERSION,
@@ -43,7 +43,7 @@ from tautochrone.iceberg.maintenance.orphans import (
     check_seal,
     old_files,
     require_own_folder,
-    unreferred,
+    unreferenced_files,
 )
 from tautochrone.iceberg.reads.reading import IcebergReading, prepared_batches
 from tautochrone.iceberg.reads.schema import TRIMMED
@@ -148,7 +148,7 @@ class IcebergMaintenance(IcebergReading):
         exclusive: AbstractContextManager[object],
     ) -> Dropped | None:
         functions = self._iceberg.functions
-        tasks = functions.tasks(planned(functions, fork.handle.table, fork.version, {*paths}))
+        tasks = functions.tasks(file_tasks(functions, fork.handle.table, fork.version, {*paths}))
         if not tasks.size():
             return None
 
@@ -172,11 +172,11 @@ class IcebergMaintenance(IcebergReading):
             check_fence(self._name, loaded, fence)
             folder = require_own_folder(self._name, loaded, folders)
             old = old_files(self._iceberg, self._name, loaded, folder, before_ms)
-            orphans = unreferred(self._iceberg, load(self._iceberg, self._name), old)
+            orphans = unreferenced_files(self._iceberg, load(self._iceberg, self._name), old)
             if orphans and not dry_run:
                 self._seal(before_ms, fence)
                 loaded = load(self._iceberg, self._name)
-                orphans = unreferred(self._iceberg, loaded, orphans)
+                orphans = unreferenced_files(self._iceberg, loaded, orphans)
         except Py4JError as error:
             raise translate(error, self._name) from error
         files = tuple(file.location for file in orphans)

@@ -25,8 +25,8 @@ from tautochrone.iceberg.reads.data_files import (
     LeftToSpark,
     TableColumn,
     deleted_positions,
-    in_file,
-    opened,
+    names_in_file,
+    open_parquet_file,
     table_columns,
 )
 from tautochrone.model import limits
@@ -188,8 +188,8 @@ class _Reader:
 
     def _batches(self, part: _Part) -> list[pa.RecordBatch]:
         try:
-            with opened(self._table, part.path) as file:
-                names = in_file(self._columns, file, part.path)
+            with open_parquet_file(self._table, part.path) as file:
+                names = names_in_file(self._columns, file, part.path)
                 self._require_no_partition(names, part.path)
                 return self._read(file, names, part)
         except (pa.ArrowException, OSError, Py4JError) as error:

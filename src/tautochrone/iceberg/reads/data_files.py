@@ -34,9 +34,9 @@ __all__ = [
     "appended_rows",
     "columns_of_files",
     "deleted_positions",
-    "in_file",
     "names_by_id",
-    "opened",
+    "names_in_file",
+    "open_parquet_file",
     "table_columns",
 ]
 
@@ -77,7 +77,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 @contextlib.contextmanager
-def opened(table: Any, path: str) -> Iterator[pq.ParquetFile]:
+def open_parquet_file(table: Any, path: str) -> Iterator[pq.ParquetFile]:
     """A Parquet file of a Java table. One that is not on this machine is fetched as a whole.
 
     Raises:
@@ -141,7 +141,7 @@ def table_columns(iceberg: Iceberg, table: Any) -> list[TableColumn]:
     return columns
 
 
-def in_file(columns: Sequence[TableColumn], file: Any, path: str) -> list[str | None]:
+def names_in_file(columns: Sequence[TableColumn], file: Any, path: str) -> list[str | None]:
     """The names that the table's columns have in a Parquet file; None: it is NULL in all rows.
 
     Raises:
@@ -280,8 +280,8 @@ def _columns_of(table: Any, path: str, columns: Sequence[TableColumn]) -> pa.Tab
         LeftToSpark: Spark must read the file.
     """
     try:
-        with opened(table, path) as file:
-            names = in_file(columns, file, path)
+        with open_parquet_file(table, path) as file:
+            names = names_in_file(columns, file, path)
             for name, column in zip(names, columns, strict=True):
                 if name is None:
                     raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
@@ -318,7 +318,7 @@ def appended_rows(
         if local_folder(path) is None:
             return Reason.of(ReasonCode.STORAGE_NOT_LOCAL, location=path.rpartition("/")[0])
         try:
-            with opened(table, path) as file:
+            with open_parquet_file(table, path) as file:
                 name = names_by_id(file).get(field_id)
                 if name is None:
                     return Reason.of(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column, file=path)

@@ -15,10 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 
-from tautochrone.iceberg.changes.changed_files import planned
+from tautochrone.iceberg.changes.changed_files import file_tasks
 from tautochrone.iceberg.commits.staged_files import arrow_type
 from tautochrone.iceberg.java.api import Iceberg, first_line, local_folder
-from tautochrone.iceberg.reads.data_files import LeftToSpark, deleted_positions, names_by_id, opened
+from tautochrone.iceberg.reads.data_files import (
+    LeftToSpark,
+    deleted_positions,
+    names_by_id,
+    open_parquet_file,
+)
 from tautochrone.model import limits
 from tautochrone.model.names import Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -79,7 +84,7 @@ def _positions(iceberg: Iceberg, table: Any, version: Version, columns: Sequence
         LeftToSpark: a query must find them.
     """
     functions = iceberg.functions
-    tasks = planned(functions, table, version, condition=_condition(iceberg, columns))
+    tasks = file_tasks(functions, table, version, condition=_condition(iceberg, columns))
     paths = functions.task_paths(tasks)
     if len(paths) > limits.MAX_DRIVER_LOOKUP_FILES:
         raise LeftToSpark(
@@ -94,7 +99,7 @@ def _positions(iceberg: Iceberg, table: Any, version: Version, columns: Sequence
     tasks_of_matches: dict[str, Any] = {}
     for number, path in enumerate(paths):
         try:
-            with opened(table, path) as file:
+            with open_parquet_file(table, path) as file:
                 positions = finder.positions(file, path)
             if positions:
                 task = tasks_of_matches[path] = tasks.get(number)

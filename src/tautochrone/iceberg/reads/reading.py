@@ -1,6 +1,7 @@
 """Reading of an Iceberg table: fork, versions, changes and rows. Nothing here commits.
 
-`reverted` only builds the metadata of a table that goes back to an older version. Its caller commits it.
+`reverted_metadata` only builds the metadata of a table that goes back to an older version. Its caller commits
+it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 
 from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.changes.changed_files import (
+    can_move_main_back,
     change_between,
     in_history,
     rows_behind_vectors,
-    stood_at,
 )
 from tautochrone.iceberg.changes.changes import rows_appended, rows_changed
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, load
@@ -47,7 +48,7 @@ __all__ = [
     "merged_commit_metadata_at",
     "own_files",
     "prepared_batches",
-    "reverted",
+    "reverted_metadata",
     "tags",
 ]
 
@@ -99,7 +100,7 @@ def own_files(loaded: Loaded, snapshot: Any) -> list[str]:
 
 def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version) -> CommitMetadata | None:
     """See `LakeTable.merged_commit_metadata_at`."""
-    if not stood_at(loaded.metadata, loaded.main, version):
+    if not can_move_main_back(loaded.metadata, loaded.main, version):
         raise HistoryLostError(
             "VERSION_NOT_IN_HISTORY", f"{name} was rolled back or replaced since it stood at {version}"
         )
@@ -142,7 +143,7 @@ def companions_at(
     return {name: frozenset(versions_of_companion) for name, versions_of_companion in companions.items()}
 
 
-def reverted(
+def reverted_metadata(
     name: TableName, loaded: Loaded, version: Version, commit_metadata: CommitMetadata, tag: str
 ) -> tuple[Any, Version]:
     """Java TableMetadata that tags main as `tag`, moves main to `version` and adds an empty snapshot; and
@@ -151,7 +152,7 @@ def reverted(
     The snapshot's commit metadata has its writer and the positions of the flows, but no refresh fields:
     these stay on the commit that wrote the rows.
     """
-    if not stood_at(loaded.metadata, loaded.main, version):
+    if not can_move_main_back(loaded.metadata, loaded.main, version):
         raise LakeError("VERSION_NOT_IN_HISTORY", f"{name} never stood at {version}")
     # The transaction only produces metadata. Its own commit would retry without checks.
     transaction = loaded.table.newTransaction()
@@ -232,7 +233,7 @@ class IcebergReading:
     def goes_back_to(self, version: Version) -> bool:
         # Loaded afresh, because the answer depends on the current main.
         loaded = load(self._iceberg, self._name)
-        return stood_at(loaded.metadata, loaded.main, version)
+        return can_move_main_back(loaded.metadata, loaded.main, version)
 
     def merged_commit_metadata_at(self, version: Version) -> CommitMetadata | None:
         return merged_commit_metadata_at(self._name, load(self._iceberg, self._name), version)

@@ -9,13 +9,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError
-from tautochrone.iceberg.commits.compare_and_set import Loaded, is_of_the_future, of_now
+from tautochrone.iceberg.commits.compare_and_set import Loaded, is_of_the_future, with_current_time
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.model.lake import TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["TRIMMED", "TableShape", "replacement", "shape_of", "widened"]
+__all__ = ["TRIMMED", "TableShape", "replacement_transaction", "shape_of", "widened_schema"]
 
 TRIMMED = {
     "write.metadata.delete-after-commit.enabled": "true",
@@ -74,12 +74,12 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
         ) from error
 
 
-def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape) -> Any:
+def replacement_transaction(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape) -> Any:
     """A Java transaction that replaces the table's schema and rows. Never commit it, because it retries
     without checks; commit its metadata by compare-and-set instead."""
     metadata = loaded.metadata
     if is_of_the_future(metadata):
-        metadata = of_now(iceberg, metadata)
+        metadata = with_current_time(iceberg, metadata)
     metadata = metadata.buildReplacement(
         shape.schema,
         shape.spec,
@@ -91,7 +91,7 @@ def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableS
     return transactions.replaceTableTransaction(str(name), loaded.operations, metadata)
 
 
-def widened(iceberg: Iceberg, name: TableName, loaded: Loaded, new_schema: Any) -> Any | None:
+def widened_schema(iceberg: Iceberg, name: TableName, loaded: Loaded, new_schema: Any) -> Any | None:
     """The table's Java schema with the columns of `new_schema` added as optional; None if it has all of them.
 
     Raises:

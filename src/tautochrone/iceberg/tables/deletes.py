@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.changes.changed_files import planned
+from tautochrone.iceberg.changes.changed_files import file_tasks
 from tautochrone.iceberg.commits.compare_and_set import staged_at_ms
 from tautochrone.iceberg.java.api import Functions, Iceberg, items
 from tautochrone.model.names import TableName, Version
@@ -138,5 +138,5 @@ def _task_of_path(
     """The scan tasks of data files that the version has."""
     if paths <= known_tasks.keys():
         return known_tasks
-    tasks = planned(functions, table, version, paths)
+    tasks = file_tasks(functions, table, version, paths)
     return dict(zip(functions.task_paths(tasks), items(tasks), strict=True))

@@ -16,7 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.changes.changed_files import in_history, stood_at
+from tautochrone.iceberg.changes.changed_files import can_move_main_back, in_history
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
     Loaded,
@@ -44,8 +44,8 @@ from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
 from tautochrone.iceberg.reads.data_files import columns_of_files
 from tautochrone.iceberg.reads.key_positions import positions_of_keys
-from tautochrone.iceberg.reads.reading import BRANCH_PREFIX, own_files, prepared_batches, reverted
-from tautochrone.iceberg.reads.schema import replacement, shape_of, widened
+from tautochrone.iceberg.reads.reading import BRANCH_PREFIX, own_files, prepared_batches, reverted_metadata
+from tautochrone.iceberg.reads.schema import replacement_transaction, shape_of, widened_schema
 from tautochrone.iceberg.tables.deletes import write_removal
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import (
@@ -284,7 +284,7 @@ class IcebergTable(IcebergMaintenance):
         self, fork: Fork, definition: TableDefinition, rows: Rows, commit_metadata: CommitMetadata
     ) -> Committed:
         shape = shape_of(self._iceberg, definition)
-        replaced = replacement(self._iceberg, self._name, fork.handle, shape).table()
+        replaced = replacement_transaction(self._iceberg, self._name, fork.handle, shape).table()
         staged = self._effects.perform(
             Step.LAKE_STAGE, str(self._name), lambda: write_files(self._iceberg, self._name, replaced, rows)
         )
@@ -294,7 +294,7 @@ class IcebergTable(IcebergMaintenance):
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
             check_seal(self._name, loaded, staged.at_ms)
             # The transaction only produces metadata. Its own commit would retry without checks.
-            transaction = replacement(self._iceberg, self._name, loaded, shape)
+            transaction = replacement_transaction(self._iceberg, self._name, loaded, shape)
             append = transaction.newFastAppend()
             for file in staged.files:
                 append.appendFile(file)
@@ -313,21 +313,21 @@ class IcebergTable(IcebergMaintenance):
         return self._committed(attempted_versions[-1], fork.version, staged.rows)
 
     def require_widenable(self, fork: Fork, schema: Any) -> None:
-        widened(self._iceberg, self._name, fork.handle, schema)
+        widened_schema(self._iceberg, self._name, fork.handle, schema)
 
     def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
         old_columns = set(column_names(fork.handle.table.schema()))
-        new_schema = widened(self._iceberg, self._name, fork.handle, schema)
+        new_schema = widened_schema(self._iceberg, self._name, fork.handle, schema)
         if new_schema is None:
             return ()
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
-            newest = widened(self._iceberg, self._name, loaded, schema) or loaded.table.schema()
+            newest = widened_schema(self._iceberg, self._name, loaded, schema) or loaded.table.schema()
             return self._builder(loaded).setCurrentSchema(newest, newest.highestFieldId()).build()
 
         def done(loaded: Loaded) -> bool:
-            return widened(self._iceberg, self._name, loaded, schema) is None
+            return widened_schema(self._iceberg, self._name, loaded, schema) is None
 
         self._set(Step.LAKE_REDEFINE, build, done)
         return [column for column in column_names(new_schema) if column not in old_columns]
@@ -352,7 +352,7 @@ class IcebergTable(IcebergMaintenance):
 
     def roll_back(self, version: Version, commit_metadata: CommitMetadata) -> Committed:
         def build(loaded: Loaded) -> Any:
-            if not stood_at(loaded.metadata, loaded.main, version):
+            if not can_move_main_back(loaded.metadata, loaded.main, version):
                 raise LakeError("VERSION_NOT_IN_HISTORY", f"{self._name} never stood at {version}")
             check_main(self._name, loaded, loaded.main, commit_metadata.fence)
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
@@ -369,7 +369,7 @@ class IcebergTable(IcebergMaintenance):
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, commit_metadata.fence)
-            metadata, newest = reverted(self._name, loaded, version, commit_metadata, tag)
+            metadata, newest = reverted_metadata(self._name, loaded, version, commit_metadata, tag)
             attempted_versions.append(newest)
             return self._with_commit_metadata(
                 self._iceberg.api.TableMetadata.buildFrom(metadata), commit_metadata

@@ -15,7 +15,14 @@ from tautochrone.meta.database import tables as t
 from tautochrone.model.checkpoint import BrokenInvariant, CheckpointState, InvariantEntry
 from tautochrone.model.jobs import Part
 
-__all__ = ["broken_at", "checked", "held_back", "record_broken", "replace_invariants", "visibility_limits"]
+__all__ = [
+    "broken_at",
+    "held_back",
+    "invariants_and_tables",
+    "record_broken",
+    "replace_invariants",
+    "visibility_limits",
+]
 
 _B, _C, _I, _P = t.invariants_broken.c, t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
 _LAST = select(_B.job, func.max(_B.checkpoint).label("checkpoint")).group_by(_B.job).subquery()
@@ -42,7 +49,7 @@ def replace_invariants(connection: Connection, job: str, entries: Iterable[Invar
         )
 
 
-def checked(connection: Connection) -> list[tuple[str, frozenset[str]]]:
+def invariants_and_tables(connection: Connection) -> list[tuple[str, frozenset[str]]]:
     """For each invariant the job that checks it and the tables that it reads, clocks included."""
     return [(row.job, frozenset(row.tables)) for row in connection.execute(select(_I.job, _I.tables))]
 
@@ -66,7 +73,7 @@ def visibility_limits(connection: Connection) -> dict[str, int]:
     Readers see the tables of a job, and the tables that its invariants read, only up to the newest checkpoint
     that it has checked.
     """
-    entries = checked(connection)
+    entries = invariants_and_tables(connection)
     if not entries:
         return {}
     jobs = {job for job, _ in entries}
@@ -92,7 +99,7 @@ def held_back(connection: Connection, tables: Collection[str] | None = None) -> 
     if not failed_checks:
         return {}
     result: dict[str, tuple[int, str]] = {}
-    for job, covered in _covered(connection, checked(connection), failed_checks):
+    for job, covered in _covered(connection, invariants_and_tables(connection), failed_checks):
         if job not in failed_checks:
             continue
         number = failed_checks[job][0].checkpoint

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS
-from tautochrone.meta.queries.invariant_checks import checked
+from tautochrone.meta.queries.invariant_checks import invariants_and_tables
 from tautochrone.model.names import TableName, is_clock
 
 __all__ = [
@@ -116,7 +116,7 @@ def read_topology(connection: Connection) -> Topology:
     """The registered datasets of all jobs."""
     rows = connection.execute(_DATASETS).all()
     owner, roots = {row.name: row.job for row in rows}, frozenset(row.name for row in rows if row.is_root)
-    return Topology(owner, roots, direct_inputs(connection), checked(connection))
+    return Topology(owner, roots, direct_inputs(connection), invariants_and_tables(connection))
 
 
 def direct_inputs(connection: Connection) -> dict[str, frozenset[str]]:

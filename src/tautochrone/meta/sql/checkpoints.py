@@ -217,7 +217,7 @@ class SqlCheckpoints(Repository):
                 )
             unfinished = pending(connection, job)
             if unfinished:
-                opened = _opened(connection, job, new)
+                opened = _opened_checkpoint(connection, job, new)
                 if opened is not None and opened.number >= new.at_least:
                     return opened
                 raise MetaError(
@@ -289,12 +289,12 @@ class SqlCheckpoints(Repository):
                 return
             if part is Part.PENDING:
                 intervals.record(connection, job, name, version, number)
-            elif part is Part.DONE and state in VISIBLE_STATES and _failed(connection, name, number):
+            elif part is Part.DONE and state in VISIBLE_STATES and _is_failed(connection, name, number):
                 intervals.repair(connection, job, name, version, number)
             else:
                 raise MetaError(
                     "CHECKPOINT_NOT_WRITABLE",
-                    f"Checkpoint {number} is {_described(state, part)} and {name} did not fail at it: "
+                    f"Checkpoint {number} is {_state_text(state, part)} and {name} did not fail at it: "
                     "its version cannot change any more",
                 )
             connection.execute(delete(t.failures).where(_failure(name, number)))
@@ -325,7 +325,7 @@ class SqlCheckpoints(Repository):
                     "CHECKPOINT_NOT_WRITABLE",
                     f"{name} already has its version for checkpoint {number}"
                     if recorded_version
-                    else f"Checkpoint {number} is {_described(state, part)}: no failure can be added to it",
+                    else f"Checkpoint {number} is {_state_text(state, part)}: no failure can be added to it",
                 )
             intervals.close_before(connection, job, name, number)
             connection.execute(delete(t.failures).where(_failure(name, number)))
@@ -360,7 +360,7 @@ class SqlCheckpoints(Repository):
                 return
             if part is not Part.PENDING or state != _OPEN:
                 raise MetaError(
-                    "CHECKPOINT_NOT_WRITABLE", f"Checkpoint {number} is {_described(state, part)}, not open"
+                    "CHECKPOINT_NOT_WRITABLE", f"Checkpoint {number} is {_state_text(state, part)}, not open"
                 )
             missing = unrecorded_datasets(connection, job, number)
             if missing:
@@ -390,7 +390,7 @@ class SqlCheckpoints(Repository):
             if part is Part.DONE:
                 raise MetaError(
                     "CHECKPOINT_NOT_WRITABLE",
-                    f"Checkpoint {number} is {_described(state, part)} and cannot be aborted",
+                    f"Checkpoint {number} is {_state_text(state, part)} and cannot be aborted",
                     hint="`taut revise` revokes a published checkpoint.",
                 )
             record_broken(connection, job, number, broken)
@@ -402,7 +402,7 @@ class SqlCheckpoints(Repository):
             if state not in (_PUBLISHED, CheckpointState.PARTIAL, CheckpointState.REVOKED):
                 raise MetaError(
                     "CHECKPOINT_NOT_WRITABLE",
-                    f"Checkpoint {number} is {_described(state, part)}, not published",
+                    f"Checkpoint {number} is {_state_text(state, part)}, not published",
                 )
             set_state(connection, number, CheckpointState.REVOKED)
 
@@ -580,7 +580,7 @@ def _open(
     )
 
 
-def _opened(connection: Connection, job: str, new: NewCheckpoint) -> Checkpoint | None:
+def _opened_checkpoint(connection: Connection, job: str, new: NewCheckpoint) -> Checkpoint | None:
     """The open checkpoint that the job opened with the same cut; None if there is none."""
     c = t.checkpoints.c
     query = select(t.checkpoints).where(c.job == job, c.state == _OPEN, c.cut_at_ms == new.cut_at_ms)
@@ -609,7 +609,7 @@ def _part(connection: Connection, job: str, number: int, *, lock: bool = False) 
     return row.state, Part(part)
 
 
-def _described(state: str, part: Part) -> str:
+def _state_text(state: str, part: Part) -> str:
     return f"skipped by the job ({state})" if part is Part.SKIPPED and state != "aborted" else state
 
 
@@ -624,6 +624,6 @@ def _failure(name: str, number: int) -> Any:
     return (t.failures.c.dataset == name) & (t.failures.c.checkpoint == number)
 
 
-def _failed(connection: Connection, name: str, number: int) -> bool:
+def _is_failed(connection: Connection, name: str, number: int) -> bool:
     query = select(t.failures.c.error).where(_failure(name, number))
     return connection.execute(query).first() is not None

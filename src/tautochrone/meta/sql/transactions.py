@@ -45,7 +45,7 @@ class SqlTransactions(Repository):
         with self._write() as connection:
             _raise_fence(connection, owner, fence)
             for row in connection.execute(select(t.transactions).where(older)).all():
-                self._set(connection, row, _S.ABORTING, fence)
+                self._set_state(connection, row, _S.ABORTING, fence)
             return tuple(map(_transaction, connection.execute(remaining)))
 
     def begin(
@@ -53,7 +53,7 @@ class SqlTransactions(Repository):
     ) -> TransactionState:
         with self._as_owner(owner, fence) as connection:
             row = _row(connection, transaction, owner)
-            state = self._next(_Operation.BEGIN, transaction, row)
+            state = self._next_state(_Operation.BEGIN, transaction, row)
             if row is None:
                 self._insert(connection, transaction, owner, fence, participant, state, timeout_ms)
             elif (row.participant, row.timeout_ms) != (participant, timeout_ms):
@@ -65,13 +65,13 @@ class SqlTransactions(Repository):
             else:
                 if row.fence < fence:
                     self._begin_anew(connection, row)
-                self._set(connection, row, state, fence)
+                self._set_state(connection, row, state, fence)
             return state
 
     def write(self, transaction: str, owner: str, fence: int, chunk: TransactionChunk) -> TransactionState:
         with self._as_owner(owner, fence) as connection:
             row = _row(connection, transaction, owner)
-            state = self._next(_Operation.WRITE, transaction, row)
+            state = self._next_state(_Operation.WRITE, transaction, row)
             query = select(t.transaction_chunks).where(_K.transaction_id == transaction, _K.chunk == chunk.id)
             known = connection.execute(query).first()
             if known is None:
@@ -82,7 +82,7 @@ class SqlTransactions(Repository):
                     "TRANSACTION_CHUNK_DIFFERS",
                     f"Chunk {chunk.id} of transaction {transaction} was registered with another content",
                 )
-            self._set(connection, row, state, fence)
+            self._set_state(connection, row, state, fence)
             return state
 
     def prepare(
@@ -104,7 +104,7 @@ class SqlTransactions(Repository):
     ) -> CoordinatedTransaction:
         with self._as_owner(owner, fence) as connection:
             row = _row(connection, transaction, owner)
-            self._next(_Operation.FAIL, transaction, row)
+            self._next_state(_Operation.FAIL, transaction, row)
             if row is None:
                 raise _not_found_error(transaction)
             return self._fail(connection, row, error, attempt, max_failures, row.timeout_ms)
@@ -113,20 +113,20 @@ class SqlTransactions(Repository):
         self, transaction: str, error: str, attempt: int, max_failures: int, retry_ms: int
     ) -> CoordinatedTransaction | None:
         with self._write() as connection:
-            row = _locked(connection, transaction)
+            row = _locked_row(connection, transaction)
             if row is None or row.state not in DECIDED:
                 return None
             return self._fail(connection, row, error, attempt, max_failures, retry_ms)
 
     def settle(self, transaction: str, operation: TransactionOperation) -> TransactionState:
         with self._write() as connection:
-            row = _locked(connection, transaction)
+            row = _locked_row(connection, transaction)
             if row is None:
                 raise _not_found_error(transaction)
-            state = self._next(operation, transaction, row)
+            state = self._next_state(operation, transaction, row)
             if operation is _Operation.COMMIT and row.state == _S.INITIALIZED:
                 raise _state_error(operation, transaction, _S.INITIALIZED)
-            self._set(connection, row, state, 0)
+            self._set_state(connection, row, state, 0)
             if state in DECIDED:
                 values = {"needs_attention": False, "failures": 0, "due_at_ms": self._due(row)}
                 connection.execute(update(t.transactions).where(_T.id == transaction).values(values))
@@ -142,7 +142,7 @@ class SqlTransactions(Repository):
         with self._write() as connection:
             rows = connection.execute(query.with_for_update()).all()
             for row in rows:
-                self._set(connection, row, _S.ABORTING, 0)
+                self._set_state(connection, row, _S.ABORTING, 0)
             return tuple(row.id for row in rows)
 
     def delete_chunks_of_ended_transactions(self, ended_before_ms: int) -> None:
@@ -258,16 +258,16 @@ class SqlTransactions(Repository):
     ) -> TransactionState:
         with self._as_owner(owner, fence) as connection:
             row = _row(connection, transaction, owner)
-            state = self._next(operation, transaction, row)
+            state = self._next_state(operation, transaction, row)
             if chunks is not None and row is not None and row.state == _S.INITIALIZED:
                 _require_chunks(connection, transaction, chunks)
             if row is None:
                 self._insert(connection, transaction, owner, fence, CLIENT, state, 0)
             else:
-                self._set(connection, row, state, fence)
+                self._set_state(connection, row, state, fence)
             return state
 
-    def _next(
+    def _next_state(
         self, operation: TransactionOperation, transaction: str, row: Row[Any] | None
     ) -> TransactionState:
         state = _S.UNKNOWN if row is None else _S(row.state)
@@ -308,7 +308,9 @@ class SqlTransactions(Repository):
         connection.execute(insert(t.transactions).values(values))
         _count_change(connection, owner)
 
-    def _set(self, connection: Connection, row: Row[Any] | None, state: TransactionState, fence: int) -> None:
+    def _set_state(
+        self, connection: Connection, row: Row[Any] | None, state: TransactionState, fence: int
+    ) -> None:
         if row is None:
             return
         values: dict[str, object] = {"state": state.value, "fence": fence}
@@ -382,14 +384,14 @@ def _use_up(connection: Connection, owner: str, series: str, position: tuple[int
         connection.execute(statement.values(position=json.dumps(position)))
 
 
-def _locked(connection: Connection, transaction: str) -> Row[Any] | None:
+def _locked_row(connection: Connection, transaction: str) -> Row[Any] | None:
     query = select(t.transactions).where(_T.id == transaction)
     return connection.execute(query.with_for_update()).first()
 
 
 def _row(connection: Connection, transaction: str, owner: str) -> Row[Any] | None:
     """The transaction's row, which must be the owner's."""
-    row = _locked(connection, transaction)
+    row = _locked_row(connection, transaction)
     if row is None:
         series, position = series_of(transaction)
         highest = _used_up(connection, owner, series)

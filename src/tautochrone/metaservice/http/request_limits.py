@@ -97,7 +97,7 @@ class RequestLimits:
         except TautochroneError as error:
             await _send_refusal(scope, receive, send, error)
             return
-        await self._app(scope, _replayed(body, receive), _send_with_timeout(send))
+        await self._app(scope, _receive_again(body, receive), _send_with_timeout(send))
 
 
 def _check_address(scope: Scope) -> None:
@@ -158,7 +158,7 @@ async def _check_json(request: Request, body: bytes, limits: JsonLimits) -> None
         raise QueryError("REQUEST_INVALID", f"The body {error}") from None
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _receive_again(body: bytes, receive: Receive) -> Receive:
     delivered = False
 
     async def message() -> Message:

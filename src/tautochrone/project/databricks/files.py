@@ -112,7 +112,7 @@ def open_files(session: SparkSession, source: FileSource) -> DataFrame:
         if file_format.lower() == "csv":
             # Databricks assumes a header where it takes the columns from the files.
             options.setdefault("header", "true")
-        inferred = _inferred(session, source.path, file_format, options, infers=infers)
+        inferred = _inferred_schema(session, source.path, file_format, options, infers=infers)
         schema = _with_hints(inferred, by_name.get("schemahints"))
         is_header = len(schema) == len(inferred) and _is_header(inferred.names)
         if file_format.lower() == "csv" and "enforceschema" not in by_name and is_header:
@@ -174,7 +174,7 @@ def _spark_options(source: FileSource) -> dict[str, str]:
     return options
 
 
-def _inferred(
+def _inferred_schema(
     session: SparkSession, path: str, file_format: str, options: Mapping[str, str], *, infers: bool
 ) -> StructType:
     """The columns of the files that are there now."""

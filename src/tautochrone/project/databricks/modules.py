@@ -106,7 +106,7 @@ def create_streaming_table(
     registry: Any = get_active_graph_element_registry()
     known = _known_arguments(registry, "create_streaming_table", arguments, location)
     if known.pop("spark_conf", None):
-        registry.ignored("create_streaming_table", "spark_conf", location)
+        registry.record_ignored("create_streaming_table", "spark_conf", location)
     registry.register_output(_output(StreamingTable, name, known, location))
     registry.expect(name, expectations_from(expect_all, expect_all_or_drop, expect_all_or_fail), location)
 
@@ -176,7 +176,7 @@ def _known_arguments(
             raise databricks_only_error("row_filter", f"row_filter of @{decorator}", shown(location))
         if key in _IGNORED:
             if value:
-                registry.ignored(decorator, key, location)
+                registry.record_ignored(decorator, key, location)
         elif key == "refresh_policy" and value is not None:
             properties = dict(arguments.get("table_properties") or {})
             known["table_properties"] = {**properties, POLICY_PROPERTY: str(value)}

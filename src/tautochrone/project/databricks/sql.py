@@ -153,14 +153,16 @@ class _Translation:
         if not columns:
             self._replace(start, stop, "")
         elif constraints:
-            self._cut(constraints, columns)
+            self._remove_constraints(constraints, columns)
 
     def _is_constraint(self, first: int, last: int) -> bool:
         """Whether an element is a constraint, not a column with that name."""
         words = self._upper[first : last + 1]
         return words[0] == "CONSTRAINT" and words[2:3] in [[word] for word in _CONSTRAINTS]
 
-    def _cut(self, constraints: Sequence[tuple[int, int]], columns: Sequence[tuple[int, int]]) -> None:
+    def _remove_constraints(
+        self, constraints: Sequence[tuple[int, int]], columns: Sequence[tuple[int, int]]
+    ) -> None:
         """Remove constraints from a list that keeps columns, each with a comma beside it."""
         first_column = columns[0][0]
         for first, last in constraints:

@@ -15,7 +15,7 @@ from tautochrone.model import events
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import BlockerKind, PublicationBlocker
 from tautochrone.model.names import CheckpointNumber
-from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.project.settings import Settings
 
 __all__ = ["Publication"]
@@ -98,7 +98,7 @@ class Publication:
                 jobs=[blocker.job for blocker in blockers],
                 invariants=[name for blocker in blockers for name in blocker.invariants],
                 reason=(
-                    several([blocker.reason for blocker in blockers])
+                    joined_reasons([blocker.reason for blocker in blockers])
                     if blockers
                     else Reason.of(ReasonCode.CHECKPOINT_STATE, state=str(checkpoint.state))
                 ),
@@ -124,7 +124,7 @@ class Publication:
             self.report_outcome()
             if not blockers or self._stopping.is_set():
                 return
-            reason = several([blocker.reason for blocker in blockers])
+            reason = joined_reasons([blocker.reason for blocker in blockers])
             jobs = [blocker.job for blocker in blockers]
             number = blockers[0].checkpoint
             invariants = [name for blocker in blockers for name in blocker.invariants]

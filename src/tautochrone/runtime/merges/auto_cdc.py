@@ -36,7 +36,7 @@ from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.merges.event_merges import (
     EventKeys,
@@ -64,7 +64,7 @@ from tautochrone.runtime.refresh.task import (
     recovered_refresh,
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned_session
 from tautochrone.spark.execute.change_order import ChangeOrder, is_change_order
 from tautochrone.spark.execute.materialize import fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import COUNT, EventMerge, Horizon, Merged, horizon_of
@@ -119,7 +119,7 @@ class AutoCdcRefresher:
             rows = changed.count
         mode = RefreshMode.FULL if is_first else RefreshMode.INCREMENTAL
         before = {} if is_first else task.violations_before
-        with tuned(session, delta_rows=rows):
+        with tuned_session(session, delta_rows=rows):
             checked = checked_events(parts, task.name, task.expectations, before)
             violations = {**checked.violations, **self._late_so_far(task, before)}
             if parts:
@@ -263,7 +263,7 @@ class _Merging:
         result = self._merge(merge, merge.fold(renamed), max_events, states, new_keys)
         if late is None:
             return result
-        reason = several([result.refresh.reason, late])
+        reason = joined_reasons([result.refresh.reason, late])
         return replace(result, refresh=replace(result.refresh, reason=reason))
 
     def _late_events(self, merge: EventMerge, events: DataFrame, states: States) -> Reason | None:

@@ -33,7 +33,7 @@ from tautochrone.runtime.merges.latest_events import (
     summarize,
 )
 from tautochrone.spark.execute.expectations import observed_counts
-from tautochrone.spark.execute.materialize import checkpointed, unpersist
+from tautochrone.spark.execute.materialize import computed_on_executors, unpersist
 
 __all__ = ["CopiedRows", "copied_rows"]
 
@@ -99,10 +99,10 @@ def copied_rows(
     names = [quoted(key) for key in apply.keys]
     cached: list[DataFrame] = []
     try:
-        keys, _ = checkpointed(events.where(~is_copied).select(*names).distinct())
+        keys, _ = computed_on_executors(events.where(~is_copied).select(*names).distinct())
         cached.append(keys)
         all_rows = events if files is None else events.unionByName(files.rows)
-        changed, _ = checkpointed(_join_by_keys(all_rows, keys, names, "left_semi"))
+        changed, _ = computed_on_executors(_join_by_keys(all_rows, keys, names, "left_semi"))
         cached.append(changed)
         copied = _join_by_keys(events.where(is_copied), keys, names, "left_anti")
         built = _with_changed_rows(copied, apply, changed, cached)

@@ -218,7 +218,7 @@ def rows_of_all_events(
     renamed = merge.renamed(events)
     if is_change_order(merge.sequence_type):
         order = ChangeOrder(merge, is_one_flow=len(flows) == 1)
-        renamed = order.checked(order.first_copies(renamed), None).drop(MOVED, WENT_BACK)
+        renamed = order.with_order_errors(order.first_copies(renamed), None).drop(MOVED, WENT_BACK)
     folded = merge.fold(renamed)
     nothing = events.sparkSession.createDataFrame([], merge.state_schema("run"))
     return align(merge.merge(folded, nothing).added, schema, str(table))
@@ -239,7 +239,7 @@ class EventOrder:
 
     def of_all(self, events: DataFrame) -> DataFrame:
         """The events without repetitions, if none is merged yet. Those in no known order are `INVALID`."""
-        return self._marked(self.order.checked(self.order.first_copies(events), None))
+        return self._marked(self.order.with_order_errors(self.order.first_copies(events), None))
 
     def of_new(
         self,
@@ -259,7 +259,7 @@ class EventOrder:
         events, count = materialize(events, max_rows=max_events)
         truncates = merge.is_truncating and bool(merge.truncations(events).take(1))
         keys = EventKeys(merge, events, count, is_all=truncates)
-        known = order.known(state_of(keys))
+        known = order.known_sequences(state_of(keys))
         if not truncates:
             known, _ = materialize(known, max_rows=count + 1)
         copies = order.first_copies(events)
@@ -271,7 +271,7 @@ class EventOrder:
                 merged = merged_of(EventKeys(merge, candidates, few, is_all=False))
                 merged = order.in_range(merged, SEQUENCE_COLUMN, candidates)
                 copies = order.without_repetitions(marked, merge.renamed(merged))
-        return self._marked(order.checked(copies, known))
+        return self._marked(order.with_order_errors(copies, known))
 
     def require_order(self) -> None:
         """

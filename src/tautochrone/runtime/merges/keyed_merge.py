@@ -36,7 +36,7 @@ from tautochrone.model.lake import (
 )
 from tautochrone.model.log_table import ChangeFile, CopiedFile
 from tautochrone.model.names import quoted
-from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.runtime.merges.capture_files import RowsInFiles, events_of_change_files, net_files
 from tautochrone.runtime.merges.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.merges.latest_events import (
@@ -55,9 +55,9 @@ from tautochrone.runtime.merges.log_rows import RelationRows
 from tautochrone.runtime.merges.weighted_apply import row_change
 from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data_refresh
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned_session
 from tautochrone.spark.execute.key_lookups import key_values
-from tautochrone.spark.execute.materialize import checkpointed, materialize, unpersist
+from tautochrone.spark.execute.materialize import computed_on_executors, materialize, unpersist
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = ["KeyedMerge", "RowPositions", "StoredRows", "commit_change"]
@@ -240,7 +240,7 @@ class KeyedMerge:
         left_to_executors = rows.left_to_executors
         if left_to_executors is None and rows.count is not None:
             self._note(_COUNTED, rows.counted_by_spark)
-            with tuned(self.session, delta_rows=rows.count):
+            with tuned_session(self.session, delta_rows=rows.count):
                 # The query's casts are evaluated once for all that is asked about the events.
                 events, count = materialize(events, max_rows=rows.count)
                 return self._merge_local(events, count)
@@ -261,7 +261,7 @@ class KeyedMerge:
             refreshed = self._merge_many(events, rows)
             if refreshed is not None:
                 return refreshed
-        cached, count = checkpointed(events)
+        cached, count = computed_on_executors(events)
         try:
             return self._merge_by_spark(cached, count)
         finally:
@@ -519,7 +519,7 @@ class KeyedMerge:
         nulled = [] if invalid is None else [_nulled_reason(invalid)]
         refresh = Refresh(
             mode=self.mode,
-            reason=several([reason, *nulled, *(node.reason for node in self._left_to_spark)]),
+            reason=joined_reasons([reason, *nulled, *(node.reason for node in self._left_to_spark)]),
             rows_inserted=staged.rows,
             rows_deleted=rows_deleted,
             nodes=(NodeRefresh(node="apply", mode=self.mode, reason=reason), *self._left_to_spark),

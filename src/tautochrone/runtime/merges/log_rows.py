@@ -27,7 +27,7 @@ from tautochrone.model.lake import AppendedRows
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.materialize import (
-    checkpointed,
+    computed_on_executors,
     fits_on_driver,
     local_rows_by_value,
     unpersist,
@@ -175,7 +175,7 @@ def _split(
         total = sum(number for number, _ in sizes_by_count.values())
         if len(sizes_by_count) <= _FEW_RELATIONS or total > limits.MAX_HELD_LOG_ROWS:
             return _Split(rows, sizes_by_count, counted_by_spark=counted_by_spark)
-    cached, _ = checkpointed(rows)
+    cached, _ = computed_on_executors(rows)
     return _Split(cached, _sizes(cached, column), is_held=True, counted_by_spark=counted_by_spark)
 
 

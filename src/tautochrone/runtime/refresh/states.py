@@ -25,7 +25,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import SmallTables, held_in_driver, note_many_rows
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
-from tautochrone.spark.jvm.driver_calls import selected, with_names
+from tautochrone.spark.jvm.driver_calls import select_expressions, with_names
 from tautochrone.spark.translate.lowering_context import RowFilter
 
 __all__ = ["RUN", "STATE_NAMESPACE", "StateLayout", "States"]
@@ -134,7 +134,7 @@ class States:
             return stored.select(*layout.columns_without_run)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
         grouped = stored.groupBy(*layout.keys).agg(newest)
-        return selected(grouped, [*layout.keys, *(f"newest.{value}" for value in layout.values)])
+        return select_expressions(grouped, [*layout.keys, *(f"newest.{value}" for value in layout.values)])
 
     def _log_at(self, number: int, version: Version, only: RowFilter | None) -> DataFrame:
         """The rows of a state's log."""
@@ -283,7 +283,7 @@ class States:
         if not layout.is_buffer:
             count = len(layout.keys)
             texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
-        return selected(
+        return select_expressions(
             with_names(frame, layout.columns_without_run), [*texts, f"CAST({run} AS BIGINT) AS {RUN}"]
         )
 

@@ -33,7 +33,7 @@ from tautochrone.model.names import (
     is_file_table,
     is_same_source,
 )
-from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.identity import INPUTS, PROJECT_FOLDER, changed_parts, has_same_columns
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
@@ -193,7 +193,7 @@ def decide(policy: RefreshPolicy, facts: Facts) -> Decision:
     if policy is RefreshPolicy.FULL:
         return Decision(mode=RefreshMode.FULL, reason=Reason.of(ReasonCode.POLICY_IS_FULL), estimate=costs)
     if facts.obstacles:
-        return Decision(mode=RefreshMode.DIFF, reason=several(facts.obstacles), estimate=costs)
+        return Decision(mode=RefreshMode.DIFF, reason=joined_reasons(facts.obstacles), estimate=costs)
     reason = _costs_reason(policy, facts, costs)
     if policy is not RefreshPolicy.AUTO:
         return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=costs)

@@ -32,7 +32,7 @@ from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.choose_mode import node_needs_mode, require_incremental
 from tautochrone.runtime.views.plans import Planned
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned_session
 from tautochrone.spark.execute.driver_scan import JobReasons, job_reasons, note_many_rows, stored_positions
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
@@ -199,11 +199,11 @@ class IncrementalRefresh:
         states = self._states()
         engine = self._engine(states.rows, states.row_count)
         with job_reasons() as reasons:
-            with tuned(self.session, delta_rows=choice.delta_rows):
+            with tuned_session(self.session, delta_rows=choice.delta_rows):
                 engine.read_changes()
             counts = [self._row_count(table) for table in self.planned.view.tables]
             rows = None if None in counts else sum(count or 0 for count in counts)
-            with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
+            with tuned_session(self.session, delta_rows=engine.delta_rows, input_rows=rows):
                 return self._refresh(choice, engine, states, reasons)
 
     def _refresh(self, choice: Choice, engine: SparkEngine, states: States, reasons: JobReasons) -> Refreshed:

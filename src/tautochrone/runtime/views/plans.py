@@ -25,7 +25,7 @@ from tautochrone.ingest.staging import align
 from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
-from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.project.graph import UNSTABLE_FUNCTION, Graph
 from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.refresh.sessions import CheckpointViews
@@ -224,4 +224,4 @@ def refusal(graph: Graph, view: TableName, planned_refresh: RefreshPreview) -> s
     if planned_refresh.policy is not RefreshPolicy.INCREMENTAL_STRICT or not planned_refresh.reasons:
         return None
     location = str(graph.definitions.datasets[view].location)
-    return str(not_incremental_error(view, several(planned_refresh.reasons), location))
+    return str(not_incremental_error(view, joined_reasons(planned_refresh.reasons), location))

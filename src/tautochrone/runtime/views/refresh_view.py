@@ -18,7 +18,7 @@ from tautochrone.ingest.staging import align, expectation_counts, require_expect
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Fork, LakeTable
 from tautochrone.model.names import TableName, Version, describe_files, quoted
-from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.sessions import SessionPool
 from tautochrone.runtime.refresh.states import States
@@ -189,7 +189,7 @@ class _FullComputation:
         column = ungroupable_column(new.schema)
         if column is not None:
             why_full = Reason.of(ReasonCode.COLUMN_NOT_COMPARABLE, column=column)
-            return self.recompute(Choice(RefreshMode.FULL, several([choice.reason, why_full])))
+            return self.recompute(Choice(RefreshMode.FULL, joined_reasons([choice.reason, why_full])))
         old = self._table.read(self.context.base, fork.version).select(
             *map(quoted, new.columns), FILE_COLUMN, POSITION_COLUMN
         )

@@ -253,7 +253,7 @@ def _join_scalar_subqueries(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """The plan with scalar subqueries only in filters and in the result expressions of aggregates."""
     if not contains_pattern(plan, "SCALAR_SUBQUERY"):
         return plan
-    return plan.transformUpWithSubqueries(TransformRule(lambda node: _joined(catalyst, node)))
+    return plan.transformUpWithSubqueries(TransformRule(lambda node: _with_scalar_joins(catalyst, node)))
 
 
 def has_subquery(plan: JavaObject) -> bool:
@@ -261,7 +261,7 @@ def has_subquery(plan: JavaObject) -> bool:
     return contains_pattern(plan, "PLAN_EXPRESSION")
 
 
-def _joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+def _with_scalar_joins(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if kind(node) == "Filter" or node.children().isEmpty():
         return node
     if not any(contains_pattern(expression, "SCALAR_SUBQUERY") for expression in items(node.expressions())):

@@ -5,7 +5,7 @@ The current database and the settings belong to a session, the active session to
 
 Spark is set up for much data: it compiles every stage to bytecode, shuffles into many partitions, and plans
 again between stages. For a few hundred rows this preparation takes nearly all of the time, so a session is
-`tuned` to the size of the data that it is about to process.
+`tuned_session` to the size of the data that it is about to process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
     "scala_seq",
     "session_settings",
     "set_active_session",
-    "started_with",
-    "substituted",
-    "tuned",
+    "settings_at_start",
+    "tuned_session",
     "use_session",
+    "with_parameters",
 ]
 
 
@@ -50,7 +50,7 @@ def parsed_plan(sql: str) -> JavaObject:
     return plan
 
 
-def substituted(session: SparkSession, text: str) -> str:
+def with_parameters(session: SparkSession, text: str) -> str:
     """The text with the values of `${parameters}`, as Spark's parser takes it. Unknown ones stay."""
     return str(_packages(session).internal.VariableSubstitution().substitute(text))
 
@@ -96,7 +96,7 @@ _INTERPRETED = {
 
 
 @contextmanager
-def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None = None) -> Iterator[None]:
+def tuned_session(session: SparkSession, *, delta_rows: int, input_rows: int | None = None) -> Iterator[None]:
     """Set the session up for a change of `delta_rows` rows in inputs of `input_rows` rows (None: unknown);
     restore its settings afterwards."""
     settings: dict[str, str] = {}
@@ -140,7 +140,7 @@ def _packages(session: SparkSession) -> Any:
 _TIME_ZONE = "spark.sql.session.timeZone"
 
 
-def started_with(session: SparkSession) -> dict[str, str]:
+def settings_at_start(session: SparkSession) -> dict[str, str]:
     """The settings that a new session has, wherever they were given.
 
     The time zone is always one of them: Spark takes that of the machine if there is no other.

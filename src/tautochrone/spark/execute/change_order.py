@@ -96,7 +96,7 @@ class ChangeOrder:
         names = self.kind.names
         return tuple(names[1 : min(names.index(name) for name in (OFFSET, IS_UPSERT) if name in names)])
 
-    def known(self, state: DataFrame) -> DataFrame:
+    def known_sequences(self, state: DataFrame) -> DataFrame:
         """The last sequence of each key of a state, and of the last truncation."""
         kinds = dict(self.merge.state_types)
         columns = [SEQUENCE] if SEQUENCE in self.merge.state_keys or SEQUENCE in kinds else []
@@ -142,12 +142,12 @@ class ChangeOrder:
         ) & ((sf.col(f"e_{_PLACE}") != sf.col(_PLACE)) | (sf.col(f"e_{_ARRIVAL}") < sf.col(_ARRIVAL)))
         return marked.join(others, sf.col(IS_CANDIDATE) & is_copy, "left_anti").drop(IS_CANDIDATE)
 
-    def checked(self, copies: DataFrame, known: DataFrame | None) -> DataFrame:
+    def with_order_errors(self, copies: DataFrame, known: DataFrame | None) -> DataFrame:
         """Events that repeat no other, in order: one that is not is `INVALID` and has `WENT_BACK` or `MOVED`.
 
         Args:
             copies: of `first_copies` or `without_repetitions`.
-            known: of `known`; None: nothing is.
+            known: of `known_sequences`; None: nothing is.
         """
         joined = self._with_known(copies, known)
         group = Window.partitionBy(*self.merge.keys, TRUNCATES, _GENERATION)

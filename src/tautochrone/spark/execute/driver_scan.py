@@ -23,7 +23,7 @@ from tautochrone.model.reason import Reason
 from tautochrone.model.reason_codes import ReasonCode
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst
-from tautochrone.spark.jvm.driver_calls import singleton, split
+from tautochrone.spark.jvm.driver_calls import singleton, split_texts
 
 __all__ = [
     "JobReasons",
@@ -170,7 +170,7 @@ def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequenc
     answer = _driver_scan().positions(java_session, removed, schema, plan, limits.MAX_SINGLE_TASK_ROWS)
     if answer is None:
         return None
-    texts = split(str(answer))
+    texts = split_texts(str(answer))
     return {
         file: [int(position) for position in positions.split(",")]
         for file, positions in zip(texts[::2], texts[1::2], strict=True)

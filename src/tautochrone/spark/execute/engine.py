@@ -34,7 +34,12 @@ from tautochrone.algebra.rules import RULES
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.key_lookups import LookupRequest
-from tautochrone.spark.execute.materialize import checkpointed, fits_on_driver, local_relation, unpersist
+from tautochrone.spark.execute.materialize import (
+    computed_on_executors,
+    fits_on_driver,
+    local_relation,
+    unpersist,
+)
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count
 from tautochrone.spark.translate.from_catalyst import plan_of
 from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, RowFilter
@@ -362,7 +367,7 @@ class SparkEngine:
         self, columns: tuple[ColumnId, ...], frame: DataFrame
     ) -> tuple[JavaObject, int]:
         """The same for a number of rows that is not known yet: many rows stay on the executors."""
-        cached, rows = checkpointed(frame)
+        cached, rows = computed_on_executors(frame)
         if fits_on_driver(rows):
             result = self._materialize_on_driver(columns, cached)
             unpersist(cached)

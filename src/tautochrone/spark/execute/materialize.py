@@ -17,7 +17,7 @@ from tautochrone.spark.execute.driver_scan import collect
 from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = [
-    "checkpointed",
+    "computed_on_executors",
     "fits_on_driver",
     "local_relation",
     "local_rows_at",
@@ -106,7 +106,7 @@ def _with_common_nullability(outputs: Sequence[JavaObject]) -> JavaObject:
     return first
 
 
-def checkpointed(frame: DataFrame) -> tuple[DataFrame, int]:
+def computed_on_executors(frame: DataFrame) -> tuple[DataFrame, int]:
     """A DataFrame whose rows are computed now and kept on the executors, and the number of rows."""
     cached = frame.localCheckpoint(eager=True)
     # The RDD is counted because planning `count()` takes longer than counting.
@@ -120,7 +120,11 @@ def materialize(frame: DataFrame, *, max_rows: int) -> tuple[DataFrame, int]:
         frame: any DataFrame.
         max_rows: a known upper bound of its rows. If that fits on the driver, no job counts the rows.
     """
-    return _on_driver(frame) if fits_on_driver(max_rows) else _on_driver_if_it_fits(*checkpointed(frame))
+    return (
+        _on_driver(frame)
+        if fits_on_driver(max_rows)
+        else _on_driver_if_it_fits(*computed_on_executors(frame))
+    )
 
 
 def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] | None:
@@ -129,7 +133,7 @@ def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] 
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     # A LocalLimit stops each task by itself. A global limit would run one partition after another.
     limited = catalyst.logical("LocalLimit")(catalyst.literal(max_rows + 1), plan)
-    cached, rows = checkpointed(dataframe_of_plan(frame.sparkSession, limited))
+    cached, rows = computed_on_executors(dataframe_of_plan(frame.sparkSession, limited))
     if rows <= max_rows:
         return _on_driver_if_it_fits(cached, rows)
     unpersist(cached)
@@ -149,7 +153,7 @@ def materialize_few(frame: DataFrame, max_rows: int) -> DataFrame | None:
 def materialize_if_small(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int]:
     """A DataFrame and its number of rows. With at most `max_rows` rows these are kept; with more the
     DataFrame is returned as it is, and each reader computes the rows again."""
-    cached, rows = checkpointed(frame)
+    cached, rows = computed_on_executors(frame)
     return _on_driver_if_it_fits(cached, rows) if rows <= max_rows else (frame, rows)
 
 
@@ -162,7 +166,7 @@ def _on_driver_if_it_fits(cached: DataFrame, rows: int) -> tuple[DataFrame, int]
 
 
 def unpersist(cached: DataFrame) -> None:
-    """Drop the blocks of a `checkpointed` DataFrame that is not read again.
+    """Drop the blocks of a `computed_on_executors` DataFrame that is not read again.
 
     Without this call Spark drops them only when the JVM collects the RDD as garbage.
     """

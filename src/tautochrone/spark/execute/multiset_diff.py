@@ -322,7 +322,7 @@ def diff_sizes(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     missing, unexpected = _sizes(surplus)
     if not missing or not unexpected:
         return missing, unexpected
-    paired = _paired(surplus, floats)
+    paired = _paired_rows(surplus, floats)
     return missing - paired, unexpected - paired
 
 
@@ -338,7 +338,7 @@ def _sizes(surplus: DataFrame) -> tuple[int, int]:
     return (0, 0) if counts is None else (counts["missing"] or 0, counts["unexpected"] or 0)
 
 
-def _paired(surplus: DataFrame, floats: list[str]) -> int:
+def _paired_rows(surplus: DataFrame, floats: list[str]) -> int:
     """How many surplus rows of one side have a partner on the other."""
     exact = surplus.drop(*floats)
     keys, _ = _keys(exact.drop(_NEW))

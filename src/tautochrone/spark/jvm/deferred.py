@@ -17,7 +17,7 @@ from weakref import ref
 from py4j.java_gateway import JavaObject
 from py4j.protocol import JAVA_MAX_INT, JAVA_MIN_INT
 
-from tautochrone.spark.jvm.driver_calls import KIND, driver_calls, joined, split
+from tautochrone.spark.jvm.driver_calls import KIND, driver_calls, joined_texts, split_texts
 
 __all__ = ["can_wait", "new", "sequence"]
 
@@ -116,7 +116,7 @@ class _Waiting:
             kept = "".join("-" if deferred is None else "+" for deferred in waiting)
             try:
                 calls = driver_calls()
-                parts = split(str(calls.make(kept, joined(texts))))
+                parts = split_texts(str(calls.make(kept, joined_texts(texts))))
             except Exception as error:
                 for deferred in waiting:
                     if deferred is not None:

@@ -22,13 +22,13 @@ __all__ = [
     "compiled_class",
     "driver_calls",
     "java_object",
-    "joined",
+    "joined_texts",
     "new_session",
     "objects_of",
-    "selected",
+    "select_expressions",
     "settings_of",
     "singleton",
-    "split",
+    "split_texts",
     "with_names",
 ]
 
@@ -83,7 +83,7 @@ def _gateway() -> Any:
 # -- texts ------------------------------------------------------------------------------------------
 
 
-def joined(texts: Iterable[str]) -> str:
+def joined_texts(texts: Iterable[str]) -> str:
     """How a list of texts is given to `DriverCalls`.
 
     Raises:
@@ -95,7 +95,7 @@ def joined(texts: Iterable[str]) -> str:
     return "".join(f"{part}{_SEPARATOR}" for part in parts)
 
 
-def split(texts: str) -> list[str]:
+def split_texts(texts: str) -> list[str]:
     """A list of texts that `DriverCalls` returned."""
     return texts.split(_SEPARATOR)[:-1]
 
@@ -105,7 +105,7 @@ def split(texts: str) -> list[str]:
 
 def objects_of(answer: str) -> Iterator[Any]:
     """The objects that `DriverCalls.appendObject` wrote, each with the name of its class."""
-    texts = split(answer)
+    texts = split_texts(answer)
     # All at once: the JVM keeps an object until Python drops it, so each must come to exist here.
     return iter([_named(part, name) for part, name in zip(texts[::2], texts[1::2], strict=True)])
 
@@ -127,12 +127,12 @@ def java_object(part: str) -> Any:
 
 def with_names(frame: DataFrame, names: Iterable[str]) -> DataFrame:
     """`frame.toDF(*names)`, for which PySpark sends a message for each name."""
-    return DataFrame(driver_calls().named(frame._jdf, joined(names)), frame.sparkSession)  # noqa: SLF001
+    return DataFrame(driver_calls().named(frame._jdf, joined_texts(names)), frame.sparkSession)  # noqa: SLF001
 
 
-def selected(frame: DataFrame, expressions: Iterable[str]) -> DataFrame:
+def select_expressions(frame: DataFrame, expressions: Iterable[str]) -> DataFrame:
     """`frame.selectExpr(*expressions)` likewise."""
-    return DataFrame(driver_calls().selected(frame._jdf, joined(expressions)), frame.sparkSession)  # noqa: SLF001
+    return DataFrame(driver_calls().selected(frame._jdf, joined_texts(expressions)), frame.sparkSession)  # noqa: SLF001
 
 
 # -- sessions ---------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def selected(frame: DataFrame, expressions: Iterable[str]) -> DataFrame:
 
 def settings_of(session: SparkSession) -> dict[str, str]:
     """All settings of a session, as `session.conf.getAll` has them."""
-    texts = split(str(driver_calls().settings(session._jsparkSession)))  # noqa: SLF001
+    texts = split_texts(str(driver_calls().settings(session._jsparkSession)))  # noqa: SLF001
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
@@ -154,7 +154,7 @@ def new_session(
         settings: that it has.
     """
     java_session = base._jsparkSession  # noqa: SLF001
-    session = driver_calls().newSession(java_session, joined(without), _joined_pairs(settings or {}))
+    session = driver_calls().newSession(java_session, joined_texts(without), _joined_pairs(settings or {}))
     return SparkSession(base.sparkContext, session)
 
 
@@ -172,7 +172,7 @@ def active_in_jvm(
     """
     catalog, namespace = (None, ()) if database is None else database
     java_session = session._jsparkSession  # noqa: SLF001
-    replaced = driver_calls().enter(java_session, _joined_pairs(settings), catalog, joined(namespace))
+    replaced = driver_calls().enter(java_session, _joined_pairs(settings), catalog, joined_texts(namespace))
     try:
         yield
     finally:
@@ -180,4 +180,4 @@ def active_in_jvm(
 
 
 def _joined_pairs(settings: Mapping[str, str]) -> str:
-    return joined(text for pair in settings.items() for text in pair)
+    return joined_texts(text for pair in settings.items() for text in pair)

@@ -304,7 +304,7 @@ def _remember_names(gateway: Any) -> None:
     gateway.jvm.__class__ = _View
 
 
-def _kept(owner: object, name: str, value: Any) -> Any:
+def _cached_attribute(owner: object, name: str, value: Any) -> Any:
     """The value, which is an attribute of its owner from now on if it cannot become another one."""
     if isinstance(value, JavaClass):
         value = _Class(value._fqn, value._gateway_client)  # noqa: SLF001
@@ -321,17 +321,17 @@ def _kept(owner: object, name: str, value: Any) -> Any:
 
 class _View(JVMView):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
-        return _kept(self, name, super().__getattr__(name))
+        return _cached_attribute(self, name, super().__getattr__(name))
 
 
 class _Package(JavaPackage):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
-        return _kept(self, name, super().__getattr__(name))
+        return _cached_attribute(self, name, super().__getattr__(name))
 
 
 class _Class(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
-        return _kept(self, name, super().__getattr__(name))
+        return _cached_attribute(self, name, super().__getattr__(name))
 
 
 # -- answers ---------------------------------------------------------------------------------------

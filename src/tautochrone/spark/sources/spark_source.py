@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.jvm.catalyst import cached_packages, items, kind
-from tautochrone.spark.jvm.driver_calls import driver_calls, split
+from tautochrone.spark.jvm.driver_calls import driver_calls, split_texts
 
 __all__ = [
     "STREAM_LEAVES",
@@ -172,7 +172,7 @@ class SparkSource(ABC):
     def options(self) -> dict[str, str]:
         """The reader's options. They may contain secrets and must not be shown."""
         if kind(self.leaf) == "StreamingRelation":
-            texts = split(str(driver_calls().entries(self.leaf.dataSource().options())))
+            texts = split_texts(str(driver_calls().entries(self.leaf.dataSource().options())))
             return dict(zip(texts[::2], texts[1::2], strict=True))
         return {str(key): str(value) for key, value in self.leaf.extraOptions().asCaseSensitiveMap().items()}
 
@@ -198,5 +198,5 @@ def _with_field(product: JavaObject, name: str, value: object) -> list[object]:
     """The fields of a case class with one of them replaced. It is found by its name, because another Spark
     version may have more fields before it."""
     fields = list(items(product.productIterator()))
-    fields[split(str(driver_calls().fieldNames(product))).index(name)] = value
+    fields[split_texts(str(driver_calls().fieldNames(product))).index(name)] = value
     return fields

@@ -32,7 +32,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
-from tautochrone.spark.jvm.driver_calls import selected, with_names
+from tautochrone.spark.jvm.driver_calls import select_expressions, with_names
 from tautochrone.spark.translate.exact_variance import argument_type, sum_terms, variance_sql
 from tautochrone.spark.translate.lowering_context import LoweringContext
 
@@ -70,7 +70,7 @@ class AggregateLowering:
         )
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return lowering.with_column_ids(
-            selected(summed.where("taut_sum <> 0"), [*rows, copies]), node.columns
+            select_expressions(summed.where("taut_sum <> 0"), [*rows, copies]), node.columns
         )
 
     def predicate_change(self, node: PredicateChange) -> JavaObject:
@@ -89,7 +89,9 @@ class AggregateLowering:
         frame = self._named(plan, (*rows, before, after))
         changed = frame.where(f"coalesce({before}, false) <> coalesce({after}, false)")
         weight = f"CASE WHEN {after} THEN 1 ELSE -1 END"
-        return lowering.with_column_ids(selected(changed, [*map(quoted, rows), weight]), node.columns)
+        return lowering.with_column_ids(
+            select_expressions(changed, [*map(quoted, rows), weight]), node.columns
+        )
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -112,7 +114,7 @@ class AggregateLowering:
             grouped = grouped.where("v0 IS NOT NULL")
         if len(aliases) < len(sums):
             columns = [f"{aliases[sql]} AS w{i}" for i, sql in enumerate(sums)]
-            grouped = selected(grouped, [*map(quoted, aggregate.keys), *columns])
+            grouped = select_expressions(grouped, [*map(quoted, aggregate.keys), *columns])
         return lowering.with_column_ids(grouped, node.columns)
 
     def _sums(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> list[str]:
@@ -172,7 +174,7 @@ class AggregateLowering:
         needs_recompute = f"{exists} AND ({' OR '.join(recompute)})"
         keys = [f"new.{key}" for key in aggregate.keys]
         before = [f"old.{column}" for column in aggregate.accumulators]
-        rows = selected(joined, [*keys, *before, *after, needs_recompute])
+        rows = select_expressions(joined, [*keys, *before, *after, needs_recompute])
         return lowering.with_column_ids(rows, node.columns)
 
     def _merge(self, call: AggregateCall, removed: ColumnId) -> tuple[list[str], str]:
