@@ -318,7 +318,7 @@ class SinkContentError(SinkError):
 
 
 class QueryError(TautochroneError):
-    """A read could not be answered."""
+    """A read or a request was refused, or could not be answered; the query itself may be valid."""
 
     default_sqlstate = "42000"
 

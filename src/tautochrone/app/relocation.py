@@ -48,7 +48,13 @@ from tautochrone.app.storage import (
 )
 from tautochrone.app.stores import existing_store, store_exists
 from tautochrone.errors import LakeError, SettingsError
-from tautochrone.iceberg.maintenance.relocation import Relocated, Survey, TableCopy, tables_of, write_whole
+from tautochrone.iceberg.maintenance.relocation import (
+    Relocated,
+    Survey,
+    TableRelocation,
+    tables_of,
+    write_whole,
+)
 from tautochrone.iceberg.sessions.hadoop_files import plain_path
 from tautochrone.ingest.relocation import files_read, relocate_sources
 from tautochrone.model import events
@@ -352,7 +358,7 @@ class WarehouseCopy:
         self._lake, self._effects, self._emit = lake, effects, emit
         source, catalog = warehouse.absolute(), settings.catalog
         target = _local_warehouse(settings, source)
-        self.tables: dict[TableName, TableCopy] = {}
+        self.tables: dict[TableName, TableRelocation] = {}
         for parts in tables_of(source):
             dotted = [part for part in parts if "." in part]
             if dotted:
@@ -364,7 +370,9 @@ class WarehouseCopy:
                 )
             name = TableName(catalog.name, parts[:-1], parts[-1])
             if not lake.exists(name):
-                self.tables[name] = TableCopy(str(name), source.joinpath(*parts), target.joinpath(*parts))
+                self.tables[name] = TableRelocation(
+                    str(name), source.joinpath(*parts), target.joinpath(*parts)
+                )
 
     def copy_and_register(self, *, dry_run: bool) -> None:
         """Copy and register the tables, or only tell what would be copied."""

@@ -12,7 +12,7 @@ from tautochrone.errors import FencedError, MetaError, SinkFencedError
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint, Roots
 from tautochrone.meta.protocols.deliveries import Deliveries
-from tautochrone.meta.protocols.marks import durable_write_of
+from tautochrone.meta.protocols.marks import durable_step_of
 from tautochrone.meta.protocols.store import parts
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, TableName, Version
@@ -25,7 +25,7 @@ MARKED = [
     method
     for protocol in parts().values()
     for method in vars(protocol).values()
-    if durable_write_of(method) is not None
+    if durable_step_of(method) is not None
 ]
 
 
@@ -43,7 +43,7 @@ def steps(journal: Journal) -> dict[tuple[Step, str], int]:
 
 @pytest.mark.parametrize("method", MARKED, ids=lambda method: method.__qualname__)
 def test_marks_name_an_argument_after_job_and_fence(method: object) -> None:
-    write = durable_write_of(method)
+    write = durable_step_of(method)
     assert write is not None
     assert callable(method)
     names = list(inspect.signature(method).parameters)

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Operation, Sink
-from tautochrone.sinks.clickhouse.comparison import ChunkCheck, Comparison
+from tautochrone.sinks.clickhouse.comparison import ChunkCheck, ComparisonPolicy
 from tautochrone.sinks.clickhouse.engines import Engine, open_engine
 from tautochrone.sinks.clickhouse.options import clickhouse_options
 from tautochrone.sinks.clickhouse.server import Server
@@ -73,7 +73,7 @@ class FaultyEngine:
             raise BrokenConnectionError(f"{moment} {statement[:60]}")
 
 
-class CountingComparison(Comparison):
+class CountingComparisonPolicy(ComparisonPolicy):
     """Counts from the first chunk on, as if the server had been proven before."""
 
     def of(self, *arguments: Any, **named: Any) -> tuple[ChunkCheck, Reason]:
@@ -153,7 +153,7 @@ class CountingBench(EmbeddedBench):
     def open(self) -> Sink:
         sink = super().open()
         assert isinstance(sink, ClickHouseSink)
-        sink._first._comparison = CountingComparison("mirror", self.options)
+        sink._first._comparison = CountingComparisonPolicy("mirror", self.options)
         return sink
 
 

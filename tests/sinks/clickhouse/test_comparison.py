@@ -15,7 +15,7 @@ from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import Intent, Recovered, SentChunk, TransactionState
-from tautochrone.sinks.clickhouse.comparison import Comparison
+from tautochrone.sinks.clickhouse.comparison import ComparisonPolicy
 from tautochrone.sinks.clickhouse.engines import ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions
 from tautochrone.sinks.clickhouse.rows import Batch
@@ -207,13 +207,13 @@ def test_a_moved_partition_with_other_rows_is_found_by_their_number(folder: Path
 TABLE = TableName("lake", ("shop",), "orders")
 
 
-def counts(comparison: Comparison) -> bool:
+def counts(comparison: ComparisonPolicy) -> bool:
     check, _ = comparison.of(TABLE, LONG, is_new=True)
     return check.counts and not check.hashes_first
 
 
 def test_a_restarted_server_has_to_be_proven_again() -> None:
-    comparison = Comparison("mirror", ClickHouseOptions(host="ch", is_encrypted=True))
+    comparison = ComparisonPolicy("mirror", ClickHouseOptions(host="ch", is_encrypted=True))
     comparison.observe_run(ServerRun(1000, 50))
     assert not counts(comparison)
     comparison.record_proven(TABLE, LONG)
@@ -245,7 +245,7 @@ def test_an_option_a_type_and_the_network_decide() -> None:
         ({}, LONG, True, ReasonCode.SINK_ROWS_HASHED_FIRST),
     ):
         values: dict[str, Any] = {"host": "ch", "is_encrypted": True, **options}
-        comparison = Comparison("mirror", ClickHouseOptions(**values))
+        comparison = ComparisonPolicy("mirror", ClickHouseOptions(**values))
         comparison.observe_run(ServerRun(1000, 50))
         check, reason = comparison.of(TABLE, columns, is_new=is_new)
         assert reason.code is code
@@ -269,7 +269,7 @@ def test_an_option_a_type_and_the_network_decide() -> None:
 )
 def test_chunks_with_far_dates_are_hashed(kind: Any, near: list[Any], far: list[Any]) -> None:
     column = MirroredColumn("day", column_type("mirror", "t.day", kind), "")
-    comparison = Comparison("mirror", ClickHouseOptions(folder="f"))
+    comparison = ComparisonPolicy("mirror", ClickHouseOptions(folder="f"))
     comparison.record_proven(TABLE, [column])
     check, _ = comparison.of(TABLE, [column], is_new=True)
     for values, is_hashed in (

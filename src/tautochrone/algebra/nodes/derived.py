@@ -299,7 +299,7 @@ class FinalAggregate(Unary):
 
     @property
     def is_row_wise(self) -> bool:
-        # Without keys there is an output row even when the child has none.
+        # Without keys it is not: there is an output row even when the child has none.
         return bool(self.aggregate.keys)
 
     @property

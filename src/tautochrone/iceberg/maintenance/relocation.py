@@ -45,7 +45,7 @@ __all__ = [
     "AvroContent",
     "Relocated",
     "Survey",
-    "TableCopy",
+    "TableRelocation",
     "read_avro",
     "read_metadata",
     "tables_of",
@@ -447,7 +447,7 @@ def _tables_below(folder: Path, above: tuple[str, ...]) -> Iterator[tuple[str, .
             yield from _tables_below(entry, (*above, entry.name))
 
 
-class TableCopy:
+class TableRelocation:
     """The copy of one table, from its folder in a hadoop warehouse to a new folder. Creating it reads the
     source and writes nothing.
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from tautochrone.model.effects import Step
 
-__all__ = ["DurableWrite", "MethodEffect", "durable_write_of", "effect_of", "reads", "writes"]
+__all__ = ["DurableStepMark", "MethodEffect", "durable_step_of", "effect_of", "reads", "writes"]
 
 _MARK, _DURABLE_WRITE = "__tautochrone_mark__", "__tautochrone_durable_write__"
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ class MethodEffect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DurableWrite:
+class DurableStepMark:
     """The durable step that a method is when the owner of a job calls it.
 
     Attributes:
@@ -66,13 +66,13 @@ def writes(
     """Mark a method that changes the store. With `for_readers` a caller with the role `read` may call it.
 
     Args:
-        step, subject: see `DurableWrite`.
+        step, subject: see `DurableStepMark`.
     """
     effect = MethodEffect.WRITES_FOR_READERS if for_readers else MethodEffect.WRITES
 
     def mark(method: _Method) -> _Method:
         if step is not None:
-            setattr(method, _DURABLE_WRITE, DurableWrite(step, subject))
+            setattr(method, _DURABLE_WRITE, DurableStepMark(step, subject))
         return _marked(method, effect)
 
     return mark if method is None else mark(method)
@@ -83,7 +83,7 @@ def effect_of(method: Any) -> MethodEffect | None:
     return getattr(method, _MARK, None)
 
 
-def durable_write_of(method: Any) -> DurableWrite | None:
+def durable_step_of(method: Any) -> DurableStepMark | None:
     """Which durable step a mark says that the method is; None when it says none."""
     return getattr(method, _DURABLE_WRITE, None)
 

@@ -76,7 +76,7 @@ def strong_versions(
         query = _NEWEST_VISIBLE if number is None else _NEWEST_VISIBLE.where(_C.number <= number)
         candidate = connection.execute(query.with_for_update() if lock else query).scalar()
         if candidate is None:
-            hidden = needed - (requested or set()) - _visible(connection, needed)
+            hidden = needed - (requested or set()) - _tables_in_visible_checkpoints(connection, needed)
             if not hidden:
                 raise _no_checkpoint_error(behind)
             # No visible checkpoint shows these tables, so they cannot be read and hold nothing back.
@@ -126,7 +126,7 @@ def _ever_built(connection: Connection, names: set[str]) -> set[str]:
     return set(connection.execute(seen).scalars())
 
 
-def _visible(connection: Connection, names: set[str]) -> set[str]:
+def _tables_in_visible_checkpoints(connection: Connection, names: set[str]) -> set[str]:
     """The tables that a visible checkpoint shows."""
     p = t.checkpoint_jobs.c
     query = (

@@ -15,7 +15,7 @@ from tautochrone.meta import Store
 from tautochrone.meta.database.repository import compare_fence
 from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
 from tautochrone.meta.protocols.deliveries import Deliveries
-from tautochrone.meta.protocols.marks import DurableWrite, durable_write_of
+from tautochrone.meta.protocols.marks import DurableStepMark, durable_step_of
 from tautochrone.meta.protocols.store import parts
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint, Refresh, RefreshMode
 from tautochrone.model.effects import Effects, Step
@@ -122,10 +122,10 @@ class Journal:
 
 
 @cache
-def _store_write(method: Callable[..., object]) -> tuple[str, DurableWrite, inspect.Signature]:
+def _store_write(method: Callable[..., object]) -> tuple[str, DurableStepMark, inspect.Signature]:
     """The part of the store that has the method, its mark, and its arguments."""
     part = next(name for name, protocol in parts().items() if vars(protocol).get(method.__name__) is method)
-    write = durable_write_of(method)
+    write = durable_step_of(method)
     if write is None:
         raise TypeError(f"{method.__qualname__} is marked with no durable step")
     return part, write, inspect.signature(method)

@@ -387,7 +387,7 @@ class ViewRefresher:
         )
         weighed = choice.policy is RefreshPolicy.AUTO and choice.estimate_ms is not None
         if weighed and choice.mode is not RefreshMode.DIFF and not keeps_state(task, load_input):
-            # The duration of a refresh of so few rows is noise and must not decide.
+            # So few rows: measured durations are noise and must not decide. It is computed anew and compared.
             reason = Reason.of(ReasonCode.FEW_INPUT_ROWS)
             return replace(choice, mode=RefreshMode.DIFF, reason=reason)
         uncounted = [e.name for e in task.expectations if e.name not in task.violations_before]

@@ -42,7 +42,7 @@ from tautochrone.sinks.common.steps import require_same_content
 __all__ = [
     "AuditedServer",
     "ChunkCheck",
-    "Comparison",
+    "ComparisonPolicy",
     "Partitions",
     "move_partitions",
     "row_differences",
@@ -69,7 +69,7 @@ class ChunkCheck:
         return not self.counts or (self.hashes_first and is_first) or rows.has_far_times
 
 
-class Comparison:
+class ComparisonPolicy:
     """See the module docstring. One for each server."""
 
     def __init__(self, name: str, options: ClickHouseOptions) -> None:
@@ -163,7 +163,7 @@ def staged_content(
     tables: ClickHouseTables,
     stagings: Mapping[TableName, str],
     chunks: Sequence[SentChunk],
-    comparison: Comparison,
+    comparison: ComparisonPolicy,
 ) -> dict[str, Partitions]:
     """Compare what is staged with what was sent; by table and partition what is staged.
 

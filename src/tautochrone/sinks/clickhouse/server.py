@@ -37,7 +37,7 @@ from tautochrone.model.sink import (
 from tautochrone.sinks.clickhouse.comparison import (
     AuditedServer,
     ChunkCheck,
-    Comparison,
+    ComparisonPolicy,
     Partitions,
     move_partitions,
     staged_content,
@@ -175,7 +175,7 @@ class Server:
         self.folding = Folding(name, engine, options, self._ledger, self._tables)
         self._waits = Waits(name, engine, self._tables, options)
         self._begun = BegunTransactions(name, self._ledger)
-        self._comparison = Comparison(name, options)
+        self._comparison = ComparisonPolicy(name, options)
         self._comparison_reasons: dict[TableName, Reason] = {}
         self._position = position
         self._require_position()

@@ -286,7 +286,7 @@ class ClickHouseTables:
         # A view of ours names what it reads.
         sources = {plain: f"{plain}_at", f"{plain}_at": f"taut_rows_{plain}"}
         for view, source in sources.items():
-            # As ClickHouse writes it: only names that need it are between backticks.
+            # ClickHouse puts backticks only around names that need them: the name is looked for without.
             text = name_sql(source)[1:-1]
             own = f"engine = 'View' AND position(create_table_query, {text_sql(text)}) > 0"
             others = self._engine.rows(

@@ -37,16 +37,16 @@ __all__ = [
     "MirroredColumn",
     "Texts",
     "array_of",
-    "binaries",
-    "booleans",
     "column_type",
-    "dates",
     "decimals",
+    "encode_binaries",
+    "encode_booleans",
+    "encode_dates",
+    "encode_strings",
+    "encode_timestamps",
     "floats",
     "integers",
     "joined",
-    "strings",
-    "timestamps",
 ]
 
 
@@ -81,7 +81,7 @@ def integers(arrow: pa.DataType) -> ArrayEncoder:
     return encode
 
 
-def booleans(values: pa.Array) -> tuple[pa.Array, Texts]:
+def encode_booleans(values: pa.Array) -> tuple[pa.Array, Texts]:
     return values, lambda: _digits(values.cast(pa.int8()))
 
 
@@ -116,21 +116,21 @@ def _decimal_texts(sent: pa.Array, precision: int, scale: int) -> pa.Array:
     return (_with_point(unscaled, scale) if scale else unscaled).cast(_BYTES)
 
 
-def strings(values: pa.Array) -> tuple[pa.Array, Texts]:
+def encode_strings(values: pa.Array) -> tuple[pa.Array, Texts]:
     sent = values.cast(_TEXT)
     return sent, lambda: sent.cast(_BYTES)
 
 
-def binaries(values: pa.Array) -> tuple[pa.Array, Texts]:
+def encode_binaries(values: pa.Array) -> tuple[pa.Array, Texts]:
     sent = values.cast(_BYTES)
     return sent, lambda: sent
 
 
-def dates(values: pa.Array) -> tuple[pa.Array, Texts]:
+def encode_dates(values: pa.Array) -> tuple[pa.Array, Texts]:
     return values, lambda: _digits(values.cast(pa.int32()))
 
 
-def timestamps(values: pa.Array) -> tuple[pa.Array, Texts]:
+def encode_timestamps(values: pa.Array) -> tuple[pa.Array, Texts]:
     # A timestamp without time zone is stored as if it were one of UTC.
     micros = values.cast(pa.timestamp("us", values.type.tz)).view(pa.int64())
     return micros.view(_INSTANT), lambda: _digits(micros)
@@ -208,7 +208,9 @@ def column_type(sink: str, path: str, spark_type: Any) -> ColumnType:
         whole = decimals(spark_type.precision, spark_type.scale)
         return _scalar(name, arrow, _decimal, _text, whole)
     if isinstance(spark_type, spark.StringType):
-        return _scalar("String", pa.large_string(), lambda v: (v, v.encode()), lambda value: value, strings)
+        return _scalar(
+            "String", pa.large_string(), lambda v: (v, v.encode()), lambda value: value, encode_strings
+        )
     simple = _SIMPLE.get(type(spark_type))
     if simple is None:
         raise SinkError(
@@ -298,9 +300,11 @@ def _text(value: str) -> str:
     return f"toString({value})"
 
 
-_TIMESTAMP = _scalar("DateTime64(6, 'UTC')", _INSTANT, _timestamp, _micros, timestamps)
+_TIMESTAMP = _scalar("DateTime64(6, 'UTC')", _INSTANT, _timestamp, _micros, encode_timestamps)
 _SIMPLE: dict[type, ColumnType] = {
-    spark.BooleanType: _scalar("Bool", pa.bool_(), _boolean, lambda v: f"toString(toUInt8({v}))", booleans),
+    spark.BooleanType: _scalar(
+        "Bool", pa.bool_(), _boolean, lambda v: f"toString(toUInt8({v}))", encode_booleans
+    ),
     spark.ByteType: _whole_number("Int8", pa.int8()),
     spark.ShortType: _whole_number("Int16", pa.int16()),
     spark.IntegerType: _whole_number("Int32", pa.int32()),
@@ -309,8 +313,8 @@ _SIMPLE: dict[type, ColumnType] = {
         "Float32", pa.float32(), lambda value: _float(single_precision(value)), _bits, floats(pa.float32())
     ),
     spark.DoubleType: _scalar("Float64", pa.float64(), _float, _bits, floats(pa.float64())),
-    spark.BinaryType: _scalar("String", pa.large_binary(), _binary, lambda v: v, binaries),
-    spark.DateType: _scalar("Date32", pa.date32(), _date, lambda v: f"toString(toInt32({v}))", dates),
+    spark.BinaryType: _scalar("String", pa.large_binary(), _binary, lambda v: v, encode_binaries),
+    spark.DateType: _scalar("Date32", pa.date32(), _date, lambda v: f"toString(toInt32({v}))", encode_dates),
     spark.TimestampType: _TIMESTAMP,
     spark.TimestampNTZType: _TIMESTAMP,
 }

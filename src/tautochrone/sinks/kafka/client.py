@@ -21,7 +21,7 @@ __all__ = [
     "Client",
     "LoginRefusals",
     "ProducerLostError",
-    "Session",
+    "ProducerSession",
     "TopicInfo",
     "kafka_errors",
     "new_producer",
@@ -390,7 +390,7 @@ class Client:
         self._consumer.close()
 
 
-class Session:
+class ProducerSession:
     """A transactional producer; whoever opens the next one of the same id ends this one.
 
     Attributes:
@@ -414,7 +414,7 @@ class Session:
     def _errors(self) -> AbstractContextManager[None]:
         return kafka_errors(self._sink, self._refusals, lambda: self._producer.poll(0))
 
-    def begin(self) -> None:
+    def begin_transaction(self) -> None:
         self._error = None
         self.starts = {}
         self.ends = {}

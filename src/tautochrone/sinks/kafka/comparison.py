@@ -19,7 +19,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sinks.common.errors import table_changed_error, table_missing_error
-from tautochrone.sinks.kafka.client import Client, Session, TopicInfo
+from tautochrone.sinks.kafka.client import Client, ProducerSession, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic, Pointer
 from tautochrone.sinks.kafka.options import Mode
 from tautochrone.sinks.kafka.records import Records
@@ -101,7 +101,7 @@ class Comparison:
                 raise table_changed_error(self._sink, table)
             self._require_whole(table, claim, info, pointer)
 
-    def require_only_own(self, session: Session, tables: Sequence[TableName]) -> None:
+    def require_only_own(self, session: ProducerSession, tables: Sequence[TableName]) -> None:
         """Refuse a transaction if somebody else wrote between what was compared and its last records.
 
         They cannot be read before it ends; the next try reads them.
@@ -118,7 +118,7 @@ class Comparison:
                 if not is_whole or start != self._position(claim, partition):
                     raise table_changed_error(self._sink, table)
 
-    def record_committed(self, session: Session, tables: Sequence[TableName]) -> None:
+    def record_committed(self, session: ProducerSession, tables: Sequence[TableName]) -> None:
         """The sink itself wrote the records of a transaction, and Kafka the marker behind them."""
         for table in tables:
             claim = self._control.claims[table]

@@ -30,7 +30,13 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Published, TransactionId
 from tautochrone.sinks.common.steps import require_fence
 from tautochrone.sinks.json_rows import to_text
-from tautochrone.sinks.kafka.client import Client, LoginRefusals, ProducerLostError, Session, TopicInfo
+from tautochrone.sinks.kafka.client import (
+    Client,
+    LoginRefusals,
+    ProducerLostError,
+    ProducerSession,
+    TopicInfo,
+)
 from tautochrone.sinks.kafka.options import KafkaOptions
 
 __all__ = [
@@ -352,7 +358,7 @@ class Owners:
         self._make_producer = make_producer
         self._claimed: Owner | None = None
         self._session_fence = Fence(0)
-        self.session: Session | None = None
+        self.session: ProducerSession | None = None
         self.sent: TransactionId | None = None
 
     def claim(self, lake: str) -> None:
@@ -360,7 +366,7 @@ class Owners:
         self._claimed = Owner(self._sink, lake)
         self._refresh()
         if self._control.owner is None:
-            self._open(self._control.fence)
+            self._open_producer(self._control.fence)
             self.close_producer()
 
     def require(self, fence: Fence) -> None:
@@ -382,9 +388,9 @@ class Owners:
         is_recorded = self._control.fence == fence and self._claimed in (None, self._control.owner)
         if self.session is None or self._session_fence != fence or not is_recorded:
             self.close_producer()
-            self._open(fence)
+            self._open_producer(fence)
 
-    def session_for(self, fence: Fence) -> Session:
+    def session_for(self, fence: Fence) -> ProducerSession:
         """A producer that no newer owner has ended yet, as far as is known."""
         self.fence(fence)
         assert self.session is not None
@@ -408,7 +414,7 @@ class Owners:
             except (SinkError, ProducerLostError):
                 self.close_producer()
 
-    def abort(self, session: Session) -> None:
+    def abort(self, session: ProducerSession) -> None:
         """Drop what the open transaction has, and wait until the partitions know."""
         if session.is_open:
             session.abort()
@@ -434,27 +440,27 @@ class Owners:
             self.close_producer()
             raise
 
-    def commit_records(self, session: Session, records: Sequence[_Record]) -> None:
+    def commit_records(self, session: ProducerSession, records: Sequence[_Record]) -> None:
         """Commit records of the control topic in a Kafka transaction of their own."""
         self.abort(session)
         self.sent = None
-        session.begin()
+        session.begin_transaction()
         self.send_records(session, records)
         session.commit()
         self._client.await_decided(session.ends)
         self._control.refresh()
 
-    def send_records(self, session: Session, records: Sequence[_Record]) -> None:
+    def send_records(self, session: ProducerSession, records: Sequence[_Record]) -> None:
         headers = self._control.headers()
         for key, value in records:
             session.send(self._control.name, key.encode(), to_text(value).encode(), headers)
 
-    def _open(self, fence: Fence) -> None:
+    def _open_producer(self, fence: Fence) -> None:
         """Open a producer, and write whose the control topic is."""
         self._control.create()
         with self.errors(fence):
             producer = self._make_producer(self._options, self._refusals)
-            self.session = Session(self._sink, producer, self._refusals)
+            self.session = ProducerSession(self._sink, producer, self._refusals)
             # Somebody else may have come between the first look and the producer.
             self.require(fence)
             self._session_fence = fence

@@ -45,7 +45,7 @@ from tautochrone.sinks.common.steps import (
     require_visible,
 )
 from tautochrone.sinks.json_rows import comparable, row_number
-from tautochrone.sinks.kafka.client import Client, LoginRefusals, Session, new_producer
+from tautochrone.sinks.kafka.client import Client, LoginRefusals, ProducerSession, new_producer
 from tautochrone.sinks.kafka.comparison import Comparison
 from tautochrone.sinks.kafka.control import Claim, ControlTopic, Owners, Pointer, TopicRecord
 from tautochrone.sinks.kafka.messages import (
@@ -387,7 +387,7 @@ class KafkaSink(TransactionSteps):
         with self._owners.errors(fence):
             self._owners.abort(session)
             self._comparison.require_unchanged(staged.tables, staged.intent.replaced)
-            session.begin()
+            session.begin_transaction()
             self._owners.sent = transaction
             for table, spool in staged.spools.items():
                 topic = self._claim(table).topic
@@ -419,7 +419,7 @@ class KafkaSink(TransactionSteps):
             self._comparison.record_committed(session, staged.tables)
         self._control.refresh()
 
-    def _new_records(self, session: Session, tables: Sequence[TableName]) -> dict[str, TopicRecord]:
+    def _new_records(self, session: ProducerSession, tables: Sequence[TableName]) -> dict[str, TopicRecord]:
         """What each topic must be when the open transaction is committed."""
         before = {} if self._control.pointer is None else self._control.pointer.topics
         records = dict(before)

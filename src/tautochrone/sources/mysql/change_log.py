@@ -146,7 +146,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
             },
             bulk=BulkProgress(pending={table.name: self._chunks(connection, table) for table in tables}),
         )
-        self._same_log.begin(position)
+        self._same_log.record_verified_position(position)
         return position
 
     def _unchanged_tables(self, connection: Any, *, exactly: bool = False) -> list[CapturedTable]:

@@ -214,8 +214,8 @@ class SameLog:
     _is_verified: bool = False
     _moved: Reason | None = None
 
-    def begin(self, position: LogPosition) -> None:
-        """A new position, which comes from the connection itself."""
+    def record_verified_position(self, position: LogPosition) -> None:
+        """A new position, read from the connection itself, so that it needs no check."""
         self.shift, self._position, self._is_verified = 0, position, True
 
     def forget(self) -> None:

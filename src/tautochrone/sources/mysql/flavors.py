@@ -102,7 +102,8 @@ class Flavor(Protocol):
         """Whether that event says that the transaction is committed by another one later."""
 
     def takes_effect(self, event: Event | None) -> bool:
-        """False: that event says that its statement is not done yet, or failed."""
+        """False: it is a part of a two-part ALTER TABLE (MariaDB) that only begins it, or says that it
+        failed."""
 
     def difference(
         self, connection: Any, connect: Callable[[], Any], file: str, offset: int, marks: Mapping[str, str]

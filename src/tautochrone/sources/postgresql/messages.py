@@ -199,7 +199,7 @@ class _Batch:
     def _root(self, index: int) -> int | None:
         """Of a change of a partition that is published as one of its root, both are named before it, first
         the root. Before a truncate several relations are named, and no partitions."""
-        # Types of columns have a message each before their relation.
+        # The root's relation is before this one; messages of column types ("Y") may come in between.
         before, behind = index - 1, index + 1
         while before > 0 and self._kinds[before] == ord("Y"):
             before -= 1
@@ -289,7 +289,7 @@ class _Batch:
             *self._transaction_columns(indexes, half),
             pa.repeat(relation.name, len(indexes)),
             pa.array(operations, pa.string()),
-            rows.maps(),
+            rows.text_maps(),
             rows.unchanged_names(),
             pa.nulls(len(indexes), pa.string()),
         ]
@@ -418,7 +418,7 @@ class _Tuples:
         values: list[str | None] = column.to_pylist()
         return values
 
-    def maps(self) -> pa.Array:
+    def text_maps(self) -> pa.Array:
         """name → text for every column that the message has."""
         exists = (self.kinds != ord("u")) & self._taken
         names = pa.array([column.name for column in self._relation.columns], pa.string())

@@ -82,12 +82,12 @@ def _with_exists_as_groups(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
 def _rows_to_exist(plan: JavaObject) -> JavaObject:
     """A plan that has rows whenever `plan` has: without its LIMIT, ORDER BY, DISTINCT and results."""
-    while kind(plan) in _SAME_EXISTENCE or _keeps_a_row(plan):
+    while kind(plan) in _SAME_EXISTENCE or _is_limit_above_zero(plan):
         plan = plan.child()
     return plan
 
 
-def _keeps_a_row(plan: JavaObject) -> bool:
+def _is_limit_above_zero(plan: JavaObject) -> bool:
     if kind(plan) != "GlobalLimit" or kind(plan.limitExpr()) != "Literal":
         return False
     return int(plan.limitExpr().value()) > 0

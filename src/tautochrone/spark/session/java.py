@@ -54,10 +54,10 @@ def java_version(command: str) -> int:
     return int(match[2] if match[1] == "1" and match[2] else match[1])
 
 
-# -- the archive of classes ------------------------------------------------------------------------
+# -- the archive of Java's classes ------------------------------------------------------------------------
 
 
-# An archive that no longer matches costs seconds; Java would also warn at every start.
+# Java's warnings are off: an archive that no longer matches only makes each start some seconds slower.
 _NO_CDS_WARNINGS = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _WARM_UP = "tautochrone.iceberg.sessions.warm_up"
 _WARM_UP_TIMEOUT_S = 300
