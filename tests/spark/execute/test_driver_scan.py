@@ -410,9 +410,9 @@ def test_a_version_with_appended_rows_is_not_read(
     tables.extend(name, "1", "2", added)
     assert bag(tables.rows(name, "1", ["k", "v"], read)) == before
     assert next(reads) == 1
-    held = bag(tables.rows(name, "2", ["k", "v"], read))
-    assert held == (before + bag(added) if rows is not None else before)
-    assert sum(held.values()) == (rows or 5)
+    extended = bag(tables.rows(name, "2", ["k", "v"], read))
+    assert extended == (before + bag(added) if rows is not None else before)
+    assert sum(extended.values()) == (rows or 5)
     assert next(reads) == (2 if rows is not None else 3)
 
 

@@ -67,7 +67,7 @@ class States:
     """The states of one table, as its fork names them.
 
     Attributes:
-        held: rows of small states, held for the next refresh.
+        small_tables: rows of small states, held for the next refresh.
     """
 
     base: SparkSession
@@ -75,7 +75,7 @@ class States:
     view: TableName
     layouts: Mapping[int, StateLayout]
     fork: Fork
-    held: SmallTables = field(default_factory=SmallTables)
+    small_tables: SmallTables = field(default_factory=SmallTables)
     _tables: dict[int, LakeTable] = field(default_factory=dict)
 
     def missing_reason(self) -> Reason | None:
@@ -146,7 +146,9 @@ class States:
             return stored
 
         if rows is not None and rows <= limits.MAX_SMALL_TABLE_ROWS:
-            stored = self.held.rows(name, version, (*self.layouts[number].columns_without_run, RUN), read)
+            stored = self.small_tables.rows(
+                name, version, (*self.layouts[number].columns_without_run, RUN), read
+            )
             return (stored if only is None else only(stored)).coalesce(1)
         stored = read() if only is None else only(read())
         if not are_few(rows):
@@ -227,7 +229,7 @@ class States:
         metadata = _with_run(layout, commit_metadata, run, runs + 1)
         version = table.commit_staged(fork, [staged], metadata).version
         if local:
-            self.held.extend(self._name(number), fork.version, version, rows)
+            self.small_tables.extend(self._name(number), fork.version, version, rows)
         return version
 
     def _fold(

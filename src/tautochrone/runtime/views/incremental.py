@@ -280,8 +280,14 @@ class IncrementalRefresh:
 
     def _states(self) -> States:
         context = self.context
-        held = self.changes.small_tables
-        return States(context.base, context.lake, self.task.name, self.planned.layouts, self.task.fork, held)
+        return States(
+            context.base,
+            context.lake,
+            self.task.name,
+            self.planned.layouts,
+            self.task.fork,
+            self.changes.small_tables,
+        )
 
     def _stored_rows(self, names: Sequence[str]) -> DataFrame:
         rows = self.task.table.read(self.context.base, self.task.fork.version)

@@ -149,10 +149,10 @@ class SmallTables:
                 self._held.popitem(last=False)
 
 
-def _with_new_ids(held: DataFrame) -> DataFrame:
+def _with_new_ids(rows: DataFrame) -> DataFrame:
     """The same rows with other ids of columns: above a leaf that occurs twice Spark changes ids itself."""
-    plan = held._jdf.queryExecution().analyzed().newInstance()  # noqa: SLF001
-    return dataframe_of_plan(held.sparkSession, plan)
+    plan = rows._jdf.queryExecution().analyzed().newInstance()  # noqa: SLF001
+    return dataframe_of_plan(rows.sparkSession, plan)
 
 
 def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequence[int]] | None:
