@@ -73,9 +73,7 @@ class ForgettingTable(Table):
         return self.spark.createDataFrame(list(self.state.values()), schema)
 
 
-@pytest.mark.parametrize(
-    "mode", ["newest-without-truncation", pytest.param("newest-ignoring-null", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("mode", ["newest-without-truncation", "newest-ignoring-null"])
 def test_rows_are_those_of_the_events_that_are_not_refused(spark: SparkSession, mode: str) -> None:
     auto_cdc = MODES[mode]
     truncating = auto_cdc.truncate is not None

@@ -211,13 +211,7 @@ CHECKS = settings(deadline=None, suppress_health_check=list(HealthCheck), databa
 
 
 @pytest.mark.parametrize(
-    "mode",
-    [
-        "newest",
-        pytest.param("newest-ignoring-null", marks=pytest.mark.slow),
-        "newest-ignoring-null-in-a",
-        "history-ignoring-null",
-    ],
+    "mode", ["newest", "newest-ignoring-null", "newest-ignoring-null-in-a", "history-ignoring-null"]
 )
 def test_merges_give_what_all_events_give(spark: SparkSession, mode: str) -> None:
     @seed(1)
