@@ -92,6 +92,9 @@ class ReasonCode(StrEnum):
     CHANGED_ROWS_LARGE = "CHANGED_ROWS_LARGE"
     COLUMN_READ_BY_SPARK = "COLUMN_READ_BY_SPARK"
     READ_MANY_ROWS = "READ_MANY_ROWS"
+    ROWS_NOT_COUNTED = "ROWS_NOT_COUNTED"
+    KEYS_LOOKED_UP = "KEYS_LOOKED_UP"
+    RESULT_NOT_COUNTED = "RESULT_NOT_COUNTED"
     READ_ROWS_LARGE = "READ_ROWS_LARGE"
     READ_IN_MANY_SPLITS = "READ_IN_MANY_SPLITS"
     READ_NOT_SIMPLE = "READ_NOT_SIMPLE"
@@ -450,6 +453,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.CHANGED_ROWS_LARGE: "the changed rows have more bytes than {limit}",
     ReasonCode.COLUMN_READ_BY_SPARK: "values of {column} in {source} are of a type that Spark reads only",
     ReasonCode.READ_MANY_ROWS: "{table} has more than the {limit} rows that the driver reads",
+    ReasonCode.ROWS_NOT_COUNTED: "nobody knows how many rows {table} has",
+    ReasonCode.KEYS_LOOKED_UP: "rows of {table} are looked up by the keys of the change",
+    ReasonCode.RESULT_NOT_COUNTED: "a result may have more than the {limit} rows that the driver holds",
     ReasonCode.READ_ROWS_LARGE: "rows of {table} have more bytes than the {limit} that the driver reads",
     ReasonCode.READ_IN_MANY_SPLITS: (
         "{table} is read in {splits} parts, more than the {limit} that the driver reads"

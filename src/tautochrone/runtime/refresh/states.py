@@ -152,7 +152,7 @@ class States:
             return (stored if only is None else only(stored)).coalesce(1)
         stored = read() if only is None else only(read())
         if not are_few(rows):
-            note_many_rows(str(name))
+            note_many_rows(str(name), rows)
             return stored
         local_rows = held_in_driver(stored)
         return (stored if local_rows is None else local_rows).coalesce(1)

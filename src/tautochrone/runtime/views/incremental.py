@@ -26,6 +26,7 @@ from tautochrone.model import limits
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.refresh.states import States
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
 from tautochrone.runtime.views.changes import Changes
@@ -33,7 +34,13 @@ from tautochrone.runtime.views.choose_mode import node_needs_mode, require_incre
 from tautochrone.runtime.views.plans import Planned
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned_session
-from tautochrone.spark.execute.driver_scan import JobReasons, job_reasons, note_many_rows, stored_positions
+from tautochrone.spark.execute.driver_scan import (
+    JobReasons,
+    job_reasons,
+    note_job,
+    note_many_rows,
+    stored_positions,
+)
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
@@ -71,8 +78,8 @@ def find_rows(
     positions = stored_positions(deletes, stored) if one_task else None
     if positions is not None:
         return positions
-    if not one_task:
-        note_many_rows(str(table))
+    if few and not one_task:
+        note_many_rows(str(table), stored_rows)
     rows = deletes.collect() if few else []
     if few and not rows:
         return {}
@@ -222,6 +229,8 @@ class IncrementalRefresh:
             stored = self._stored_rows(delta.removed.columns)
             whole = self.task.table.row_count(self.task.fork.version)
             few = local and fits_on_driver(delta.rows)
+            if not few:
+                note_job(ReasonCode.MANY_ROWS_CHANGED, rows=delta.rows, limit=limits.MAX_DRIVER_ROWS)
             removed_positions = find_rows(stored, self.task.name, delta.removed, stored_rows=whole, few=few)
         staged = (
             [self.task.table.stage(self.task.fork, delta.added, local=local)]
@@ -243,7 +252,7 @@ class IncrementalRefresh:
             )
             self.changes.add_view_delta(self.task.name, self.task.fork.version, version, view_delta)
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
-        jobs = (NodeRefresh(node=_JOB, mode=refresh.mode, reason=reason) for reason in reasons.so_far())
+        jobs = (NodeRefresh(node=_JOB, mode=refresh.mode, reason=reason) for reason in reasons.take())
         refresh = replace(refresh, nodes=(*refresh.nodes, *jobs))
         counted = expectation_counts(self.task.expectations, self.task.violations_before, violations)
         return Refreshed(version, replace(refresh, expectations=counted))

@@ -60,7 +60,6 @@ import py4j.Gateway;
 import scala.Option;
 import scala.Tuple2;
 import scala.Tuple3;
-import scala.collection.immutable.ArraySeq$;
 import scala.collection.immutable.Seq;
 import scala.runtime.AbstractFunction0;
 
@@ -295,19 +294,22 @@ public final class DriverScan {
             return null;
         }
         Seq data = (Seq) ((LocalRelation) first).data().concat(((LocalRelation) second).data());
+        LocalRelation rows = new LocalRelation(first.output(), data, false, Option.empty());
+        return data.size() > maxRows || bytes(rows) > maxBytes ? null : rows;
+    }
+
+    /** The size of rows in memory; the largest number if they are not all in Spark's binary form. */
+    public long bytes(LocalRelation rows) {
         long bytes = 0;
-        InternalRow[] rows = new InternalRow[data.size()];
-        scala.collection.Iterator each = data.iterator();
-        for (int i = 0; each.hasNext(); i++) {
+        scala.collection.Iterator each = rows.data().iterator();
+        while (each.hasNext()) {
             Object row = each.next();
-            if (i >= maxRows || !(row instanceof UnsafeRow)) {
-                return null;
+            if (!(row instanceof UnsafeRow)) {
+                return Long.MAX_VALUE;
             }
             bytes += ((UnsafeRow) row).getSizeInBytes();
-            rows[i] = (UnsafeRow) row;
         }
-        return bytes > maxBytes ? null : new LocalRelation(
-                first.output(), (Seq) ArraySeq$.MODULE$.unsafeWrapArray(rows), false, Option.empty());
+        return bytes;
     }
 
     /**
@@ -381,35 +383,28 @@ public final class DriverScan {
         session.sparkContext().setLocalProperty(CPU_TIME, Long.toString(used));
     }
 
-    /** What a read does with each row, whose memory the next row takes; false ends it. */
+    /** What a read does with each row, whose memory the next row takes: null, or a reason that ends it. */
     private interface Reader {
-        boolean row(UnsafeRow row);
-
-        int maxBytes();
+        String row(UnsafeRow row);
     }
 
     private static final class Collected implements Reader {
         final List rows = new ArrayList();
         private final int maxBytes;
-        private long bytesLeft;
+        private long bytes = 0;
 
         Collected(int maxBytes) {
             this.maxBytes = maxBytes;
-            this.bytesLeft = maxBytes;
         }
 
         InternalRow[] rows() {
             return (InternalRow[]) rows.toArray(new InternalRow[rows.size()]);
         }
 
-        public int maxBytes() {
-            return maxBytes;
-        }
-
-        public boolean row(UnsafeRow row) {
-            bytesLeft -= row.getSizeInBytes();
+        public String row(UnsafeRow row) {
+            bytes += row.getSizeInBytes();
             rows.add(row.copy());
-            return bytesLeft >= 0;
+            return bytes <= maxBytes ? null : reason("READ_ROWS_LARGE", "limit", maxBytes);
         }
     }
 
@@ -425,16 +420,12 @@ public final class DriverScan {
             this.width = width;
         }
 
-        public int maxBytes() {
-            return Integer.MAX_VALUE;
-        }
-
-        public boolean row(UnsafeRow row) {
+        public String row(UnsafeRow row) {
             UnsafeRow values = key.apply(row);
             if (removed.containsKey(values)) {
                 matches.add(new Match(values.copy(), row.getUTF8String(width).toString(), row.getLong(width + 1)));
             }
-            return true;
+            return null;
         }
     }
 
@@ -530,8 +521,11 @@ public final class DriverScan {
                             : Collections.singletonList(reader.get()).iterator();
                     while (batchRows.hasNext() && left-- > 0) {
                         InternalRow row = (InternalRow) batchRows.next();
-                        if ((condition == null || condition.eval(row)) && !rows.row(project.apply(row))) {
-                            return reason("READ_ROWS_LARGE", "limit", rows.maxBytes()) + and("table", table);
+                        if (condition == null || condition.eval(row)) {
+                            String reason = rows.row(project.apply(row));
+                            if (reason != null) {
+                                return reason + and("table", table);
+                            }
                         }
                     }
                 }

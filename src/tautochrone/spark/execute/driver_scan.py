@@ -31,6 +31,7 @@ __all__ = [
     "collect",
     "held_in_driver",
     "job_reasons",
+    "note_job",
     "note_many_rows",
     "stored_positions",
 ]
@@ -45,8 +46,8 @@ class JobReasons:
     def __init__(self, noted: Sequence[Reason]) -> None:
         self._noted = noted
 
-    def so_far(self) -> list[Reason]:
-        """Each reason once. Those of the JVM are given by one call only."""
+    def take(self) -> list[Reason]:
+        """Each reason once; those of the JVM are gone then."""
         return list(dict.fromkeys([*self._noted, *_reasons_of_jvm()]))
 
 
@@ -62,11 +63,19 @@ def job_reasons() -> Iterator[JobReasons]:
         _noted.reset(token)
 
 
-def note_many_rows(table: str) -> None:
-    """A table is left to a job, since the driver does not read so many rows."""
+def note_job(code: ReasonCode, **params: Any) -> None:
+    """Something is left to a job, for this reason."""
     noted = _noted.get()
     if noted is not None:
-        noted.append(Reason.of(ReasonCode.READ_MANY_ROWS, table=table, limit=limits.MAX_SINGLE_TASK_ROWS))
+        noted.append(Reason.of(code, **params))
+
+
+def note_many_rows(table: str, rows: int | None) -> None:
+    """A table is left to a job, since the driver does not read so many rows. None: nobody knows how many."""
+    if rows is None:
+        note_job(ReasonCode.ROWS_NOT_COUNTED, table=table)
+    else:
+        note_job(ReasonCode.READ_MANY_ROWS, table=table, limit=limits.MAX_SINGLE_TASK_ROWS)
 
 
 def collect(frame: DataFrame) -> JavaObject:
@@ -94,7 +103,7 @@ def held_in_driver(frame: DataFrame, max_bytes: int = limits.MAX_DRIVER_BYTES) -
 
 class SmallTables:
     """Rows of small tables at a version, held by the driver for all views that read them, until others are
-    used more. Safe to use from the threads of one run."""
+    used more. Larger ones are read by the driver each time. Safe to use from the threads of one run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -117,10 +126,12 @@ class SmallTables:
         available = [name for name in frame.columns if name in read_columns]
         if not available:
             return frame
-        rows = held_in_driver(frame.select(*map(quoted, available)), limits.MAX_SMALL_TABLE_BYTES)
+        rows = held_in_driver(frame.select(*map(quoted, available)))
         if rows is None:
             return frame
-        self._hold(key, read_columns, rows)
+        plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+        if _driver_scan().bytes(plan) <= limits.MAX_SMALL_TABLE_BYTES:
+            self._hold(key, read_columns, rows)
         return rows
 
     def extend(self, table: TableName, old: Version, new: Version, appended: DataFrame) -> None:

@@ -21,7 +21,8 @@ from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.spark.execute.driver_scan import note_many_rows
+from tautochrone.model.reason import ReasonCode
+from tautochrone.spark.execute.driver_scan import note_job
 from tautochrone.spark.execute.materialize import materialize_up_to
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
 
@@ -166,7 +167,7 @@ class KeyLookups:
         if request.column not in available:
             return None
         max_rows = min(limits.MAX_LOOKUP_ROWS, limits.MAX_LOOKUP_VALUES // len(available))
-        note_many_rows(str(key[0]))
+        note_job(ReasonCode.KEYS_LOOKED_UP, table=str(key[0]))
         try:
             result = _read(rows.select(*map(quoted, available)), request, max_rows)
         except (PySparkException, Py4JJavaError):

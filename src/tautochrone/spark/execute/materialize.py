@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
+from tautochrone.model.reason import ReasonCode
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.execute.driver_scan import collect
+from tautochrone.spark.execute.driver_scan import collect, note_job
 from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = [
@@ -108,6 +109,7 @@ def _with_common_nullability(outputs: Sequence[JavaObject]) -> JavaObject:
 
 def computed_on_executors(frame: DataFrame) -> tuple[DataFrame, int]:
     """A DataFrame whose rows are computed now and kept on the executors, and the number of rows."""
+    note_job(ReasonCode.RESULT_NOT_COUNTED, limit=limits.MAX_DRIVER_ROWS)
     cached = frame.localCheckpoint(eager=True)
     # The RDD is counted because planning `count()` takes longer than counting.
     return cached, int(cached._jdf.queryExecution().toRdd().count())  # noqa: SLF001
