@@ -21,10 +21,13 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import SmallTables, held_in_driver, note_many_rows
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
+from tautochrone.spark.execute.repeated_plans import rows_of_run
+from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.jvm.driver_calls import select_expressions, with_names
 from tautochrone.spark.translate.lowering_context import RowFilter
 
@@ -128,16 +131,25 @@ class States:
     def rows_at(self, number: int, version: Version, only: RowFilter | None = None) -> DataFrame:
         """A state's rows: its node's state columns in order, the newest run of each key. `only` leaves out
         keys of its log, with all their rows."""
+        stored = self.log_at(number, version, only)
+        few = are_few(self._table(number).row_count(version))
+        return self.newest(number, stored.coalesce(1) if few else stored)
+
+    def newest(self, number: int, stored: DataFrame) -> DataFrame:
+        """Of the rows of a state's log the newest of each key."""
         layout = self.layouts[number]
-        stored = self._log_at(number, version, only)
         if layout.is_buffer:
             return stored.select(*layout.columns_without_run)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
         grouped = stored.groupBy(*layout.keys).agg(newest)
         return select_expressions(grouped, [*layout.keys, *(f"newest.{value}" for value in layout.values)])
 
-    def _log_at(self, number: int, version: Version, only: RowFilter | None) -> DataFrame:
-        """The rows of a state's log."""
+    def log(self, number: int) -> DataFrame:
+        """The rows of a state's log at the fork."""
+        return self.log_at(number, self._version(number))
+
+    def log_at(self, number: int, version: Version, only: RowFilter | None = None) -> DataFrame:
+        """The rows of a state's log. Few are held by the driver: their plan is a local relation."""
         table, name = self._table(number), self._name(number)
         rows = table.row_count(version)
 
@@ -146,16 +158,15 @@ class States:
             return stored
 
         if rows is not None and rows <= limits.MAX_SMALL_TABLE_ROWS:
-            stored = self.small_tables.rows(
-                name, version, (*self.layouts[number].columns_without_run, RUN), read
-            )
-            return (stored if only is None else only(stored)).coalesce(1)
+            columns = (*self.layouts[number].columns_without_run, RUN)
+            stored = self.small_tables.rows(name, version, columns, read)
+            return stored if only is None else only(stored)
         stored = read() if only is None else only(read())
         if not are_few(rows):
             note_many_rows(str(name), rows)
             return stored
         local_rows = held_in_driver(stored)
-        return (stored if local_rows is None else local_rows).coalesce(1)
+        return stored if local_rows is None else local_rows
 
     def build(self, number: int, rows: DataFrame, commit_metadata: CommitMetadata) -> Version:
         """Store a state as a whole."""
@@ -223,7 +234,7 @@ class States:
             return self._replace(layout, table, fork, rows, commit_metadata, local=local)
         if runs >= limits.MAX_STATE_RUNS:
             return self._fold(layout, table, fork, rows, commit_metadata, forgets)
-        if local:
+        if local and kind(analyzed_plan(rows)) != "LocalRelation":
             rows = dataframe_of_plan(self.base, local_relation(rows)[0])
         staged = table.stage(fork, rows, local=local)
         metadata = _with_run(layout, commit_metadata, run, runs + 1)
@@ -281,9 +292,11 @@ class States:
 
     def _with_run_number(self, layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
         """Rows of a state with the number of their run; a group that is gone counts 0 rows."""
+        plan, count = analyzed_plan(frame), -1 if layout.is_buffer else len(layout.keys)
+        if kind(plan) == "LocalRelation":
+            return rows_of_run(frame.sparkSession, plan, (*layout.columns_without_run, RUN), run, count)
         texts = list(layout.columns_without_run)
         if not layout.is_buffer:
-            count = len(layout.keys)
             texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
         return select_expressions(
             with_names(frame, layout.columns_without_run), [*texts, f"CAST({run} AS BIGINT) AS {RUN}"]

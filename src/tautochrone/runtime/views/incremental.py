@@ -46,6 +46,7 @@ from tautochrone.spark.execute.expectations import flag_names, violations, witho
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE
+from tautochrone.spark.execute.repeated_plans import side_of_change
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.translate.literals import has_literals, literals
 from tautochrone.spark.translate.lowering_context import RowFilter
@@ -204,7 +205,7 @@ class IncrementalRefresh:
         """
         set_active_session(self.session)
         states = self._states()
-        engine = self._engine(states.rows, states.row_count)
+        engine = self._engine(states, states.rows, states.row_count)
         with job_reasons() as reasons:
             with tuned_session(self.session, delta_rows=choice.delta_rows):
                 engine.read_changes()
@@ -269,6 +270,7 @@ class IncrementalRefresh:
         states = self._states()
         built: dict[int, Version] = {}
         engine = self._engine(
+            states,
             lambda number, only: states.rows_at(number, built[number], only),
             lambda _number: None,
             lambda _table, _columns: None,
@@ -310,6 +312,7 @@ class IncrementalRefresh:
 
     def _engine(
         self,
+        states: States,
         stored: Callable[[int, RowFilter | None], DataFrame],
         stored_rows: Callable[[int], int | None],
         delta: Callable[[TableName, Sequence[str]], TableDelta | None] | None = None,
@@ -348,11 +351,20 @@ class IncrementalRefresh:
             rows=self._row_count,
             stored_rows=stored_rows,
             stored=stored,
+            log=states.log,
+            newest=states.newest,
         )
         # A node that occurs twice in the plan is scanned once.
         nodes = dict.fromkeys(walk(self.planned.view.plan))
         scans = tuple(node for node in nodes if isinstance(node, Scan))
-        return SparkEngine(Catalyst(self.session), self.planned.view.attributes, inputs, scans)
+        return SparkEngine(
+            Catalyst(self.session),
+            self.planned.view.attributes,
+            inputs,
+            scans,
+            plans=self.planned.repeated,
+            query=self.planned.view.plan,
+        )
 
     def _row_count(self, table: TableName) -> int | None:
         """How many rows an input has at the target; None when it does not tell. Asked of a table once."""
@@ -370,6 +382,11 @@ class IncrementalRefresh:
         if change.plan is None:
             return TableDelta(None, None, 0), before
         assert isinstance(change.plan, Materialized)
+        if not expectations and engine.is_on_driver(change.plan):
+            added, removed = (
+                side_of_change(self.session, change.plan.handle, weight, self._names()) for weight in (1, -1)
+            )
+            return TableDelta(added, None if change.insert_only else removed, change.plan.rows), before
         frame = engine.frame(change.plan).toDF(*self._names(), _SIGN)
         moved = violations(frame, expectations, sf.col(_SIGN))
         after = {name: before.get(name, 0) + count for name, count in moved.items()}

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -32,6 +32,7 @@ from tautochrone.runtime.refresh.sessions import CheckpointViews
 from tautochrone.runtime.refresh.states import RUN, StateLayout
 from tautochrone.runtime.views.choose_mode import not_incremental_error, unversioned_source
 from tautochrone.spark.analysis.session_context import set_active_session
+from tautochrone.spark.execute.repeated_plans import RepeatedPlans
 from tautochrone.spark.translate.from_catalyst import View, plan_of
 
 __all__ = ["Planned", "Plans", "RefreshPreview", "preview", "refusal"]
@@ -61,11 +62,13 @@ class Planned:
         view: the plan itself.
         layouts: the states that it keeps by the number of their node, each after those below it.
         reads: the columns that it reads of each table.
+        repeated: plans of its refreshes that run again.
     """
 
     view: View
     layouts: Mapping[int, NodeStateLayout]
     reads: Mapping[TableName, frozenset[str]]
+    repeated: RepeatedPlans = field(default_factory=RepeatedPlans, compare=False)
 
 
 def _with_state_layouts(view: View) -> Planned:

@@ -27,6 +27,7 @@ import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
 import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BasePredicate;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Predicate$;
@@ -45,6 +46,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.LocalTableScanExec;
 import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
@@ -105,12 +107,7 @@ public final class DriverScan {
         if (reason == null) {
             return collected.rows();
         }
-        SQLConf settings = session.sessionState().conf().clone();
-        if (isHeld(query.analyzed())) {
-            for (int i = 0; i < INTERPRETED.length; i++) {
-                settings.setConfString(INTERPRETED[i][0], INTERPRETED[i][1]);
-            }
-        }
+        SQLConf settings = isHeld(query.analyzed()) ? interpreted(session) : session.sessionState().conf().clone();
         // Of this thread: another one may use the session. Without the second a job's tasks lack the settings.
         Execution execution = new Execution(session, query, maxBytes, reason);
         return (InternalRow[]) SQLConf$.MODULE$.withExistingConf(settings, new Propagated(session, execution));
@@ -131,6 +128,15 @@ public final class DriverScan {
     }
 
     /** Whether a plan reads nothing but rows of the driver: for so few to compile code takes longer. */
+    /** A session's settings for a plan over few rows: to compile it would take longer than to run it. */
+    public static SQLConf interpreted(SparkSession session) {
+        SQLConf settings = session.sessionState().conf().clone();
+        for (int i = 0; i < INTERPRETED.length; i++) {
+            settings.setConfString(INTERPRETED[i][0], INTERPRETED[i][1]);
+        }
+        return settings;
+    }
+
     private static boolean isHeld(LogicalPlan plan) {
         Seq children = (Seq) plan.children();
         for (int i = 0; i < children.size(); i++) {
@@ -160,10 +166,10 @@ public final class DriverScan {
             if (plan instanceof LocalTableScanExec) {
                 return plan.executeCollect();
             }
-            String operator = operatorOfJobs(plan);
+            String operator = operatorOfJobs(plan, Collections.EMPTY_SET);
             if (operator == null) {
                 // A copy: a sort that ran keeps its sorter, and could not be sent to a task any more.
-                InternalRow[] rows = runHere((SparkPlan) plan.clone());
+                InternalRow[] rows = runHere(session, (SparkPlan) plan.clone(), maxBytes);
                 if (rows != null) {
                     return rows;
                 }
@@ -173,68 +179,74 @@ public final class DriverScan {
             return plan.executeCollect();
         }
 
-        /** Rows of a plan that is one task, computed in this thread; null if that fails: a job repeats it. */
-        private InternalRow[] runHere(SparkPlan plan) {
-            RDD rdd = plan.execute();
-            Partition[] partitions = rdd.partitions();
-            if (partitions.length != 1) {
-                note(reason("SEVERAL_TASKS", "tasks", partitions.length));
-                return null;
+    }
+
+    /** Rows of a plan that is one task, computed in this thread; null if that fails: a job repeats it. */
+    public static InternalRow[] runHere(SparkSession session, SparkPlan plan, int maxBytes) {
+        RDD rdd = plan.execute();
+        Partition[] partitions = rdd.partitions();
+        if (partitions.length != 1) {
+            note(reason("SEVERAL_TASKS", "tasks", partitions.length));
+            return null;
+        }
+        long task = TASKS.getAndDecrement();
+        TaskMemoryManager memory = new TaskMemoryManager(SparkEnv.get().memoryManager(), task);
+        Properties settings = (Properties) session.sparkContext().getLocalProperties().clone();
+        for (int i = 0; i < INTERPRETED.length; i++) {
+            settings.setProperty(INTERPRETED[i][0], SQLConf$.MODULE$.get().getConfString(INTERPRETED[i][0]));
+        }
+        TaskContextImpl context = new TaskContextImpl(
+                0, 0, 0, task, 0, 1, memory, settings, SparkEnv.get().metricsSystem(), TaskMetrics.empty(), 1,
+                scala.collection.immutable.Map$.MODULE$.empty());
+        long started = THREADS.getCurrentThreadCpuTime();
+        TaskContext$.MODULE$.setTaskContext(context);
+        try {
+            List rows = new ArrayList();
+            long bytes = 0;
+            scala.collection.Iterator each = rdd.iterator(partitions[0], context);
+            while (each.hasNext()) {
+                UnsafeRow row = (UnsafeRow) each.next();
+                bytes += row.getSizeInBytes();
+                if (bytes > maxBytes) {
+                    // A job sends its results packed, and up to a limit that users set.
+                    note(reason("RESULT_LARGE", "limit", maxBytes));
+                    return null;
+                }
+                rows.add(row.copy());
             }
-            long task = TASKS.getAndDecrement();
-            TaskMemoryManager memory = new TaskMemoryManager(SparkEnv.get().memoryManager(), task);
-            Properties settings = (Properties) session.sparkContext().getLocalProperties().clone();
-            for (int i = 0; i < INTERPRETED.length; i++) {
-                settings.setProperty(INTERPRETED[i][0], SQLConf$.MODULE$.get().getConfString(INTERPRETED[i][0]));
-            }
-            TaskContextImpl context = new TaskContextImpl(
-                    0, 0, 0, task, 0, 1, memory, settings, SparkEnv.get().metricsSystem(), TaskMetrics.empty(), 1,
-                    scala.collection.immutable.Map$.MODULE$.empty());
-            long started = THREADS.getCurrentThreadCpuTime();
-            TaskContext$.MODULE$.setTaskContext(context);
+            return (InternalRow[]) rows.toArray(new InternalRow[rows.size()]);
+        } catch (Exception error) {
+            note(reason("COMPUTING_FAILED", "text", error.toString()));
+            return null;
+        } catch (SparkOutOfMemoryError error) {
+            note(reason("COMPUTING_FAILED", "text", error.toString()));
+            return null;
+        } finally {
             try {
-                List rows = new ArrayList();
-                long bytes = 0;
-                scala.collection.Iterator each = rdd.iterator(partitions[0], context);
-                while (each.hasNext()) {
-                    UnsafeRow row = (UnsafeRow) each.next();
-                    bytes += row.getSizeInBytes();
-                    if (bytes > maxBytes) {
-                        // A job sends its results packed, and up to a limit that users set.
-                        note(reason("RESULT_LARGE", "limit", maxBytes));
-                        return null;
-                    }
-                    rows.add(row.copy());
-                }
-                return (InternalRow[]) rows.toArray(new InternalRow[rows.size()]);
-            } catch (Exception error) {
-                note(reason("COMPUTING_FAILED", "text", error.toString()));
-                return null;
-            } catch (SparkOutOfMemoryError error) {
-                note(reason("COMPUTING_FAILED", "text", error.toString()));
-                return null;
+                context.markTaskCompleted(Option.empty());
             } finally {
-                try {
-                    context.markTaskCompleted(Option.empty());
-                } finally {
-                    TaskContext$.MODULE$.unset();
-                    memory.cleanUpAllAllocatedMemory();
-                    count(session, started);
-                }
+                TaskContext$.MODULE$.unset();
+                memory.cleanUpAllAllocatedMemory();
+                count(session, started);
             }
         }
     }
 
     /**
      * An operator of a plan that needs more than its task's memory and rows of the driver; null if none does.
+     *
+     * @param rdds of rows of the driver
      */
-    private static String operatorOfJobs(SparkPlan plan) {
+    public static String operatorOfJobs(SparkPlan plan, Set rdds) {
+        if (plan instanceof RDDScanExec && rdds.contains(((RDDScanExec) plan).rdd())) {
+            return null;
+        }
         if (!PLAIN_OPERATORS.contains(plan.getClass().getSimpleName()) || !plan.subqueries().isEmpty()) {
             return plan.nodeName();
         }
         Seq children = (Seq) plan.children();
         for (int i = 0; i < children.size(); i++) {
-            String operator = operatorOfJobs((SparkPlan) children.apply(i));
+            String operator = operatorOfJobs((SparkPlan) children.apply(i), rdds);
             if (operator != null) {
                 return operator;
             }
@@ -244,7 +256,7 @@ public final class DriverScan {
 
     // -- why a job did something -------------------------------------------------------------------
 
-    private static String reason(String code, String parameter, Object value) {
+    public static String reason(String code, String parameter, Object value) {
         return code + and(parameter, value);
     }
 
@@ -252,7 +264,8 @@ public final class DriverScan {
         return SEPARATOR + parameter + SEPARATOR + value.toString().replace(SEPARATOR, " ").replace(ENTRY, " ");
     }
 
-    private static void note(String reason) {
+    /** Tell the thread's next `takeReasons` why something is left to a job. */
+    public static void note(String reason) {
         Set reasons = (Set) REASONS.get();
         if (reasons == null) {
             reasons = new LinkedHashSet();

@@ -26,6 +26,7 @@ from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.jvm.driver_calls import singleton, split_texts
 
 __all__ = [
+    "DRIVER_SCAN",
     "JobReasons",
     "SmallTables",
     "collect",
@@ -36,7 +37,7 @@ __all__ = [
     "stored_positions",
 ]
 
-_SOURCE = Path(__file__).with_name("DriverScan.java")
+DRIVER_SCAN = Path(__file__).with_name("DriverScan.java")
 _noted: ContextVar[list[Reason] | None] = ContextVar("noted", default=None)
 
 
@@ -189,7 +190,7 @@ def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequenc
 
 
 def _driver_scan() -> Any:
-    return singleton(_SOURCE)
+    return singleton(DRIVER_SCAN)
 
 
 _NUMBERS = frozenset({"limit", "rows", "splits", "tasks"})

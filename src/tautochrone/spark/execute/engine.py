@@ -33,6 +33,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.algebra.rules import RULES
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import (
     computed_on_executors,
@@ -40,10 +41,18 @@ from tautochrone.spark.execute.materialize import (
     local_relation,
     unpersist,
 )
-from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count
+from tautochrone.spark.execute.repeated_plans import (
+    RepeatedPlans,
+    is_repeatable,
+    leaf_of_rows,
+    repeated_plan,
+    run_again,
+    shape_of,
+)
+from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count, name_of
 from tautochrone.spark.translate.from_catalyst import plan_of
 from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, RowFilter
-from tautochrone.spark.translate.to_catalyst import Lowering
+from tautochrone.spark.translate.to_catalyst import Leaf, Lowering
 
 __all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few", "with_total_order"]
 
@@ -82,6 +91,21 @@ class _Delta:
         return None if None in by_side else frozenset().union(*(values or () for values in by_side))
 
 
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What a leaf of a plan reads.
+
+    Attributes:
+        rows: a local relation.
+        over: makes the leaf's plan of a plan of these rows.
+        is_of_table: whether `over` takes the rows' columns by their names.
+    """
+
+    rows: JavaObject
+    over: Callable[[JavaObject], JavaObject]
+    is_of_table: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """How an engine reads tables and states.
@@ -91,6 +115,8 @@ class Inputs:
         delta: its change between the cuts, with these columns at least; None when no row changed.
         rows: number of rows of a table at the newer cut; None when it is unknown.
         stored_rows: number of rows of the state of a stateful node; None when it is unknown.
+        log: the rows of a state's log, all of them.
+        newest: of the rows of a state's log the newest of each key, as `stored` has them.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group. The
             filter is applied to the state's log, whose first columns are these, before that is grouped.
         lookup: rows of a table at a cut that contain all rows with one of the keys; see
@@ -102,6 +128,8 @@ class Inputs:
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
     stored: Callable[[int, RowFilter | None], DataFrame]
+    log: Callable[[int], DataFrame]
+    newest: Callable[[int, DataFrame], DataFrame]
     lookup: Callable[
         [TableName, CutSide, LookupRequest, Callable[[], LookupRequest | None]], DataFrame | None
     ]
@@ -112,6 +140,8 @@ class SparkEngine:
     """One refresh. See `algebra.delta.Engine`.
 
     Attributes:
+        plans: of earlier refreshes of the same view.
+        query: the view's.
         delta_rows: number of changed rows of the inputs whose changes were read so far.
     """
 
@@ -119,12 +149,16 @@ class SparkEngine:
     attributes: Mapping[ColumnId, JavaObject]
     inputs: Inputs
     scans: tuple[Scan, ...]
+    plans: RepeatedPlans | None = None
+    query: Node | None = None
     delta_rows: int = 0
     columns: Columns = field(init=False)
     lowering: Lowering = field(init=False)
+    _of_query: frozenset[int] = field(init=False)
     _deltas: dict[TableName, _Delta | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._of_query = frozenset() if self.query is None else frozenset(map(id, walk(self.query)))
         self.columns = Columns(self.catalyst, self.attributes)
         self.lowering = Lowering(
             self.catalyst,
@@ -141,7 +175,11 @@ class SparkEngine:
     # -- the protocol -----------------------------------------------------------------------------
 
     def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:
-        if may_be_large or not self._is_known_to_fit_on_driver(plan):
+        fits = not may_be_large and self._is_known_to_fit_on_driver(plan)
+        repeated = self._materialize_repeated(plan) if fits else None
+        if repeated is not None:
+            return repeated
+        if not fits:
             handle, rows = self._materialize_uncounted(plan.columns, self.lowering.frame(plan))
         else:
             # Each part is computed on the driver; a union of them would need a Spark job.
@@ -150,6 +188,62 @@ class SparkEngine:
                 plan.columns, *(self.lowering.frame(part) for part in parts)
             )
         return Materialized(columns=plan.columns, handle=handle, rows=rows)
+
+    def _materialize_repeated(self, plan: Node) -> Materialized | None:
+        """The same by a plan that an earlier refresh made of the same shape; None if that is not possible."""
+        plans = self.plans
+        if plans is None or not plans.are_met_again or not self.reads_few_rows(plan):
+            return None
+        shape = shape_of(plan, self._of_query, self.attributes)
+        if shape is None or not shape.leaves:
+            return None
+        gathered = [self._gathered(leaf) for leaf in shape.leaves]
+        rows = [each.rows for each in gathered]
+        session = self.catalyst.session
+
+        def make() -> JavaObject | None:
+            leaves = [leaf_of_rows(session, each) for each in rows]
+            over = (each.over for each in gathered)
+            replacements = zip(shape.leaves, map(Leaf, leaves, over), strict=True)
+            frame = self.lowering.repeatable_frame(plan, list(replacements))
+            if not is_repeatable(frame):
+                return None
+            return repeated_plan(frame, leaves, [each.is_of_table for each in gathered])
+
+        physical = plans.of(shape.key, make)
+        if physical is None:
+            return None
+        relation = run_again(session, physical, rows, list(map(self.columns.number, plan.columns)))
+        if relation is None:
+            plans.drop(shape.key)
+            return None
+        self.columns.define(plan.columns, relation.output())
+        return Materialized(columns=plan.columns, handle=relation, rows=int(relation.data().size()))
+
+    def _gathered(self, leaf: Node) -> _Gathered:
+        """What a leaf reads. Rows of small tables and states are as they are stored: what a leaf makes of
+        them is part of the plan."""
+        session = self.catalyst.session
+        if isinstance(leaf, ScanAtCut):
+            rows = _plan_of(self.inputs.read(leaf.scan.table, leaf.side))
+            if kind(rows) == "LocalRelation":
+                return _Gathered(
+                    rows, lambda plan: self._scan_output(leaf.scan, dataframe_of_plan(session, plan)), True
+                )
+        elif isinstance(leaf, StateScan):
+            rows = _plan_of(self.inputs.log(leaf.operator.number))
+            if kind(rows) == "LocalRelation":
+                return _Gathered(
+                    rows,
+                    lambda plan: self._state_output(
+                        leaf, self.inputs.newest(leaf.operator.number, dataframe_of_plan(session, plan))
+                    ),
+                    True,
+                )
+        elif isinstance(leaf, Materialized) and kind(leaf.handle) == "LocalRelation":
+            return _Gathered(leaf.handle, lambda plan: plan, False)
+        rows, _ = self._materialize_on_driver(leaf.columns, self.lowering.frame(leaf))
+        return _Gathered(rows, lambda plan: plan, False)
 
     def change_of(self, scan: Scan) -> Change:
         delta = self._delta(scan.table)
@@ -213,7 +307,7 @@ class SparkEngine:
     # -- inputs -----------------------------------------------------------------------------------
 
     def _name(self, column: ColumnId) -> str:
-        return str(self.columns.attribute(column).name())
+        return name_of(self.columns.attribute(column))
 
     def _column_names(self, table: TableName) -> list[str]:
         """Names of the columns that any occurrence of a table reads."""
@@ -313,13 +407,16 @@ class SparkEngine:
         """A plan of a table's rows with the output of a scan."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         output = dict(zip(frame.columns, items(plan.output()), strict=True))
-        named = []
-        for column in scan.columns:
-            attribute = output.get(self._name(column)) if column in scan.handle else None
-            if attribute is None:
-                named.append(self.columns.named(column, self.lowering.null_like(column)))
-                continue
-            named.append(self.columns.named(column, self.lowering.cast_as_planned(column, attribute)))
+        stored = {
+            column: output[name]
+            for column in scan.columns
+            if column in scan.handle and (name := self._name(column)) in output
+        }
+        cast = dict(zip(stored, self.lowering.cast_as_planned([*stored], [*stored.values()]), strict=True))
+        named = [
+            self.columns.named(column, cast.get(column) or self.lowering.null_like(column))
+            for column in scan.columns
+        ]
         return self.lowering.project(named, plan)
 
     def _with_planned_types(
@@ -329,20 +426,17 @@ class SparkEngine:
         narrower types than the view's table."""
         planned = {self._name(c): c for scan in self.scans if scan.table == table for c in scan.handle}
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-        named = [
-            self.columns.named(column, self.lowering.cast_as_planned(planned[name], attribute))
-            for name, column, attribute in zip(frame.columns, ids, items(plan.output()), strict=True)
-        ]
+        columns = [planned[name] for name in frame.columns]
+        named = self.lowering.named_as_planned(ids, columns, list(items(plan.output())))
         return self.lowering.project(named, plan)
 
     def _state_rows(self, node: StateScan, row_filter: RowFilter | None) -> JavaObject:
-        plan = self.inputs.stored(node.operator.number, row_filter)._jdf.queryExecution().analyzed()  # noqa: SLF001
-        pairs = zip(node.columns, items(plan.output()), strict=True)
-        named = [
-            self.columns.named(column, self.lowering.cast_as_planned(column, entry))
-            for column, entry in pairs
-        ]
-        return self.lowering.project(named, plan)
+        return self._state_output(node, self.inputs.stored(node.operator.number, row_filter))
+
+    def _state_output(self, node: StateScan, rows: DataFrame) -> JavaObject:
+        plan = _plan_of(rows)
+        output = list(items(plan.output()))
+        return self.lowering.project(self.lowering.named_as_planned(node.columns, node.columns, output), plan)
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -373,6 +467,10 @@ class SparkEngine:
             unpersist(cached)
             return result
         return self.lowering.with_column_ids(cached, columns), rows
+
+
+def _plan_of(frame: DataFrame) -> JavaObject:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
 
 
 # -- queries as a whole ----------------------------------------------------------------------------
@@ -412,6 +510,8 @@ def with_total_order(frame: DataFrame, catalog: str) -> DataFrame | None:
         rows=lambda _table: None,
         stored_rows=lambda _number: None,
         stored=no_state,
+        log=no_state,
+        newest=no_state,
         lookup=no_lookup,
     )
     nodes = dict.fromkeys(walk(view.plan))

@@ -14,7 +14,10 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -169,6 +172,32 @@ public final class DriverCalls {
     /** Whether a plan or an expression contains one of Catalyst's tree patterns, by its number. */
     public boolean containsPattern(TreePatternBits tree, int pattern) {
         return tree.treePatternBits().get(pattern);
+    }
+
+    /** For each pair of columns, by Py4J's names, whether their types differ in more than in what is never NULL. */
+    public String typesDiffer(String names) {
+        List parts = split(names);
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i + 1 < parts.size(); i += 2) {
+            DataType type = ((Expression) gateway.getObject((String) parts.get(i))).dataType();
+            DataType other = ((Expression) gateway.getObject((String) parts.get(i + 1))).dataType();
+            text.append(type.sameType(other) ? "-" : "+");
+        }
+        return text.toString();
+    }
+
+    /** Numbers of new columns, with commas between them. */
+    public String newNumbers(int count) {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < count; i++) {
+            text.append(i == 0 ? "" : ",").append(NamedExpression$.MODULE$.newExprId().id());
+        }
+        return text.toString();
+    }
+
+    /** What the `ExprId`s of this JVM have in common. */
+    public java.util.UUID jvmId() {
+        return NamedExpression$.MODULE$.jvmId();
     }
 
     /** The number of a column. */

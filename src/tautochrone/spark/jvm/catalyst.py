@@ -9,6 +9,7 @@ make thousands of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from threading import Lock
 from typing import Any
@@ -35,6 +36,7 @@ __all__ = [
     "items",
     "kind",
     "known_row_count",
+    "name_of",
     "plan_and_subqueries",
     "start_callback_server",
     "walk",
@@ -46,6 +48,8 @@ SCALAR_SUBQUERY = "ScalarSubquery"
 """Catalyst's expression for a subquery that gives one value."""
 
 _NOT_STREAMING = False
+_NAME = "_tautochrone_name"
+"""The attribute in which a column of the JVM keeps its name."""
 
 
 _TREES = "org.apache.spark.sql.catalyst."
@@ -139,6 +143,14 @@ def kind(node: JavaObject) -> str:
     return str(name)
 
 
+def name_of(attribute: JavaObject) -> str:
+    """The name of a column."""
+    name = vars(attribute).get(_NAME)
+    if name is None:
+        name = vars(attribute)[_NAME] = str(attribute.name())
+    return str(name)
+
+
 def decimal_digits(type_name: str) -> tuple[int, int] | None:
     """Precision and scale of a decimal type, as Spark and Iceberg spell it; None for other types."""
     if not type_name.startswith("decimal("):
@@ -191,6 +203,40 @@ def _pattern_id(pattern: str) -> int:
     assert context is not None
     patterns = cached_packages(context._jvm).org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
     return int(getattr(patterns, pattern)().id())
+
+
+_NUMBERS = 256
+"""Numbers of columns that are taken from Spark's counter at once."""
+
+
+@dataclass(slots=True)
+class _ExprIds:
+    """Numbers that are taken from the counter of a JVM, and what its `ExprId`s have in common."""
+
+    gateway: Any
+    jvm_id: JavaObject
+    lock: Lock = field(default_factory=Lock)
+    taken: list[int] = field(default_factory=list)
+
+
+_expr_ids: list[_ExprIds] = []
+"""Of the JVM that runs: at most one."""
+
+
+def _of_jvm() -> _ExprIds:
+    gateway = driver_calls()._gateway_client  # noqa: SLF001
+    if not _expr_ids or _expr_ids[0].gateway is not gateway:
+        _expr_ids[:] = [_ExprIds(gateway, driver_calls().jvmId())]
+    return _expr_ids[0]
+
+
+def _new_number() -> int:
+    """The number of a column that no plan of the JVM has."""
+    ids = _of_jvm()
+    with ids.lock:
+        if not ids.taken:
+            ids.taken = [int(number) for number in str(driver_calls().newNumbers(_NUMBERS)).split(",")]
+        return ids.taken.pop()
 
 
 class Catalyst:
@@ -272,8 +318,12 @@ class Catalyst:
 
     def new_expr_id(self) -> tuple[ColumnId, JavaObject]:
         """A new column id and its `ExprId`."""
-        expr_id = self.expression("NamedExpression").newExprId()
-        return ColumnId(f"c{expr_id.id()}"), expr_id
+        number = _new_number()
+        return ColumnId(f"c{number}"), self.expr_id(number)
+
+    def expr_id(self, number: int) -> JavaObject:
+        """The `ExprId` with a number of this JVM."""
+        return new(f"{_TREES}expressions.ExprId", number, _of_jvm().jvm_id)
 
     def alias(self, expression: JavaObject, name: str, expr_id: JavaObject) -> JavaObject:
         """`expression AS name` with a given `ExprId`."""

@@ -29,6 +29,7 @@ __all__ = [
     "settings_of",
     "singleton",
     "split_texts",
+    "types_differ",
     "with_names",
 ]
 
@@ -44,25 +45,37 @@ _compiling = RLock()
 _DRIVER_CALLS = Path(__file__).with_name("DriverCalls.java")
 
 
-def compiled_class(source: Path) -> Any:
-    """The `java.lang.Class` of a source file of Java in the package `tautochrone`, named like its class."""
+def compiled_class(source: Path, uses: Path | None = None) -> Any:
+    """The `java.lang.Class` of a source file of Java in the package `tautochrone`, named like its class.
+
+    Args:
+        source: of the class.
+        uses: of another class whose public members it uses.
+    """
     gateway = _gateway()
     with _compiling:
         if source not in _compiled or _compiled[source][0] is not gateway:
             jvm = gateway.jvm
             compiler = jvm.org.codehaus.janino.SimpleCompiler()
-            compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+            if uses is None:
+                parent = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+            else:
+                parent = compiled_class(uses).getClassLoader()
+            compiler.setParentClassLoader(parent)
             compiler.cook(source.read_text())
             _compiled[source] = gateway, compiler.getClassLoader().loadClass(f"tautochrone.{source.stem}")
         return _compiled[source][1]
 
 
-def singleton(source: Path) -> Any:
-    """The one object of a class whose constructor takes Py4J's gateway, such as `DriverCalls`."""
+def singleton(source: Path, uses: Path | None = None) -> Any:
+    """The one object of a class whose constructor takes Py4J's gateway, such as `DriverCalls`.
+
+    For the arguments see `compiled_class`.
+    """
     gateway = _gateway()
     with _compiling:
         if source not in _singletons or _singletons[source][0] is not gateway:
-            constructor = compiled_class(source).getDeclaredConstructors()[0]
+            constructor = compiled_class(source, uses).getDeclaredConstructors()[0]
             arguments = gateway.new_array(gateway.jvm.java.lang.Object, 1)
             arguments[0] = gateway.java_gateway_server.getGateway()
             _singletons[source] = gateway, constructor.newInstance(arguments)
@@ -98,6 +111,12 @@ def joined_texts(texts: Iterable[str]) -> str:
 def split_texts(texts: str) -> list[str]:
     """A list of texts that `DriverCalls` returned."""
     return texts.split(_SEPARATOR)[:-1]
+
+
+def types_differ(columns: Iterable[tuple[JavaObject, JavaObject]]) -> list[bool]:
+    """For each pair of columns whether their types differ in more than in what is never NULL."""
+    names = [each._get_object_id() for pair in columns for each in pair]  # noqa: SLF001
+    return [answer == "+" for answer in str(driver_calls().typesDiffer(joined_texts(names)))]
 
 
 # -- objects ----------------------------------------------------------------------------------------

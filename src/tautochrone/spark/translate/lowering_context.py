@@ -15,7 +15,7 @@ from tautochrone.algebra.nodes import WEIGHT, ColumnId, KeySemiJoin, Materialize
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
-from tautochrone.spark.jvm.driver_calls import with_names
+from tautochrone.spark.jvm.driver_calls import types_differ, with_names
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, key_ranges, literals
 
 __all__ = ["Columns", "KeyConditions", "LeafPlans", "LoweringContext", "RowFilter"]
@@ -41,8 +41,17 @@ class Columns:
 
     def expr_id(self, column: ColumnId) -> JavaObject:
         if column not in self._expr_ids:
-            self._expr_ids[column] = self._attributes[column].exprId()
+            self._expr_ids[column] = self._catalyst.expr_id(int(self.number(column)))
         return self._expr_ids[column]
+
+    def number(self, column: ColumnId) -> str:
+        """The number of a column's `ExprId`."""
+        return (self._weight_id if column == WEIGHT else column).removeprefix("c")
+
+    def define(self, columns: Sequence[ColumnId], output: JavaObject) -> None:
+        """Take the attributes of an output as those of new columns."""
+        for column, attribute in zip(columns, items(output), strict=True):
+            self._attributes.setdefault(column, attribute)
 
     def with_expected_ids(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
         """Attributes with the ids of `columns`. Most have them already; Spark gives new ids to duplicates."""
@@ -255,15 +264,26 @@ class LoweringContext(ABC):
         pairs = zip(columns, items(plan.output()), strict=True)
         return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
 
-    def cast_as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
-        """An attribute, cast if needed to the type that `column` has in the query.
+    def cast_as_planned(
+        self, columns: Sequence[ColumnId], attributes: Sequence[JavaObject]
+    ) -> list[JavaObject]:
+        """Attributes, each cast if needed to the type that its column has in the query.
 
         An older version of a table may have a narrower type, and a state has the types of its table format.
         """
-        planned_type = self.columns.attribute(column).dataType()
-        if attribute.dataType().sameType(planned_type):
-            return attribute
-        return self.catalyst.cast(attribute, planned_type)
+        planned = [self.columns.attribute(column) for column in columns]
+        differ = types_differ(zip(attributes, planned, strict=True))
+        return [
+            self.catalyst.cast(attribute, of_query.dataType()) if is_other else attribute
+            for attribute, of_query, is_other in zip(attributes, planned, differ, strict=True)
+        ]
+
+    def named_as_planned(
+        self, named: Sequence[ColumnId], columns: Sequence[ColumnId], attributes: Sequence[JavaObject]
+    ) -> list[JavaObject]:
+        """The same with the ids of `named`."""
+        cast = self.cast_as_planned(columns, attributes)
+        return [self.columns.named(column, each) for column, each in zip(named, cast, strict=True)]
 
     def null_like(self, column: ColumnId) -> JavaObject:
         data_type = self.columns.attribute(column).dataType()

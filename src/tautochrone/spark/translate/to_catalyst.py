@@ -6,10 +6,12 @@ the column ids. So an expression of the optimized query is valid over any of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
 
 from tautochrone.algebra.nodes import (
     WEIGHT,
@@ -48,6 +50,7 @@ from tautochrone.algebra.nodes import (
     Window,
     WithWeight,
 )
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, LoweringContext
 from tautochrone.spark.translate.to_catalyst_aggregates import AggregateLowering
@@ -64,7 +67,20 @@ from tautochrone.spark.translate.to_catalyst_windows import (
     lower_totals,
 )
 
-__all__ = ["Lowering"]
+__all__ = ["Leaf", "Lowering"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Rows in the place of a node.
+
+    Attributes:
+        rows: a plan without children.
+        over: makes the node's plan of it.
+    """
+
+    rows: JavaObject
+    over: Callable[[JavaObject], JavaObject]
 
 
 class Lowering(LoweringContext):
@@ -77,6 +93,8 @@ class Lowering(LoweringContext):
     def __init__(self, catalyst: Catalyst, columns: Columns, leaves: LeafPlans) -> None:
         super().__init__(catalyst, columns, leaves)
         self._already_lowered: dict[int, Materialized] = {}
+        self._leaves: dict[int, Leaf] = {}
+        self._used_leaves: set[int] = set()
         aggregates = AggregateLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
             ScanAtCut: leaves.scan,
@@ -113,7 +131,30 @@ class Lowering(LoweringContext):
 
     def plan(self, node: Node) -> JavaObject:
         """The Catalyst plan of a node."""
+        if id(node) in self._leaves:
+            return self._leaf(node)
         return self._rules[type(node)](node)
+
+    def repeatable_frame(self, node: Node, leaves: Sequence[tuple[Node, Leaf]]) -> DataFrame:
+        """A DataFrame of a node in one partition, with other plans in the place of nodes below it."""
+        self._leaves, self._used_leaves = {id(below): leaf for below, leaf in leaves}, set()
+        try:
+            return dataframe_of_plan(self.catalyst.session, self.coalesce(self.plan(node)))
+        finally:
+            self._leaves = {}
+
+    def _leaf(self, node: Node) -> JavaObject:
+        leaf = self._leaves[id(node)]
+        if id(node) not in self._used_leaves:
+            self._used_leaves.add(id(node))
+            return leaf.over(leaf.rows)
+        # Spark would give new ids to the second of two equal leaves and to all columns above it.
+        rows = leaf.rows.newInstance()
+        plan = leaf.over(rows)
+        if plan is not rows:
+            return plan
+        pairs = zip(node.columns, items(plan.output()), strict=True)
+        return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
 
     # -- nodes ------------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ def _state_rows(
         plan = log._jdf.queryExecution().analyzed()  # noqa: SLF001
         output = list(items(plan.output()))
         positions = [state.columns.index(column) for column, _ in node.on]
-        keys = [lowering.cast_as_planned(state.columns[i], output[i]) for i in positions]
+        keys = lowering.cast_as_planned([state.columns[i] for i in positions], [output[i] for i in positions])
         join_type = lowering.join_type("LeftSemi")
         joined_plan = _join_keys(
             lowering, plan, keys, node, join_type, in_one_task=lowering.reads_few_rows(node)
