@@ -14,12 +14,12 @@ from tautochrone.model.names import NOW, TableName, Version, today
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import (
     Catalyst,
-    TransformRule,
     contains_pattern,
     items,
     kind,
     plan_and_subqueries,
     start_callback_server,
+    transformed,
     walk,
 )
 
@@ -100,7 +100,7 @@ def with_fixed_time(frame: DataFrame, versions: Mapping[TableName, Version]) -> 
 
     start_callback_server(frame.sparkSession)
     return dataframe_of_plan(
-        frame.sparkSession, plan.transformAllExpressionsWithSubqueries(TransformRule(fixed))
+        frame.sparkSession, transformed(plan.transformAllExpressionsWithSubqueries, fixed)
     )
 
 
@@ -125,7 +125,7 @@ def read_clocks(
         _, subquery_id = catalyst.new_expr_id()
         return _typed(catalyst, expression, catalyst.scalar_subquery(plan, subquery_id))
 
-    return node.transformExpressions(TransformRule(subquery))
+    return transformed(node.transformExpressions, subquery)
 
 
 def _typed(catalyst: Catalyst, function: JavaObject, time: JavaObject) -> JavaObject:

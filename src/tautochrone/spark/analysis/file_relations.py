@@ -26,12 +26,12 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import (
     Catalyst,
-    TransformRule,
     cached_packages,
     items,
     kind,
     plan_and_subqueries,
     start_callback_server,
+    transformed,
     walk,
 )
 
@@ -256,7 +256,7 @@ def with_file_tables(frame: DataFrame, reads: FileReads) -> DataFrame:
         return _table_plan(catalyst, node, _table(node, reads)) if _is_over_files(node) else node
 
     start_callback_server(session)
-    return dataframe_of_plan(session, analyzed_plan(frame).transformUpWithSubqueries(TransformRule(replaced)))
+    return dataframe_of_plan(session, transformed(analyzed_plan(frame).transformUpWithSubqueries, replaced))
 
 
 def _table_plan(catalyst: Catalyst, leaf: JavaObject, table: TableName) -> JavaObject:

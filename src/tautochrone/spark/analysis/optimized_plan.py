@@ -20,12 +20,12 @@ from tautochrone.spark.analysis.session_context import session_settings
 from tautochrone.spark.jvm.catalyst import (
     SCALAR_SUBQUERY,
     Catalyst,
-    TransformRule,
     children_of,
     contains_pattern,
     items,
     kind,
     start_callback_server,
+    transformed,
 )
 
 __all__ = ["DISTINCT_MODE", "KNOWN_NULLABLE", "OptimizedPlan", "has_subquery", "optimized_plan"]
@@ -77,7 +77,7 @@ def _with_exists_as_groups(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         )
         return catalyst.expression("IsNotNull")(catalyst.scalar_subquery(group, expression.exprId()))
 
-    return node.transformExpressions(TransformRule(replace))
+    return transformed(node.transformExpressions, replace)
 
 
 def _rows_to_exist(plan: JavaObject) -> JavaObject:
@@ -145,7 +145,7 @@ def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
     start_callback_server(session)
     leaves = _Leaves(catalyst, catalog)
     plan = _without_result_order(catalyst, analyzed_plan(frame))
-    plan = plan.transformUpWithSubqueries(TransformRule(leaves.replaced))
+    plan = transformed(plan.transformUpWithSubqueries, leaves.replaced)
     with _without_rules(session):
         dataset = catalyst.spark_sql_class("classic.Dataset")
         optimized = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
@@ -253,7 +253,7 @@ def _join_scalar_subqueries(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """The plan with scalar subqueries only in filters and in the result expressions of aggregates."""
     if not contains_pattern(plan, "SCALAR_SUBQUERY"):
         return plan
-    return plan.transformUpWithSubqueries(TransformRule(lambda node: _with_scalar_joins(catalyst, node)))
+    return transformed(plan.transformUpWithSubqueries, lambda node: _with_scalar_joins(catalyst, node))
 
 
 def has_subquery(plan: JavaObject) -> bool:
@@ -271,7 +271,7 @@ def _with_scalar_joins(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         grouping, results = scalars.grouped(node)
         rewritten = node.copy(grouping, results, scalars.joined(node.child()), node.hint())
     else:
-        rewritten = node.transformExpressions(TransformRule(lambda part: scalars.column(part) or part))
+        rewritten = transformed(node.transformExpressions, lambda part: scalars.column(part) or part)
         first, *rest = children_of(node)
         rewritten = rewritten.withNewChildren(catalyst.seq([scalars.joined(first), *rest]))
     if rewritten.output().size() == node.output().size():

@@ -28,7 +28,6 @@ __all__ = [
     "SCALAR_SUBQUERY",
     "CachedPackage",
     "Catalyst",
-    "TransformRule",
     "cached_packages",
     "children_of",
     "contains_pattern",
@@ -39,6 +38,7 @@ __all__ = [
     "name_of",
     "plan_and_subqueries",
     "start_callback_server",
+    "transformed",
     "walk",
     "walk_with_subqueries",
 ]
@@ -106,20 +106,43 @@ def start_callback_server(session: SparkSession) -> None:
         gateway._callback_server.server_socket.listen()  # noqa: SLF001
 
 
-class TransformRule:
-    """A rule for Catalyst's `transform…`: gets each node of a tree, returns it or its replacement."""
+def transformed(
+    transform: Callable[[Any], JavaObject], rule: Callable[[JavaObject], JavaObject]
+) -> JavaObject:
+    """A tree as one of Catalyst's `transform…` methods makes it.
+
+    Args:
+        transform: the method, such as `plan.transformUp`.
+        rule: gets each node of the tree, returns it or its replacement.
+    """
+    function = _PartialFunction(rule)
+    try:
+        return transform(function)
+    finally:
+        function.answers.clear()
+
+
+class _PartialFunction:
+    """A function of Python for Scala.
+
+    Py4J answers with the number of an object. Without `answers` the object could be dropped, and its number
+    be unknown, before Java reads the answer.
+    """
 
     def __init__(self, rule: Callable[[JavaObject], JavaObject]) -> None:
+        self.answers: list[JavaObject] = []
         self._rule = rule
 
     def isDefinedAt(self, _node: JavaObject) -> bool:  # noqa: N802
         return True
 
     def apply(self, node: JavaObject) -> JavaObject:
-        return self._rule(node)
+        answer = self._rule(node)
+        self.answers.append(answer)
+        return answer
 
     def applyOrElse(self, node: JavaObject, _default: object) -> JavaObject:  # noqa: N802
-        return self._rule(node)
+        return self.apply(node)
 
     class Java:
         implements = ("scala.PartialFunction",)
