@@ -1,4 +1,4 @@
-"""Join keys of every type, computed on one side or on both, of outer joins below an aggregate.
+"""Keys of every type: of outer joins below an aggregate, computed on one side or on both, and of partitions.
 
 An outer join reads the other side twice in one plan, at both cuts, by the keys of the changed rows.
 """
@@ -64,6 +64,14 @@ def test_keys_of_every_type(testbed: ViewTestbed, types: Sequence[str], checkpoi
             f"SELECT l.g, r.s, count(*) AS n, count(r.id) AS hits, sum(l.x) AS x "
             f"FROM l {kind} JOIN r ON l.at = r.since AND (l.k = r.k OR l.id > r.id) GROUP BY l.g, r.s",
         )
+    partitioned = types if types == tuple(KEYS) else ("double",)
+    for name in partitioned:
+        key = KEYS[name][0]
+        testbed.view(
+            f"by_{name}",
+            f"SELECT id, x, count(*) OVER (PARTITION BY {key}) AS n, "
+            f"rank() OVER (PARTITION BY {key}, k ORDER BY id) AS r FROM src.a",
+        )
     testbed.view("latest", "SELECT k, max(x) AS x, max(day) AS day FROM src.a GROUP BY k")
     testbed.view(
         "above_a_view",
@@ -80,7 +88,7 @@ def test_keys_of_every_type(testbed: ViewTestbed, types: Sequence[str], checkpoi
             for refresh in happened.of("refresh")
             if refresh["rows_inserted"]
         }
-    assert changed == {*types, "latest", "above_a_view"}
+    assert changed == {*types, *(f"by_{name}" for name in partitioned), "latest", "above_a_view"}
 
 
 def test_column_names_in_another_case(testbed: ViewTestbed) -> None:

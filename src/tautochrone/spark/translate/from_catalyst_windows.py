@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import ColumnId, Expression, Node, RunningTotals, Select, TopK, Window
@@ -40,10 +42,9 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
     catalyst = translator.catalyst
     child = translator.node(plan.child())
     partition = list(items(plan.partitionSpec()))
-    keyed = all(kind(entry) == "AttributeReference" for entry in partition)
-    keys = tuple(translator.register(entry) for entry in partition) if keyed else ()
     order = list(items(plan.orderSpec()))
     tie_breakers = _tie_breakers(translator, child, order)
+    child, keys = _with_partition_keys(translator, child, partition)
     if first_rows is not None:
         child = TopK(
             columns=child.columns,
@@ -79,6 +80,29 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
         )
     columns = tuple(dict.fromkeys(translator.register_all(plan.output())))
     return child if child.columns == columns else Select(columns=columns, child=child)
+
+
+def _with_partition_keys(
+    translator: TranslationContext, child: Node, partition: Sequence[JavaObject]
+) -> tuple[Node, tuple[ColumnId, ...]]:
+    """A node of the same rows that has the keys of partitions as columns, and these columns.
+
+    Of a float Spark takes the normalized value: -0.0 is in the partition of 0.0.
+    """
+    catalyst = translator.catalyst
+    keys: list[ColumnId] = []
+    computed: list[JavaObject] = []
+    for entry in partition:
+        if kind(entry) == "AttributeReference":
+            keys.append(translator.register(entry))
+        elif not entry.foldable():
+            column, expr_id = catalyst.new_expr_id()
+            computed.append(catalyst.alias(entry, str(column), expr_id))
+            keys.append(column)
+    if computed:
+        stored = [translator.attributes[column] for column in child.columns]
+        child = translator.project(child, [*stored, *computed])
+    return child, tuple(keys)
 
 
 def _by_need_of_total_order(
