@@ -74,7 +74,7 @@ def test_trigger_counts_for_times_before_it_began(monkeypatch: pytest.MonkeyPatc
 
     def ended(begun_ms: int, *, took: bool = True) -> int | None:
         began = datetime.fromtimestamp(begun_ms / 1000, UTC).isoformat()
-        observations.trigger_ended(trigger("0", "0" if took else "1", timestamp=began), [Files(limited=True)])
+        observations.note_trigger(trigger("0", "0" if took else "1", timestamp=began), [Files(limited=True)])
         return observations.committed_up_to_ms
 
     for store_ms in (1_000, 2_000, 3_000):

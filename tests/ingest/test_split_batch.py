@@ -47,7 +47,7 @@ class Replay:
 
 @pytest.fixture
 def replay(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Replay:
-    monkeypatch.setattr(bad_records, "record_replay", Replay)
+    monkeypatch.setattr(bad_records, "flow_replay", Replay)
     return Replay(spark, spark.range(0))
 
 

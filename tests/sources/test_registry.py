@@ -11,7 +11,7 @@ from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.sources.files import FileSource
 from tautochrone.spark.sources.kafka import KafkaSource
 from tautochrone.spark.sources.registry import OtherSource, PythonSource, prepared_stream, sources_of
-from tautochrone.spark.sources.stream_as_batch import record_replay
+from tautochrone.spark.sources.stream_as_batch import flow_replay
 from tautochrone.testing.toy_database import FORMAT, ToyStream
 
 pytestmark = pytest.mark.spark
@@ -57,6 +57,6 @@ def test_files_are_read_at_any_age_unless_the_reader_says_otherwise(
 
 
 def test_records_of_files_cannot_be_read_again(spark: SparkSession, tmp_path: Path) -> None:
-    replay = record_replay(spark, spark.readStream.schema("v STRING").json(str(tmp_path)))
+    replay = flow_replay(spark, spark.readStream.schema("v STRING").json(str(tmp_path)))
     assert isinstance(replay, Unsupported)
     assert "cannot be read again" in replay.reason

@@ -57,11 +57,11 @@ def health_findings(options: Options) -> Iterator[Finding]:
         project = skipped("project", reason)
     yield done(project)
     settings = located[0][1] if located else None
-    yield done(check("ports", lambda: _ports(settings)))
+    yield done(check("ports", lambda: _check_ports(settings)))
     if settings is not None:
-        yield done(check("storage", lambda: _storage(Path(settings.storage))))
-        yield done(check("store", lambda: _store(settings)))
-        yield done(check("master", lambda: _master(settings.spark.master)))
+        yield done(check("storage", lambda: _check_storage(Path(settings.storage))))
+        yield done(check("store", lambda: _check_store(settings)))
+        yield done(check("master", lambda: _check_master(settings.spark.master)))
     failed = [finding.check for finding in findings if finding.state is State.FAILED]
     if failed:
         names = ("session", "catalog", "definitions", "kafka", "captures", "sinks")
@@ -120,7 +120,7 @@ def _project(options: Options, located: list[tuple[PipelineSpec, Settings]]) -> 
     return f"pipeline {spec_and_settings[0].name} ({spec_and_settings[0].path})"
 
 
-def _ports(settings: Settings | None) -> str:
+def _check_ports(settings: Settings | None) -> str:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
@@ -157,7 +157,7 @@ def _require_free_port(key: str, text: str) -> None:
         ) from error
 
 
-def _storage(folder: Path) -> str:
+def _check_storage(folder: Path) -> str:
     existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         # A temporary file without a name vanishes when it is closed.
@@ -179,7 +179,7 @@ def _storage(folder: Path) -> str:
     return f"{folder}, {free_mb / 1000:,.1f} GB free{creation_note}"
 
 
-def _store(settings: Settings) -> str:
+def _check_store(settings: Settings) -> str:
     from tautochrone.app.stores import is_service, open_store
     from tautochrone.meta.database import StoreDatabase, parsed_url
 
@@ -202,7 +202,7 @@ def _store(settings: Settings) -> str:
     return safe
 
 
-def _master(master: str) -> str:
+def _check_master(master: str) -> str:
     if not master.startswith("spark://"):
         return master
     for address in master.removeprefix("spark://").split(","):

@@ -28,7 +28,7 @@ from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.source import BadRecords, Unsupported
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.sources.stream_as_batch import RecordReplay, record_replay
+from tautochrone.spark.sources.stream_as_batch import FlowReplay, flow_replay
 
 __all__ = [
     "BadRecord",
@@ -215,7 +215,7 @@ class BatchSplitter:
         explained = explain(error, self.flow)
         if not _of_the_data(explained, error):
             raise explained from error
-        replay = record_replay(session, query)
+        replay = flow_replay(session, query)
         if isinstance(replay, Unsupported):
             raise explained from error
         records = replay.records(*ranges())
@@ -238,7 +238,7 @@ class BatchSplitter:
         return SplitBatch(good, bad, bad_records)
 
     def _probe(
-        self, replay: RecordReplay, records: DataFrame
+        self, replay: FlowReplay, records: DataFrame
     ) -> Callable[[Sequence[Span]], TautochroneError | None]:
         def probe(spans: Sequence[Span]) -> TautochroneError | None:
             rows = self.align(replay.query(records.where(_any_of(spans))))

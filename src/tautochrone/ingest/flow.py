@@ -164,7 +164,7 @@ class FlowQuery(SparkQuery):
         if self._endless:
             progress = query.lastProgress
             if self.checks.trigger_ended(progress):
-                self.observations.trigger_ended(progress, self._sources)
+                self.observations.note_trigger(progress, self._sources)
             elif self.checks.problem is not None:
                 query.stop()
         elif not query.isActive and self.failure() is None and self.checks.trigger_ended(query.lastProgress):

@@ -98,7 +98,7 @@ class LogFlow(PolledFlow):
 
     def __post_init__(self) -> None:
         self._files = ChangeFileWriter(
-            self.log, self.table, self.tables_of_change_files, self._report_changes_through_log
+            self.log, self.table, self.tables_of_change_files, self._report_changes_not_in_files
         )
 
     def _read_position(self) -> None:
@@ -388,7 +388,7 @@ class LogFlow(PolledFlow):
                 )
         return writers
 
-    def _report_changes_through_log(self, relation: str, reason: Reason) -> None:
+    def _report_changes_not_in_files(self, relation: str, reason: Reason) -> None:
         self.emit(
             events.ChangesThroughLog(
                 flow=self.name,

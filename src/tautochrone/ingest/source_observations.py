@@ -78,7 +78,7 @@ class SourceObservations:
         while self._times and self._times[0][1] < began_ms:
             self.committed_up_to_ms = self._times.popleft()[0]
 
-    def trigger_ended(self, progress: Mapping[str, Any] | None, sources: Sequence[ObservedSource]) -> None:
+    def note_trigger(self, progress: Mapping[str, Any] | None, sources: Sequence[ObservedSource]) -> None:
         """A trigger ended; None: none did yet."""
         if progress is not None and took_all(progress, sources):
             began = datetime.fromisoformat(progress["timestamp"])

@@ -29,7 +29,6 @@ __all__ = [
     "BadRecords",
     "BulkOnExecutors",
     "ChangeLog",
-    "KeepsColumns",
     "KeepsLogs",
     "KeptLog",
     "LogBatch",
@@ -40,6 +39,7 @@ __all__ = [
     "SetsTablesAside",
     "SkipReason",
     "SkippedFiles",
+    "SkipsUnusedColumns",
     "Source",
     "SourceRows",
     "Unsupported",
@@ -286,7 +286,7 @@ class SetsTablesAside(Protocol):
 
 
 @runtime_checkable
-class KeepsColumns(Protocol):
+class SkipsUnusedColumns(Protocol):
     """A change log that may pass over columns which the tables of the lake do not take."""
 
     def set_lake_columns(self, columns: Mapping[str, Collection[str]]) -> None:

@@ -67,7 +67,7 @@ from tautochrone.project.explain_failure import CodePosition, explain
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.queries import Project, SqlQuery
 from tautochrone.project.sqltext import NameScope
-from tautochrone.project.usercode import Bindings, evaluation_lock, user_code
+from tautochrone.project.usercode import NamesAtRegistration, evaluation_lock, user_code
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, use_session
 from tautochrone.spark.execute.change_order import is_change_order
 from tautochrone.spark.execute.merge_events import has_horizon
@@ -423,7 +423,7 @@ class SnapshotFunction:
     keys: tuple[str, ...]
     project: Project
     scope: NameScope
-    bindings: Bindings
+    bindings: NamesAtRegistration
     location: SourceLocation
     conf: Mapping[str, str]
     columns: StructType | None = None

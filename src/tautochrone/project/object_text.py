@@ -266,12 +266,12 @@ class ObjectText:
     def module(self, module: types.ModuleType, chains: Iterable[tuple[str, ...]]) -> str:
         """What a function uses of a module: attributes of attributes, or everything for an empty chain."""
         if self._libraries.has_module(module):
-            self._note_module(module.__name__, chains)
+            self._note_reads_through(module.__name__, chains)
             return self._libraries.name_of(module.__name__)
         parts = {chain: self._attribute(module, chain) for chain in {*chains}}
         return f"module {sorted(parts.items())}"
 
-    def _note_module(self, name: str, chains: Iterable[tuple[str, ...]]) -> None:
+    def _note_reads_through(self, name: str, chains: Iterable[tuple[str, ...]]) -> None:
         self.reads.update(self._libraries.reads_of(name, chains))
 
     def _attribute(self, module: types.ModuleType, chain: tuple[str, ...]) -> str:

@@ -26,7 +26,7 @@ from tautochrone.project.definitions import QueryListener
 from tautochrone.project.explain_failure import CodePosition
 from tautochrone.project.sqltext import NameScope
 from tautochrone.project.statements import query_of
-from tautochrone.project.usercode import Bindings, user_code
+from tautochrone.project.usercode import NamesAtRegistration, user_code
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, parsed_plan
 from tautochrone.spark.jvm.catalyst import items, kind
@@ -165,7 +165,7 @@ class PythonQuery:
     function: Callable[[], Any]
     project: Project
     scope: NameScope
-    bindings: Bindings
+    bindings: NamesAtRegistration
 
     @property
     def written(self) -> str:

@@ -30,7 +30,7 @@ from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
 from tautochrone.project.sqltext import NameScope
 from tautochrone.project.statements import Statement, StatementKind, parse_statements, statement_error
-from tautochrone.project.usercode import Bindings
+from tautochrone.project.usercode import NamesAtRegistration
 from tautochrone.project.validate import check_format, uncounted_expectations, unique_expectations
 from tautochrone.spark.jvm.driver_calls import driver_calls, split_texts
 
@@ -173,7 +173,7 @@ class Registry(GraphElementRegistry):
             function,
             self._project,
             self._scope,
-            Bindings.of(function, self.module, self.modules),
+            NamesAtRegistration.of(function, self.module, self.modules),
         )
         self.settings_ignored(flow.spark_conf, flow.name, location)
         self._add_flow(name, target, location, query, self._scope, flow.spark_conf)
@@ -206,7 +206,7 @@ class Registry(GraphElementRegistry):
             auto_cdc.keys,
             self._project,
             self._scope,
-            Bindings.of(function, self.module, self.modules),
+            NamesAtRegistration.of(function, self.module, self.modules),
             location,
             self._conf,
         )

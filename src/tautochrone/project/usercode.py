@@ -5,8 +5,8 @@ Connect session that cannot be changed. Here functions run later, several times,
 sessions. So, while user code runs and in its thread only:
 
 * every global that holds a SparkSession holds the session of the evaluation;
-* globals and closure cells have the values that they had at registration (`Bindings`): otherwise all
-  definitions from one for-loop would see the loop's last value;
+* globals and closure cells have the values that they had at registration (`NamesAtRegistration`): otherwise
+  all definitions from one for-loop would see the loop's last value;
 * what SDP forbids is refused with SDP's classes, and names are rewritten (`NameScope.rewrite`);
 * the working directory is the project's, and prints go to stderr: stdout belongs to `--json`.
 """
@@ -36,7 +36,7 @@ from tautochrone.project.forbidden_calls import Rule, rules
 from tautochrone.project.libraries import Libraries
 from tautochrone.spark.session.gateway import call_sites
 
-__all__ = ["Bindings", "evaluation_lock", "forget_imports", "user_code"]
+__all__ = ["NamesAtRegistration", "evaluation_lock", "forget_imports", "user_code"]
 
 # Module globals, the working directory and patched classes belong to the whole process.
 evaluation_lock = threading.RLock()
@@ -45,7 +45,7 @@ _MISSING: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Bindings:
+class NamesAtRegistration:
     """The names that a function could see when it was registered."""
 
     scopes: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = ()
@@ -53,7 +53,9 @@ class Bindings:
     modules: list[ModuleType] = field(default_factory=list)
 
     @classmethod
-    def of(cls, function: Callable[..., Any], module: dict[str, Any], modules: list[ModuleType]) -> Bindings:
+    def of(
+        cls, function: Callable[..., Any], module: dict[str, Any], modules: list[ModuleType]
+    ) -> NamesAtRegistration:
         """The names that `function`, defined while `module` runs, sees now."""
         scopes = {id(module): module}
         cells: list[tuple[CellType, Any]] = []

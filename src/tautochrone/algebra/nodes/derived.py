@@ -207,7 +207,7 @@ class Totals(Unary):
         return 1
 
 
-# -- states ----------------------------------------------------------------------------------------------
+# -- stored states of aggregates and of the first rows of an order ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -101,8 +101,7 @@ def caller_of(scope: object) -> Caller:
 COOKIE = "tautochrone_session"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-# Requests by POST that the role `read` may send. The catalog refuses writes itself, and the store checks who
-# owns a pin.
+# Requests by POST that the role `read` may send. The store checks who owns a pin.
 _READS_BY_POST = ("/version/", "/api/v1/tokens", "/api/v1/pins")
 _FORMS_THAT_READ = ("/query", "/preview")
 _PUBLIC_PATHS = ("/healthz", "/login", "/logout")
@@ -256,6 +255,7 @@ def _only_reads(path: str) -> bool:
     if path.startswith("/rpc/"):
         call = remote_calls().get(path.removeprefix("/rpc/"))
         return call is not None and call.for_readers
+    # The catalog refuses writes itself.
     return is_catalog_path(path) or path in _FORMS_THAT_READ or path.startswith(_READS_BY_POST)
 
 

@@ -63,7 +63,11 @@ def parse_json(body: bytes, limits: JsonLimits) -> Any:
     _check_depth(body, limits.depth)
     try:
         value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_float
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_int=_integer,
+            parse_float=_finite_float,
         )
     except json.JSONDecodeError as error:
         raise InvalidJsonError(f"is no JSON: {error.msg} at character {error.pos}") from None
@@ -103,7 +107,7 @@ def _integer(digits: str) -> int:
     return number
 
 
-def _float(digits: str) -> float:
+def _finite_float(digits: str) -> float:
     number = float(digits) if len(digits) <= _MAX_DIGITS else math.inf
     if not math.isfinite(number):
         raise InvalidJsonError("holds a number that is too large")

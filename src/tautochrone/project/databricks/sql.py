@@ -278,12 +278,12 @@ class _Translation:
         options: dict[str, str] = {}
         for first, last in self._elements(start + 2, close):
             if self._upper[first + 1 : first + 3] == ["=", ">"]:
-                options[self._words[first].text] = self._literal(first + 3, last)
+                options[self._words[first].text] = self._literal_value(first + 3, last)
             elif self._upper[first : first + 2] == ["MAP", "("]:
-                pairs = [self._literal(*part) for part in self._elements(first + 2, last)]
+                pairs = [self._literal_value(*part) for part in self._elements(first + 2, last)]
                 options.update(zip(pairs[::2], pairs[1::2], strict=False))
             else:
-                positional.append(self._literal(first, last))
+                positional.append(self._literal_value(first, last))
         path = options.pop("path", None) or (positional[0] if positional else "")
         if len(positional) > 1:
             options["format"] = positional[1]
@@ -291,7 +291,7 @@ class _Translation:
         is_function = self._upper[start] == "READ_FILES"
         return FileSource(path, options, schema, streaming=streaming, infers_types=is_function)
 
-    def _literal(self, first: int, last: int) -> str:
+    def _literal_value(self, first: int, last: int) -> str:
         token = self._words[first]
         if first != last and not (token.text == "-" and first + 1 == last):
             raise DefinitionError(

@@ -38,10 +38,10 @@ from tautochrone.runtime.merges.log_rows import LogRange
 __all__ = [
     "FILE",
     "POSITION",
+    "CopiedFileRows",
     "LightLogRows",
     "NetFiles",
     "RelationChanges",
-    "RowsInFiles",
     "as_events",
     "copied_files",
     "events_of_change_files",
@@ -115,7 +115,7 @@ def copied_files(log_rows: DataFrame) -> Sequence[CopiedFile]:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsInFiles:
+class CopiedFileRows:
     """
     Attributes:
         staged: the files.
@@ -128,14 +128,14 @@ class RowsInFiles:
     _copies: frozenset[int]
 
     @classmethod
-    def of(
+    def read(
         cls,
         session: SparkSession,
         files: Sequence[CopiedFile],
         staged: Staged,
         events: DataFrame,
         apply: KeyedApply,
-    ) -> RowsInFiles:
+    ) -> CopiedFileRows:
         """
         Args:
             files: the staged ones, in their order.

@@ -21,7 +21,7 @@ from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.merges.capture_files import RowsInFiles
+from tautochrone.runtime.merges.capture_files import CopiedFileRows
 from tautochrone.runtime.merges.latest_events import (
     InvalidValues,
     has_invalid,
@@ -81,7 +81,7 @@ class CopiedRows:
 
 
 def copied_rows(
-    events: DataFrame, apply: KeyedApply, files: RowsInFiles | None = None
+    events: DataFrame, apply: KeyedApply, files: CopiedFileRows | None = None
 ) -> CopiedRows | Reason | None:
     """The rows of a table that is built of one copy, beside those in files; or why all of its keys must be
     merged; None: no row was copied."""

@@ -37,7 +37,7 @@ from tautochrone.model.lake import (
 from tautochrone.model.log_table import ChangeFile, CopiedFile
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
-from tautochrone.runtime.merges.capture_files import RowsInFiles, events_of_change_files, net_files
+from tautochrone.runtime.merges.capture_files import CopiedFileRows, events_of_change_files, net_files
 from tautochrone.runtime.merges.copied_rows import CopiedRows, copied_rows
 from tautochrone.runtime.merges.latest_events import (
     InvalidValues,
@@ -52,7 +52,7 @@ from tautochrone.runtime.merges.latest_events import (
     without_ignored,
 )
 from tautochrone.runtime.merges.log_rows import RelationRows
-from tautochrone.runtime.merges.weighted_apply import row_change
+from tautochrone.runtime.merges.weighted_apply import weighted_change
 from tautochrone.runtime.refresh.task import Refreshed, RefreshTask, no_data_refresh
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned_session
@@ -319,7 +319,7 @@ class KeyedMerge:
                 `CAPTURED_VALUE_INVALID`.
         """
         staged = self._files([file.name for file in self.files], self.copied_since_ms)
-        files = RowsInFiles.of(self.session, self.files, staged, events, self.apply)
+        files = CopiedFileRows.read(self.session, self.files, staged, events, self.apply)
         copied = copied_rows(events, self.apply, files)
         if isinstance(copied, CopiedRows):
             return self._take_copied(copied, staged)
@@ -451,7 +451,7 @@ class KeyedMerge:
             RefreshError: `CAPTURED_VALUE_INVALID`; `CAPTURED_ROW_MISSING`.
         """
         self._note(_LAST, Reason.of(ReasonCode.TABLE_WITHOUT_KEY))
-        change = row_change(events, self.apply)
+        change = weighted_change(events, self.apply)
         if change.invalid is not None and not self.apply.invalid_is_null:
             raise _invalid_value_error(self.task, change.invalid)
         old_rows: Mapping[str, Sequence[int]] = {}

@@ -27,14 +27,14 @@ from tautochrone.runtime.merges.latest_events import (
     snapshot_sees,
 )
 
-__all__ = ["RowChange", "StoredPositions", "row_change"]
+__all__ = ["StoredPositions", "WeightedChange", "weighted_change"]
 
 _WEIGHT = "__taut_weight"
 _RANK = "__taut_rank"
 
 
 @dataclass(frozen=True, slots=True)
-class RowChange:
+class WeightedChange:
     """What events do to a multiset of rows.
 
     Attributes:
@@ -89,7 +89,7 @@ class StoredPositions:
     missing: int
 
 
-def row_change(events: DataFrame, apply: KeyedApply) -> RowChange:
+def weighted_change(events: DataFrame, apply: KeyedApply) -> WeightedChange:
     """What the events of a flow do to the rows of its table."""
     sequence = sf.struct(*[sf.col(quoted(name)) for name in apply.sequence])
     snapshot = sf.col(quoted(apply.snapshot or ""))
@@ -124,7 +124,7 @@ def row_change(events: DataFrame, apply: KeyedApply) -> RowChange:
         )
         weights = weights.groupBy(*columns).agg(sf.sum(_WEIGHT).alias(_WEIGHT))
     is_replaced = copy is not None or truncate is not None
-    return RowChange(weights.where(sf.col(_WEIGHT) != 0), is_replaced, invalid)
+    return WeightedChange(weights.where(sf.col(_WEIGHT) != 0), is_replaced, invalid)
 
 
 def _condition(text: str | None) -> Column:

@@ -20,7 +20,7 @@ from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import BadRecordsSetting, FlowLimits, RecreatedTopicSetting
 from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.spark.sources.registry import limited, rate_limits_by_label, sources_of
-from tautochrone.spark.sources.stream_as_batch import record_replay
+from tautochrone.spark.sources.stream_as_batch import flow_replay
 
 __all__ = ["LimitedFlow", "check_bad_records", "check_limits", "check_recreated_topics"]
 
@@ -104,7 +104,7 @@ def check_bad_records(settings: Mapping[str, BadRecordsSetting], graph: Graph) -
         assert graph.analysis_session is not None
         reason = "it writes no streaming table from outside"
         if _is_from_outside(graph, resolved):
-            replay = record_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))
+            replay = flow_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))
             reason = replay.reason if isinstance(replay, Unsupported) else ""
         if reason:
             raise SettingsError(

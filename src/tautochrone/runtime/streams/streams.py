@@ -27,7 +27,7 @@ from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.source import BadRecords, KeepsColumns, RecreatedTopic
+from tautochrone.model.source import BadRecords, RecreatedTopic, SkipsUnusedColumns
 from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink
@@ -130,7 +130,7 @@ class Streams:
             log = change_log_of(self._job.graph, flow)
             if log is None:
                 return self.query(table, flow)
-            if isinstance(log, KeepsColumns):
+            if isinstance(log, SkipsUnusedColumns):
                 log.set_lake_columns(kept_columns(self._job, table))
             limits = self._job.settings.limits.get(name)
             max_events = DEFAULT_MAX_EVENTS if limits is None else limits.options["maxEventsPerTrigger"]

@@ -103,7 +103,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     # -- staging ----------------------------------------------------------------------------------
 
-    def _staging(self, name: str) -> tuple[str, str]:
+    def _removed_and_added_tables(self, name: str) -> tuple[str, str]:
         """The temporary tables of rows that went, and of those that came: MySQL cannot use one twice."""
         database = self._options.database
         return quoted(database, f"{name}_r"), quoted(database, f"{name}_a")
@@ -112,7 +112,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
         identity = KEY if mirrored.is_keyed else HASH
         with self._database.autocommit() as cursor:
             self._drop_staging(cursor, name)
-            for staging in self._staging(name):
+            for staging in self._removed_and_added_tables(name):
                 cursor.execute(
                     f"CREATE TEMPORARY TABLE {staging} ({mirrored.definitions}, "
                     f"`_taut_chunk` INT NOT NULL, INDEX ({quoted(identity)})) "
@@ -120,12 +120,12 @@ class MariadbSink(RelationalSink[MirroredTable]):
                 )
 
     def _drop_staging(self, cursor: Any, name: str) -> None:
-        cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {', '.join(self._staging(name))}")
+        cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {', '.join(self._removed_and_added_tables(name))}")
 
     def _send(
         self, staging: str, mirrored: MirroredTable, rows: list[list[Any]], sign: int, chunk: int
     ) -> None:
-        removed, added = self._staging(staging)
+        removed, added = self._removed_and_added_tables(staging)
         hashes = 2 if mirrored.is_keyed else 1
         marks = ", ".join(["%s"] * (len(mirrored.columns) + 1))
         # A % in a name is doubled: the driver fills marks in.
@@ -160,7 +160,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     def _staged_digests(self, cursor: Any, staging: str) -> list[tuple[Any, ...]]:
         digests: list[tuple[Any, ...]] = []
-        for table, sign in zip(self._staging(staging), (-1, 1), strict=True):
+        for table, sign in zip(self._removed_and_added_tables(staging), (-1, 1), strict=True):
             cursor.execute(
                 f"SELECT `_taut_chunk`, COUNT(*), {sign} * "
                 f"SUM(CAST(CONV(LEFT(HEX({quoted(HASH)}), 8), 16, 10) AS UNSIGNED)) "
@@ -174,7 +174,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
     def _apply(
         self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, *, is_replaced: bool
     ) -> None:
-        removed, _ = self._staging(staging)
+        removed, _ = self._removed_and_added_tables(staging)
         if is_replaced:
             cursor.execute(f"DELETE FROM {mirrored.name}")
         cursor.execute(f"SELECT COUNT(*) FROM {removed}")
@@ -187,7 +187,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
     def _apply_by_key(
         self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, removed_rows: int
     ) -> None:
-        removed, added = self._staging(staging)
+        removed, added = self._removed_and_added_tables(staging)
         if removed_rows:
             cursor.execute(
                 f"SELECT COUNT(DISTINCT r.`_taut_key`) FROM {removed} AS r JOIN {mirrored.name} AS t "
@@ -228,7 +228,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
     def _apply_copies(
         self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, removed_rows: int
     ) -> None:
-        removed, added = self._staging(staging)
+        removed, added = self._removed_and_added_tables(staging)
         if removed_rows:
             cursor.execute(
                 f"DELETE t FROM {mirrored.name} AS t JOIN ("

@@ -73,7 +73,7 @@ class Flavor(Protocol):
         """Begin a transaction that sees one state, and a position of the log of which it sees everything
         before."""
 
-    def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:
+    def awaited_by_snapshot(self, connection: Any) -> Sequence[tuple[str, int]]:
         """Those that a snapshot waits for, each with its thread."""
 
     def transactions_before(
@@ -137,7 +137,7 @@ class MariaDB:
         status = dict(fetch(connection, "SHOW STATUS LIKE 'Binlog_snapshot_%'"))
         return status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
 
-    def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:  # noqa: ARG002
+    def awaited_by_snapshot(self, connection: Any) -> Sequence[tuple[str, int]]:  # noqa: ARG002
         """A snapshot has a position by itself."""
         return ()
 
@@ -261,7 +261,7 @@ class MySQL:
         connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         return file, offset
 
-    def owned_transactions(self, connection: Any) -> Sequence[tuple[str, int]]:
+    def awaited_by_snapshot(self, connection: Any) -> Sequence[tuple[str, int]]:
         return sorted(_owned_gtids(connection).items())
 
     def _wait_for_committing_transactions(self, connection: Any) -> None:

@@ -108,7 +108,7 @@ def lag_behind(connection: Any, position: LogPosition) -> dict[str, int]:
 
 def awaited_transactions(connection: Any) -> list[Reason]:
     """Those that a copy waits for which begins now."""
-    owned = flavor_of(connection).owned_transactions(connection)
+    owned = flavor_of(connection).awaited_by_snapshot(connection)
     ages = _thread_ages(connection) if owned else {}
     return [
         Reason.of(

@@ -221,7 +221,7 @@ class _Cursor:
         return self.tokens[self.position :]
 
     @property
-    def word(self) -> str:
+    def next_word(self) -> str:
         return self.tokens[self.position].word if self.position < len(self.tokens) else ""
 
     def accept(self, *words: str) -> bool:
@@ -231,7 +231,7 @@ class _Cursor:
         return True
 
     def accept_one(self, words: Collection[str]) -> str:
-        word = self.word
+        word = self.next_word
         if word not in words:
             return ""
         self.position += 1
@@ -290,7 +290,7 @@ def _effects(tokens: Sequence[Token], captured: _Captured) -> list[Effect]:
     cursor = _Cursor(_without_settings(tokens))
     if not cursor.rest or _is_about_no_table(cursor.rest):
         return []
-    head = cursor.word
+    head = cursor.next_word
     cursor.position += 1
     if head in _ROWS or (head == "ANALYZE" and not _is_of_tables(cursor)):
         # Triggers and functions may write tables that the statement does not name.
@@ -303,7 +303,10 @@ def _effects(tokens: Sequence[Token], captured: _Captured) -> list[Effect]:
         return _effects_of_truncate(cursor, captured)
     if head in ("ANALYZE", "OPTIMIZE"):
         return []
-    is_of_tables = (head == "RENAME" and cursor.word in ("TABLE", "TABLES")) or head in ("REPAIR", "CHECK")
+    is_of_tables = (head == "RENAME" and cursor.next_word in ("TABLE", "TABLES")) or head in (
+        "REPAIR",
+        "CHECK",
+    )
     return captured.effects_on_named(cursor.rest) if is_of_tables else captured.effects_on_all()
 
 
@@ -324,7 +327,7 @@ def _is_about_no_table(tokens: Sequence[Token]) -> bool:
 
 
 def _is_of_tables(cursor: _Cursor) -> bool:
-    return cursor.word in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG")
+    return cursor.next_word in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG")
 
 
 def _effects_of_truncate(cursor: _Cursor, captured: _Captured) -> list[Effect]:
@@ -350,7 +353,7 @@ def _effects_of_definition(head: str, cursor: _Cursor, captured: _Captured) -> l
     """Of CREATE, ALTER and DROP."""
     replaces = head == "CREATE" and cursor.accept("OR", "REPLACE")
     is_temporary = head != "ALTER" and cursor.accept("TEMPORARY")
-    if cursor.word in _OBJECTS_WITHOUT_ROWS or cursor.accept("SPATIAL", "REFERENCE"):
+    if cursor.next_word in _OBJECTS_WITHOUT_ROWS or cursor.accept("SPATIAL", "REFERENCE"):
         return []
     if any(token.symbol == ";" for token in cursor.rest):
         return captured.effects_on_all()

@@ -439,7 +439,7 @@ def check_prerequisites(
     check_server(connection, capture)
     _check_role(connection, capture, tables)
     names = ", ".join(table.identifier.as_string(connection) for table in tables)
-    published = _publication_text(connection, capture, publication, tables)
+    published = _check_publication(connection, capture, publication, tables)
     return f"{len(tables)} tables ({names}); {published}; {_slots_text(connection, slot)}"
 
 
@@ -520,7 +520,7 @@ def require_readable(
         connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table.identifier))
 
 
-def _publication_text(
+def _check_publication(
     connection: psycopg.Connection, capture: str, publication: str, tables: list[CapturedTable]
 ) -> str:
     """

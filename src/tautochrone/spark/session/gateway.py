@@ -214,7 +214,7 @@ def _forget_objects_together(gateway: Any) -> None:
         return
     # Its `put` may be called while the garbage collector runs, unlike methods that take a lock.
     dropped: SimpleQueue[str] = SimpleQueue()
-    thread = _ForgettingThread(client, dropped, _Forget(gateway))
+    thread = _DroppedObjectsSender(client, dropped, _Forget(gateway))
 
     def drop(target_id: str, enqueue: bool = True) -> None:  # noqa: ARG001
         if target_id in _KEPT:
@@ -229,7 +229,7 @@ def _forget_objects_together(gateway: Any) -> None:
     thread.start()
 
 
-class _ForgettingThread(threading.Thread):
+class _DroppedObjectsSender(threading.Thread):
     """Sends the numbers of dropped objects until the JVM is gone."""
 
     def __init__(self, client: Any, dropped: SimpleQueue[str], forget: _Forget) -> None:

@@ -18,7 +18,7 @@ from tautochrone.spark.jvm.catalyst import Catalyst, cached_packages, items, kin
 from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
 from tautochrone.spark.sources.spark_source import STREAM_LEAVES, RecordReader
 
-__all__ = ["RecordReplay", "record_replay", "stream_as_batch"]
+__all__ = ["FlowReplay", "flow_replay", "stream_as_batch"]
 
 
 def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) -> DataFrame:
@@ -66,7 +66,7 @@ _ROW_BY_ROW = frozenset(
 )
 
 
-def record_replay(session: SparkSession, frame: DataFrame) -> RecordReplay | Unsupported:
+def flow_replay(session: SparkSession, frame: DataFrame) -> FlowReplay | Unsupported:
     """The replay of a streaming query's records, or the reason why they cannot be replayed.
 
     Args:
@@ -88,11 +88,11 @@ def record_replay(session: SparkSession, frame: DataFrame) -> RecordReplay | Uns
     deterministic, function = determinism(plan)
     if not deterministic:
         return Unsupported(f"{function} returns other values each time")
-    return RecordReplay(session, plan, reader)
+    return FlowReplay(session, plan, reader)
 
 
-class RecordReplay:
-    """The replay of one flow, returned by `record_replay`.
+class FlowReplay:
+    """The replay of one flow, returned by `flow_replay`.
 
     Args:
         session: the session in which the flow's query was evaluated.

@@ -193,7 +193,7 @@ class AggregateTranslation:
         arguments = _distinct_children(calls[0])
         is_constant = not arguments
         if is_constant:
-            # A column of the rows that count: the constant itself is in the calls.
+            # DISTINCT of a constant names no column: TRUE stands for it. The calls keep the constant.
             arguments = [catalyst.literal(True)]
         if calls[0].filter().isDefined():
             condition = calls[0].filter().get()
