@@ -374,6 +374,17 @@ class LakeConformance(LakeBench):
         self.append(spark, table, commit_metadata(), 5)
         assert table.change_between(first, table.current_version()).kind is ChangeKind.APPEND
 
+    def test_newest_tags(self, spark: SparkSession, table: LakeTable) -> None:
+        table.tag(table.current_version(), "kept")
+        versions = [self.append(spark, table, commit_metadata(), number).version for number in range(4)]
+        for version in (*versions[:3], versions[2]):
+            table.tag_newest(version, "cut-", 2)
+        assert list(table.tags()) == ["kept", f"cut-{versions[1]}", f"cut-{versions[2]}"]
+        table.tag_newest(versions[0], "cut-", 2)
+        assert list(table.tags()) == ["kept", f"cut-{versions[1]}", f"cut-{versions[2]}"]
+        table.tag_newest(versions[3], "cut-", 1)
+        assert list(table.tags()) == ["kept", f"cut-{versions[3]}"]
+
     def test_tags(self, table: LakeTable) -> None:
         table.tag(table.current_version(), "kept")
         table.tag(table.current_version(), "kept")

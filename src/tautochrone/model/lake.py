@@ -518,6 +518,10 @@ class LakeTable(ReadableTable, Protocol):
     def tag(self, version: Version, name: str) -> None:
         """Keep a version from expiring under a name. Repeatable."""
 
+    def tag_newest(self, version: Version, prefix: str, kept: int) -> None:
+        """Tag a version under the prefix with the version behind it, and drop the tags with the prefix of the
+        oldest versions when there are more than `kept`. Repeatable."""
+
     def untag(self, name: str) -> None:
         """Drop a tag. Repeatable."""
 

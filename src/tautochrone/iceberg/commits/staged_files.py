@@ -23,10 +23,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 
 from tautochrone.iceberg.commits.compare_and_set import now_ms, staged_at_ms
 from tautochrone.iceberg.java.api import Iceberg, first_line, items, java_error_class, local_folder
+from tautochrone.iceberg.java.calls import iceberg_calls, written_files
 from tautochrone.model.lake import Rows, Staged
 from tautochrone.model.lake import TaskWriter as WritesInTasks
 from tautochrone.model.names import TableName
@@ -78,26 +79,12 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
     return _staged(name, files, at_ms)
 
 
-def local_rows(iceberg: Iceberg, table: Any, rows: Rows) -> Any | None:
-    """The rows as a Java list if they are a local relation that can be written unchanged, else None.
-
-    They can if they have the table's columns in the same order and with the same types. Otherwise Spark must
-    plan the write, with casts and checks.
-    """
-    plan = rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
-    if str(plan.nodeName()) != "LocalRelation":
-        return None
-    table_schema = iceberg.api.spark.SparkSchemaUtil.convert(table.schema())
-    rows_schema = rows._jdf.schema()  # noqa: SLF001
-    if not table_schema.asNullable().equals(rows_schema.asNullable()):
-        return None
-    if not table_schema.equals(table_schema.asNullable()) and not table_schema.equals(rows_schema):
-        # A column is NOT NULL, and the local write would not check that.
-        return None
-    return iceberg.jvm.scala.jdk.javaapi.CollectionConverters.asJava(plan.data())
+def local_rows(table: Any, rows: Rows) -> Any | None:
+    """The rows as a Java list if they are a local relation that can be written unchanged, else None."""
+    return iceberg_calls().localRows(table, rows._jdf)  # noqa: SLF001
 
 
-def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, data: Any) -> Staged:
+def write_locally(name: TableName, table: Any, rows: Rows, data: Any) -> Staged:
     """Write the `data` of `rows` in this thread, with the writer that Spark's tasks use.
 
     Types, partitions, statistics and table properties are treated as in any other write. It saves the Spark
@@ -106,36 +93,11 @@ def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, dat
     at_ms = staged_at_ms(table)
     if data.isEmpty():
         return _staged(name, [], at_ms)
-    group = str(uuid.uuid4())
-    iceberg.activate(rows.sparkSession)
-    connector, empty = (
-        iceberg.jvm.org.apache.spark.sql.connector.write,
-        iceberg.jvm.java.util.Optional.empty(),
+    session, schema = rows.sparkSession._jsparkSession, rows._jdf.schema()  # noqa: SLF001
+    files = written_files(str(iceberg_calls().write(session, table, schema, data, str(uuid.uuid4()))))
+    return Staged(
+        table=name, files=[file for file, _ in files], rows=sum(count for _, count in files), at_ms=at_ms
     )
-    # Without this option the writer would mark the files of a sorted table as sorted, which they are not.
-    options = {"fanout-enabled": "true", "use-table-distribution-and-ordering": "false"}
-    settings = iceberg.jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(iceberg.map(options))
-    write_info = connector.LogicalWriteInfoImpl(group, rows._jdf.schema(), settings, empty, empty)  # noqa: SLF001
-    batch = (
-        iceberg.api.spark.source.SparkRewriteTable(table, group).newWriteBuilder(write_info).build().toBatch()
-    )
-    writer = batch.createBatchWriterFactory(connector.PhysicalWriteInfoImpl(1)).createWriter(0, 0)
-    try:
-        writer.writeAll(data.iterator())
-        written = writer.commit()
-    except Py4JError:
-        writer.abort()
-        raise
-    finally:
-        writer.close()
-    messages = iceberg.array(connector.WriterCommitMessage, [written])
-    coordinator = iceberg.api.spark.FileRewriteCoordinator.get()
-    try:
-        batch.commit(messages)
-        files = items(coordinator.fetchNewFiles(table, group))
-    finally:
-        coordinator.clearRewrite(table, group)
-    return _staged(name, files, at_ms)
 
 
 def _staged(name: TableName, files: list[Any], at_ms: int) -> Staged:

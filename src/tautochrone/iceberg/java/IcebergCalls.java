@@ -1,8 +1,12 @@
 package tautochrone;
 
+import java.util.HashMap;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
+import org.apache.iceberg.DataFile;
 import org.apache.iceberg.HasTableOperations;
 import org.apache.iceberg.Schema;
 import org.apache.iceberg.Snapshot;
@@ -12,10 +16,25 @@ import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.spark.FileRewriteCoordinator;
+import org.apache.iceberg.spark.SparkSchemaUtil;
+import org.apache.iceberg.spark.source.SparkRewriteTable;
 import org.apache.iceberg.types.Types;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.LogicalWriteInfoImpl;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfoImpl;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 import py4j.Gateway;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * What Python asks of Iceberg often, one message for each answer. Each text of an answer ends with NUL. A value
@@ -82,6 +101,69 @@ public final class IcebergCalls {
         return text.toString();
     }
 
+    /**
+     * The rows of a DataFrame, if they are a local relation that can be written unchanged; else null. They can if
+     * they have the table's columns in the same order and with the same types. Otherwise Spark must plan the write,
+     * with casts and checks.
+     */
+    public List localRows(Table table, Dataset rows) {
+        LogicalPlan plan = rows.queryExecution().optimizedPlan();
+        if (!(plan instanceof LocalRelation)) {
+            return null;
+        }
+        StructType stored = SparkSchemaUtil.convert(table.schema());
+        if (!stored.asNullable().equals(rows.schema().asNullable())) {
+            return null;
+        }
+        if (!stored.equals(stored.asNullable()) && !stored.equals(rows.schema())) {
+            return null; // A column is NOT NULL, and the local write would not check that.
+        }
+        return CollectionConverters.asJava(((LocalRelation) plan).data());
+    }
+
+    /**
+     * Write such rows with the writer that Spark's tasks use: what Py4J would answer for each data file, and its
+     * number of rows. They are not committed.
+     *
+     * @param group names the write
+     */
+    public String write(SparkSession session, Table table, StructType schema, List rows, String group)
+            throws Exception {
+        SparkSession.setActiveSession(session);
+        Map options = new HashMap();
+        // Without the second the writer would mark the files of a sorted table as sorted, which they are not.
+        options.put("fanout-enabled", "true");
+        options.put("use-table-distribution-and-ordering", "false");
+        LogicalWriteInfo info = new LogicalWriteInfoImpl(
+                group, schema, new CaseInsensitiveStringMap(options), Optional.empty(), Optional.empty());
+        BatchWrite batch = new SparkRewriteTable(table, group).newWriteBuilder(info).build().toBatch();
+        DataWriter writer = batch.createBatchWriterFactory(new PhysicalWriteInfoImpl(1)).createWriter(0, 0L);
+        WriterCommitMessage written;
+        try {
+            writer.writeAll(rows.iterator());
+            written = writer.commit();
+        } catch (Exception error) {
+            writer.abort();
+            throw error;
+        } finally {
+            writer.close();
+        }
+        FileRewriteCoordinator coordinator = FileRewriteCoordinator.get();
+        try {
+            batch.commit(new WriterCommitMessage[] {written});
+            StringBuilder text = new StringBuilder();
+            Iterator files = coordinator.fetchNewFiles(table, group).iterator();
+            while (files.hasNext()) {
+                DataFile file = (DataFile) files.next();
+                appendObject(text, file);
+                append(text, Long.toString(file.recordCount()));
+            }
+            return text.toString();
+        } finally {
+            coordinator.clearRewrite(table, group);
+        }
+    }
+
     /** What Py4J would answer for each element of a collection. */
     public String elements(Iterable collection) {
         StringBuilder text = new StringBuilder();
@@ -92,7 +174,7 @@ public final class IcebergCalls {
         return text.toString();
     }
 
-    /** The branches and tags of a table: name, `BRANCH` or `TAG`, id of its snapshot. */
+    /** The branches and tags of a table: name, `BRANCH` or `TAG`, id and sequence number of its snapshot. */
     public String references(TableMetadata metadata) {
         StringBuilder text = new StringBuilder();
         Iterator references = metadata.refs().entrySet().iterator();
@@ -102,6 +184,7 @@ public final class IcebergCalls {
             append(text, (String) entry.getKey());
             append(text, reference.isTag() ? "TAG" : "BRANCH");
             append(text, Long.toString(reference.snapshotId()));
+            append(text, Long.toString(metadata.snapshot(reference.snapshotId()).sequenceNumber()));
         }
         return text.toString();
     }

@@ -19,6 +19,7 @@ __all__ = [
     "history",
     "iceberg_calls",
     "references",
+    "written_files",
 ]
 
 
@@ -91,20 +92,27 @@ def history(metadata: Any, version: Version, until: Version = NO_VERSION) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A branch or a tag of a table."""
+    """A branch or a tag of a table. `sequence_number` is that of its snapshot."""
 
     name: str
     is_tag: bool
     version: Version
+    sequence_number: int
 
 
 def references(metadata: Any) -> list[Reference]:
     """The branches and tags of a Java TableMetadata."""
     texts = split_texts(str(iceberg_calls().references(metadata)))
     return [
-        Reference(name, kind == "TAG", Version(version))
-        for name, kind, version in zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+        Reference(name, kind == "TAG", Version(version), int(sequence_number))
+        for name, kind, version, sequence_number in zip(*(texts[i::4] for i in range(4)), strict=True)
     ]
+
+
+def written_files(answer: str) -> list[tuple[Any, int]]:
+    """From what `IcebergCalls.write` answered: the data files of Java, each with its number of rows."""
+    texts = split_texts(answer)
+    return [(java_object(part), int(rows)) for part, rows in zip(texts[::2], texts[1::2], strict=True)]
 
 
 def column_names(schema: Any) -> list[str]:

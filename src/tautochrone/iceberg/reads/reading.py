@@ -83,9 +83,7 @@ def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
 def tags(metadata: Any) -> Sequence[str]:
     """Names of all tags, those of older snapshots first."""
     numbered_tags = [
-        (history(metadata, reference.version, reference.version)[0].sequence_number, reference.name)
-        for reference in references(metadata)
-        if reference.is_tag
+        (reference.sequence_number, reference.name) for reference in references(metadata) if reference.is_tag
     ]
     return [name for _, name in sorted(numbered_tags)]
 

@@ -8,6 +8,7 @@ produced with `apply()` and committed by compare-and-set.
 from __future__ import annotations
 
 import contextlib
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ from tautochrone.iceberg.commits.staged_files import (
     write_rows,
 )
 from tautochrone.iceberg.java.api import translate
-from tautochrone.iceberg.java.calls import column_names
+from tautochrone.iceberg.java.calls import column_names, history, references
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
 from tautochrone.iceberg.reads.data_files import columns_of_files
@@ -76,9 +77,9 @@ class IcebergTable(IcebergMaintenance):
     def stage(self, fork: Fork, rows: Rows, *, local: bool = False) -> Staged:
         def write() -> Staged:
             table = fork.handle.table
-            data = local_rows(self._iceberg, table, rows) if local else None
+            data = local_rows(table, rows) if local else None
             if data is not None:
-                return write_locally(self._iceberg, self._name, table, rows, data)
+                return write_locally(self._name, table, rows, data)
             staged = write_files(self._iceberg, self._name, table, rows)
             return (
                 replace(staged, left_to_spark=Reason.of(ReasonCode.ROWS_NOT_ON_DRIVER)) if local else staged
@@ -394,6 +395,37 @@ class IcebergTable(IcebergMaintenance):
 
         if not done(load(self._iceberg, self._name)):
             self._set(Step.LAKE_TAG, build, done)
+
+    def tag_newest(self, version: Version, prefix: str, kept: int) -> None:
+        name = f"{prefix}{version}"
+
+        def changes(loaded: Loaded) -> tuple[bool, list[str]]:
+            """Whether the tag is missing, and the tags to drop."""
+            tags = {each.name: each for each in references(loaded.metadata) if each.is_tag}
+            tagged = [each for each in tags.values() if each.name.startswith(prefix)]
+            numbered = {each.name: each.sequence_number for each in tagged}
+            if name not in numbered:
+                # Iceberg refuses a tag of a version that is gone.
+                of_version = (each.sequence_number for each in history(loaded.metadata, version, version))
+                numbered[name] = next(of_version, sys.maxsize)
+            by_age = sorted(numbered, key=lambda tag: (numbered[tag], tag))
+            newest = by_age[-kept:]
+            is_missing = name in newest and (name not in tags or tags[name].version != version)
+            return is_missing, [tag for tag in by_age if tag in tags and tag not in newest]
+
+        def build(loaded: Loaded) -> Any:
+            is_missing, outdated = changes(loaded)
+            builder = self._builder(loaded)
+            if is_missing:
+                builder.setRef(name, self._iceberg.api.SnapshotRef.tagBuilder(int(version)).build())
+            for tag in outdated:
+                builder.removeRef(tag)
+            return builder.build()
+
+        def done(loaded: Loaded) -> bool:
+            return changes(loaded) == (False, [])
+
+        self._set(Step.LAKE_TAG, build, done, ask_first=True)
 
     def untag(self, name: str) -> None:
         def build(loaded: Loaded) -> Any:

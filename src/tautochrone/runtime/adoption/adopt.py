@@ -147,7 +147,7 @@ class Adoption:
             above = max(above, int(checkpoint.number) + 1)
         if job.settings.tag_external_tables:
             external = {name: roots[name] for name in job.external_tables() & roots.keys()}
-            tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
+            tag_cut(job.lake_table, external, job.settings.external_table_tags_kept, job.emit)
         return job.journal.open(NewCheckpoint(roots, self._now_us // 1000, at_least=above))
 
     def _adopt_derived(

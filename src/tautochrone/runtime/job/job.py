@@ -47,6 +47,7 @@ class Job:
             columns; filled by the takeover.
         clock_us: the time of cuts, in microseconds since 1970.
         lake_id: tells this lake from others, copies of it included; None where nobody compares lakes.
+        observed_tables: external tables as the last cut observed them.
     """
 
     spec: PipelineSpec
@@ -63,6 +64,7 @@ class Job:
     set_aside: dict[TableName, Reason] = field(default_factory=dict)
     ownership: Ownership = field(default_factory=Ownership)
     lake_id: str | None = None
+    observed_tables: dict[TableName, LakeTable] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -101,12 +103,12 @@ class Job:
         return CommitMetadata(pipeline=self.spec.name, job=self.name, fence=Fence(1), store=self.incarnation)
 
     def lake_table(self, name: TableName) -> LakeTable:
-        """A table of the job, or any other table, then loaded from the catalog.
+        """A table of the job, an external one as the last cut observed it, or any other, which is loaded.
 
         Raises:
             TableMissingError: it does not exist.
         """
-        return self.tables.get(name) or self.lake.load(name)
+        return self.tables.get(name) or self.observed_tables.get(name) or self.lake.load(name)
 
     def input_table(self, name: TableName) -> ReadableTable:
         """What a flow reads by this name: a clock or a lake table.

@@ -200,7 +200,7 @@ class CheckpointLoop:
                 for name in job.external_tables() & cut.roots.keys()
                 if not is_file_table(name)
             }
-            tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
+            tag_cut(job.lake_table, external, job.settings.external_table_tags_kept, job.emit)
         try:
             return job.journal.open(
                 NewCheckpoint(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tautochrone.errors import TableMissingError, TautochroneError
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model import events
-from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import NO_VERSION, ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import NOW, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -67,12 +66,15 @@ def take_cut(
     observed = job.store.roots.external_versions() if external_tables else {}
     for name in external_tables:
         try:
-            roots[name], is_current = _observe_external(job.journal, job.lake.load(name), observed.get(name))
+            table = job.observed_tables.get(name) or job.lake.load(name)
+            roots[name], is_current = _observe_external(job.journal, table, observed.get(name))
         except TableMissingError as error:
+            job.observed_tables.pop(name, None)
             missing[name] = Reason.of(
                 ReasonCode.INPUT_UNREADABLE, error_class=error.error_class, text=str(error)
             )
             continue
+        job.observed_tables[name] = table
         if is_current:
             observations[name] = observed_ms
     for name in sorted(job.topology.clocks | job.store.roots.shared_clocks(job.name)):
@@ -129,7 +131,12 @@ def _is_changed(table: ReadableTable, old: Version, new: Version) -> bool:
     return table.change_between(old, new).kind is not ChangeKind.NONE
 
 
-def tag_cut(lake: LakeCatalog, versions: Mapping[TableName, Version], kept: int, emit: events.Emit) -> None:
+def tag_cut(
+    load: Callable[[TableName], LakeTable],
+    versions: Mapping[TableName, Version],
+    kept: int,
+    emit: events.Emit,
+) -> None:
     """Tag each external table's version of the cut, and drop the oldest tags when it has more than `kept`.
 
     A table that cannot be tagged is reported and does not fail the run: its readers fail later, if the
@@ -139,11 +146,7 @@ def tag_cut(lake: LakeCatalog, versions: Mapping[TableName, Version], kept: int,
         if version == NO_VERSION:
             continue
         try:
-            table = lake.load(name)
-            table.tag(version, f"{_TAG_PREFIX}{version}")
-            tags = [tag for tag in table.tags() if tag.startswith(_TAG_PREFIX)]
-            for tag in tags[:-kept]:
-                table.untag(tag)
+            load(name).tag_newest(version, _TAG_PREFIX, kept)
         except TautochroneError as error:
             reason = Reason.of(ReasonCode.TAG_FAILED, error_class=error.error_class, text=str(error))
             emit(events.OutsiderNotTagged(dataset=str(name), reason=reason))

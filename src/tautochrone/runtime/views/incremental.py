@@ -48,6 +48,7 @@ from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE
 from tautochrone.spark.execute.repeated_plans import side_of_change
 from tautochrone.spark.jvm.catalyst import Catalyst
+from tautochrone.spark.jvm.driver_calls import select_expressions
 from tautochrone.spark.translate.literals import has_literals, literals
 from tautochrone.spark.translate.lowering_context import RowFilter
 
@@ -302,7 +303,7 @@ class IncrementalRefresh:
 
     def _stored_rows(self, names: Sequence[str]) -> DataFrame:
         rows = self.task.table.read(self.context.base, self.task.fork.version)
-        chosen = rows.select(*map(quoted, names), FILE_COLUMN, POSITION_COLUMN)
+        chosen = select_expressions(rows, [*map(quoted, names), FILE_COLUMN, POSITION_COLUMN])
         # In the view's own session, whose settings suit the size of the change.
         return dataframe_of_plan(self.session, analyzed_plan(chosen))
 
