@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.java_gateway import JavaObject
@@ -255,3 +255,12 @@ def test_a_view_without_repeated_shapes_stops_looking() -> None:
         assert plans.are_met_again
         plans.of(key, lambda: None)
     assert not plans.are_met_again
+
+
+def test_a_shape_that_cannot_be_repeated_is_tried_once() -> None:
+    plans = RepeatedPlans()
+    assert not plans.cannot_be_made("a")
+    plans.of("a", lambda: None)
+    plans.of("b", lambda: cast(JavaObject, object()))
+    assert plans.cannot_be_made("a")
+    assert not plans.cannot_be_made("b")

@@ -138,14 +138,14 @@ public final class IcebergCalls {
                 group, schema, new CaseInsensitiveStringMap(options), Optional.empty(), Optional.empty());
         BatchWrite batch = new SparkRewriteTable(table, group).newWriteBuilder(info).build().toBatch();
         DataWriter writer = batch.createBatchWriterFactory(new PhysicalWriteInfoImpl(1)).createWriter(0, 0L);
-        WriterCommitMessage written;
+        WriterCommitMessage written = null;
         try {
             writer.writeAll(rows.iterator());
             written = writer.commit();
-        } catch (Exception error) {
-            writer.abort();
-            throw error;
         } finally {
+            if (written == null) {
+                writer.abort();
+            }
             writer.close();
         }
         FileRewriteCoordinator coordinator = FileRewriteCoordinator.get();

@@ -393,8 +393,7 @@ class IcebergTable(IcebergMaintenance):
             ref = loaded.metadata.ref(name)
             return ref is not None and str(ref.snapshotId()) == version
 
-        if not done(load(self._iceberg, self._name)):
-            self._set(Step.LAKE_TAG, build, done)
+        self._set(Step.LAKE_TAG, build, done, ask_first=True)
 
     def tag_newest(self, version: Version, prefix: str, kept: int) -> None:
         name = f"{prefix}{version}"
@@ -434,8 +433,7 @@ class IcebergTable(IcebergMaintenance):
         def done(loaded: Loaded) -> bool:
             return loaded.metadata.ref(name) is None
 
-        if not done(load(self._iceberg, self._name)):
-            self._set(Step.LAKE_TAG, build, done)
+        self._set(Step.LAKE_TAG, build, done, ask_first=True)
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -264,7 +264,7 @@ public final class DriverPlans {
         return true;
     }
 
-    /** A copy of a plan with other leaves. Each node is new: one that ran keeps what it made. */
+    /** A copy of a plan with other leaves. Each node above one is new: a node that ran keeps what it made. */
     private static SparkPlan over(SparkPlan plan, Map rdds) {
         if (plan instanceof RDDScanExec && rdds.containsKey(((RDDScanExec) plan).rdd())) {
             RDDScanExec scan = (RDDScanExec) plan;

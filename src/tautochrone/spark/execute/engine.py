@@ -195,7 +195,7 @@ class SparkEngine:
         if plans is None or not plans.are_met_again or not self.reads_few_rows(plan):
             return None
         shape = shape_of(plan, self._of_query, self.attributes)
-        if shape is None or not shape.leaves:
+        if shape is None or not shape.leaves or plans.cannot_be_made(shape.key):
             return None
         gathered = [self._gathered(leaf) for leaf in shape.leaves]
         rows = [each.rows for each in gathered]

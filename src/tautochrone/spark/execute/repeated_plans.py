@@ -187,6 +187,10 @@ class RepeatedPlans:
         """Whether it is worth to look for shapes."""
         return self._hits > 0 or self._misses < _MAX_MISSES
 
+    def cannot_be_made(self, key: Hashable) -> bool:
+        """Whether the plan of a shape was tried and cannot be repeated."""
+        return key in self._plans and self._plans[key] is None
+
     def of(self, key: Hashable, make: Callable[[], JavaObject | None]) -> JavaObject | None:
         """The plan of a shape, made now if it is the first time; None if it cannot be repeated."""
         if key in self._plans:
