@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -148,21 +149,63 @@ def test_names_say_what_a_value_is(folder: str) -> None:
     names = [
         (path.name, node.lineno, name)
         for path in files
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in _nodes(path)
         for name in [_named_by(node)]
         if name.lstrip("_") in EMPTY_NAMES
     ]
     assert not names
 
 
+@pytest.mark.parametrize("folder", ["tests", "examples", "bench"])
+def test_what_is_imported_from_the_package_exists(folder: str) -> None:
+    """The type checker reads only the package; a test that cannot be imported would be seen an hour later."""
+    missing = [
+        (path.name, node.lineno, f"{node.module}.{name.name}")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in _nodes(path)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tautochrone"
+        for name in node.names
+        if name.name not in _names_of(node.module or "")
+    ]
+    assert not missing
+
+
+@cache
+def _names_of(module: str) -> set[str]:
+    """What a module of the package binds at its top, and the modules that it has."""
+    path = ROOT / "src" / module.replace(".", "/")
+    if not path.is_dir():
+        return _bound(path.with_suffix(".py"))
+    return _bound(path / "__init__.py") | {inner.stem for inner in path.iterdir()}
+
+
+def _bound(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in _nodes(path) if path.exists() else ():
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            names |= _names_of(node.module or "")
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        else:
+            names.add(_named_by(node))
+    return names
+
+
 def test_names_of_tests_are_short() -> None:
     functions = (
         node.name
         for path in (ROOT / "tests").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in _nodes(path)
         if isinstance(node, ast.FunctionDef)
     )
     assert not [name for name in functions if name.startswith("test_") and len(name) > MAX_TEST_NAME]
+
+
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def _named_by(node: ast.AST) -> str:

@@ -13,7 +13,7 @@ import pymysql
 import pytest
 from pyspark.sql import SparkSession
 from tests.sources.postgresql.schedules import FIRST_ROWS, RANGES, Event, Schedule, with_columns_by_name
-from tests.sources.postgresql.test_visibility import require_states_of_the_log
+from tests.sources.postgresql.test_visibility import require_states_of_the_log, run_schedules
 
 from tautochrone.sources.mysql import bulk
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
@@ -120,7 +120,7 @@ def _run_schedule(schema: Schema, seed: int) -> Schedule:
 def test_random_schedules(spark: SparkSession, schema: Schema, count: int) -> None:
     """At the end of every transaction at which a table may be published, and at the end."""
     schema.run("CREATE TABLE v (id INT PRIMARY KEY, n BIGINT)")
-    require_states_of_the_log(spark, [_run_schedule(schema, seed) for seed in range(count)])
+    require_states_of_the_log(spark, run_schedules(lambda seed: _run_schedule(schema, seed), count))
 
 
 @on("mysql")

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime.merges.weighted_apply import row_change
+from tautochrone.runtime.merges.weighted_apply import weighted_change
 from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.messages import decode
 from tautochrone.sources.postgresql.server import add_to_publication
@@ -172,7 +172,7 @@ def merged_by_spark(spark: SparkSession, rows: Sequence[Event]) -> Rows:
     events = [
         (*(row_of(row) if row["columns"] else (None, None)), *(row[name] for name in names)) for row in rows
     ]
-    change = row_change(spark.createDataFrame(events, SCHEMA), APPLY)
+    change = weighted_change(spark.createDataFrame(events, SCHEMA), APPLY)
     assert change.replaces_all
     return Counter(map(tuple, change.added().collect()))
 
@@ -184,7 +184,10 @@ def test_random_schedules(spark: SparkSession, database: psycopg.Connection, cou
     info = database.info
     url = f"host={info.host} dbname={info.dbname} user=postgres"
     wrong = 0
-    for seed in range(count):
+    # On a busy machine more than this many, until positions are wrong once.
+    for seed in range(10 * count):
+        if seed >= count and wrong:
+            break
         schedule = run_schedule(url, seed)
         assert schedule.state_at(schedule.history[-1]["point"]) == schedule.truth, seed
         for end in schedule.ends():

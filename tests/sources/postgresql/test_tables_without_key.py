@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import KeyedApply
-from tautochrone.runtime.merges.weighted_apply import row_change
+from tautochrone.runtime.merges.weighted_apply import weighted_change
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 
 from .test_captured_values import Captured
@@ -102,19 +102,19 @@ def test_weights_of_copies_events_and_truncates(spark: SparkSession) -> None:
         (3, "n", 40, 2, "insert", 9, None),
         (2, "y", 50, 0, "delete", 6, None),
     ]
-    change = row_change(spark.createDataFrame(events, SCHEMA), APPLY)
+    change = weighted_change(spark.createDataFrame(events, SCHEMA), APPLY)
     assert change.replaces_all
     assert sorted(map(tuple, change.added().collect())) == [(1, "x"), (3, "n"), (3, "n")]
     truncate = (None, None, 60, 0, "truncate", 10, None)
     rest = [(4, "t", 70, 0, "insert", 11, None), (4, "t", 70, 1, "insert", 11, None)]
-    change = row_change(spark.createDataFrame([*events, truncate, *rest], SCHEMA), APPLY)
+    change = weighted_change(spark.createDataFrame([*events, truncate, *rest], SCHEMA), APPLY)
     assert sorted(map(tuple, change.added().collect())) == [(4, "t"), (4, "t")]
     stored = spark.createDataFrame(
         [(1, "x", "f", 0), (1, "x", "f", 1), (None, "x", "f", 2), (None, None, "g", 0)],
         "a INT, b STRING, _file STRING, _pos BIGINT",
     )
     gone = [(1, "x", 80, 0, "delete", 12, None), (None, None, 80, 1, "delete", 12, None)]
-    change = row_change(spark.createDataFrame(gone, SCHEMA), APPLY)
+    change = weighted_change(spark.createDataFrame(gone, SCHEMA), APPLY)
     assert not change.replaces_all
     removed = change.removed(stored)
     assert removed.positions == {"f": [0], "g": [0]}

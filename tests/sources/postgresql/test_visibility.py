@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import psycopg
@@ -75,7 +75,19 @@ def test_random_schedules(spark: SparkSession, database: psycopg.Connection, cou
     """At the end of every transaction at which a table may be published, and at the end."""
     info = database.info
     url = f"host={info.host} dbname={info.dbname} user=postgres"
-    require_states_of_the_log(spark, [run_schedule(url, seed) for seed in range(count)])
+    require_states_of_the_log(spark, run_schedules(lambda seed: run_schedule(url, seed), count))
+
+
+def run_schedules(run: Callable[[int], Schedule], count: int) -> list[Schedule]:
+    """This many schedules, and on a busy machine more: until one of them is wrong by watermarks."""
+    schedules = [run(seed) for seed in range(count)]
+    while len(schedules) < 10 * count and not any(map(wrong_by_watermark, schedules)):
+        schedules.append(run(len(schedules)))
+    return schedules
+
+
+def wrong_by_watermark(schedule: Schedule) -> bool:
+    return schedule.merged_by_watermark() != schedule.truth
 
 
 def require_states_of_the_log(spark: SparkSession, schedules: Sequence[Schedule]) -> None:
@@ -90,7 +102,7 @@ def require_states_of_the_log(spark: SparkSession, schedules: Sequence[Schedule]
         assert schedule.state_at(points[seed][-1]) == schedule.truth, seed
         for point, rows in tables.items():
             assert rows == schedule.state_at(point), (seed, point)
-    wrong = [schedule.merged_by_watermark() != schedule.truth for schedule in schedules]
+    wrong = [wrong_by_watermark(schedule) for schedule in schedules]
     assert any(wrong), "the schedules are too tame: watermarks were right every time"
     log.info(
         "%d schedules, %d states are right; watermarks are wrong in %d schedules",
