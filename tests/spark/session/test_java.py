@@ -4,24 +4,82 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tautochrone.spark.jvm import driver_calls
+from tautochrone.spark.jvm.driver_calls import compiled_class, write_compiled
 from tautochrone.spark.session import java
-from tautochrone.spark.session.java import archive_file, archive_options, find_java, make_archive
+from tautochrone.spark.session.factory import settings_to_start
+from tautochrone.spark.session.jars import CORE, KAFKA
+from tautochrone.spark.session.java import archive_file, archive_options, find_java, make_archives
+from tautochrone.spark.session.settings import SparkSettings
 
 
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_java_maps_the_archive(spark: SparkSession) -> None:
     assert spark is not None
-    assert make_archive(find_java()) is None
+    assert make_archives(find_java()) is None
     gateway = SparkContext._gateway
     assert gateway is not None
     mapped = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
     assert str(archive_file(find_java())) in mapped, "made by `make setup` and accepted by Java"
+
+
+@pytest.mark.spark
+def test_classes_of_this_package_are_compiled_at_set_up(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark is not None
+    loader = compiled_class(Path(driver_calls.__file__).with_name("DriverCalls.java")).getClassLoader()
+    assert loader.getClass().getSimpleName() == "URLClassLoader"
+    source = tmp_path / "Sum.java"
+    source.write_text(
+        "package tautochrone; public class Sum { public static int of(int a) { return a + 1; } }"
+    )
+    assert compiled_class(source).getMethods()[0].getName() == "of"
+    write_compiled(tmp_path)
+    (jar,) = tmp_path.glob("Sum-*.jar")
+    with ZipFile(jar) as classes:
+        assert classes.namelist() == ["tautochrone/Sum.class"]
+
+
+JARS = [artifact.file for artifact in CORE + KAFKA]
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "variable", "on_class_path"),
+    [
+        ("local[*]", {}, None, True),
+        ("local", {"spark.driver.extraClassPath": "/a.jar"}, None, True),
+        ("local[*]", {"spark.jars": "/a.jar,/b.jar"}, None, False),
+        ("local[*]", {"spark.jars.packages": "org.postgresql:postgresql:42.7.4"}, None, False),
+        ("local[*]", {}, "--packages org.postgresql:postgresql:42.7.4 pyspark-shell", False),
+        ("local-cluster[1, 1, 512]", {}, None, False),
+        ("spark://host:7077", {}, None, False),
+        ("local[*]", {"spark.master": "yarn"}, None, False),
+    ],
+)
+def test_iceberg_sees_the_jars_of_a_project(
+    master: str,
+    conf: dict[str, str],
+    variable: str | None,
+    on_class_path: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", variable)
+    settings = settings_to_start(SparkSettings(master=master, conf=conf), "lake", {})
+    by_java = [Path(path).name for path in settings.get("spark.driver.extraClassPath", "").split(":") if path]
+    by_spark = [Path(path).name for path in settings.get("spark.jars", "").split(",") if path]
+    given = [Path(path).name for path in conf.get("spark.driver.extraClassPath", "").split(":") if path]
+    assert by_java == ([*JARS, *given] if on_class_path else given)
+    given = [Path(path).name for path in conf.get("spark.jars", "").split(",") if path]
+    assert by_spark == ([] if on_class_path else JARS) + given
+    archive = archive_file(find_java(), on_class_path=on_class_path)
+    assert f"-XX:SharedArchiveFile={archive} " in settings["spark.driver.extraJavaOptions"]
 
 
 def test_no_archive_is_used_before_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +100,7 @@ def test_another_java_has_another_archive(tmp_path: Path) -> None:
 def test_reason_when_the_folder_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "share").write_text("no folder")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    reason = make_archive(find_java())
+    reason = make_archives(find_java())
     assert reason is not None
     assert "share" in reason
 
@@ -50,7 +108,7 @@ def test_reason_when_the_folder_cannot_be_made(tmp_path: Path, monkeypatch: pyte
 def test_failed_warm_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(java, "_WARM_UP", "tautochrone.spark.nothing")
-    reason = make_archive(find_java())
+    reason = make_archives(find_java())
     assert reason is not None
     assert "tautochrone.spark.nothing" in reason
-    assert list(archive_file(find_java()).parent.iterdir()) == []
+    assert {file.suffix for file in archive_file(find_java()).parent.iterdir()} == {".jar"}

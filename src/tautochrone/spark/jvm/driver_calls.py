@@ -1,15 +1,18 @@
 """What Python asks of the driver's JVM often, in one message instead of one for each object, setting or name.
 
-`DriverCalls.java` is compiled by the compiler that Spark has for its own generated code.
+`DriverCalls.java` and other sources are compiled by the compiler that Spark has for its own generated code:
+at set-up, into a folder that a session knows by a setting, otherwise in each session.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from zipfile import ZipFile
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import SUCCESS, get_return_value
@@ -17,6 +20,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "COMPILED",
     "KIND",
     "active_in_jvm",
     "compiled_class",
@@ -31,14 +35,20 @@ __all__ = [
     "split_texts",
     "types_differ",
     "with_names",
+    "write_compiled",
 ]
 
 _SEPARATOR = "\0"
 KIND = "_tautochrone_kind"
 """The attribute in which an object of the JVM keeps the name of its class."""
 
-_compiled: dict[Path, tuple[Any, JavaObject]] = {}
-"""By source file: the gateway, and the class that was compiled in its JVM."""
+COMPILED = "spark.tautochrone.compiled"
+"""The setting of a session that names the folder of compiled classes."""
+
+_classes: dict[Path, tuple[Any, JavaObject]] = {}
+"""By source file: the gateway, and the class in its JVM."""
+_compilers: dict[str, JavaObject] = {}
+"""Of the sources that this process compiled: the compiler, by the name of the jar for its classes."""
 _singletons: dict[Path, tuple[Any, Any]] = {}
 _compiling = RLock()
 """A class is compiled once: Py4J takes methods of classes with the same name for each other's."""
@@ -54,17 +64,38 @@ def compiled_class(source: Path, uses: Path | None = None) -> Any:
     """
     gateway = _gateway()
     with _compiling:
-        if source not in _compiled or _compiled[source][0] is not gateway:
-            jvm = gateway.jvm
-            compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        if source not in _classes or _classes[source][0] is not gateway:
             if uses is None:
-                parent = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+                parent = gateway.jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
             else:
                 parent = compiled_class(uses).getClassLoader()
-            compiler.setParentClassLoader(parent)
-            compiler.cook(source.read_text())
-            _compiled[source] = gateway, compiler.getClassLoader().loadClass(f"tautochrone.{source.stem}")
-        return _compiled[source][1]
+            _classes[source] = gateway, _load(source, uses, parent).loadClass(f"tautochrone.{source.stem}")
+        return _classes[source][1]
+
+
+def _load(source: Path, uses: Path | None, parent: JavaObject) -> Any:
+    """A class loader that has the classes of a source file."""
+    gateway = _gateway()
+    texts = [path.read_bytes() for path in (source, uses) if path is not None]
+    name = f"{source.stem}-{hashlib.sha256(b''.join(texts)).hexdigest()[:16]}.jar"
+    jar = Path(SparkContext._active_spark_context.getConf().get(COMPILED, "")) / name  # type: ignore[union-attr]  # noqa: SLF001
+    if jar.is_file():
+        urls = gateway.new_array(gateway.jvm.java.net.URL, 1)
+        urls[0] = gateway.jvm.java.net.URL(jar.as_uri())
+        return gateway.jvm.java.net.URLClassLoader(urls, parent)
+    compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(parent)
+    compiler.cook(texts[0].decode())
+    _compilers[name] = compiler
+    return compiler.getClassLoader()
+
+
+def write_compiled(folder: Path) -> None:
+    """Write the classes that this process compiled into `folder`, for sessions whose `COMPILED` it is."""
+    for name, compiler in _compilers.items():
+        with ZipFile(folder / name, "w") as jar:
+            for class_name, code in compiler.getBytecodes().items():
+                jar.writestr(f"{class_name.replace('.', '/')}.class", bytes(code))
 
 
 def singleton(source: Path, uses: Path | None = None) -> Any:

@@ -19,15 +19,17 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
 from tautochrone.redaction import redacted
+from tautochrone.spark.jvm.driver_calls import COMPILED
 from tautochrone.spark.session.gateway import start_context
 from tautochrone.spark.session.jars import resolve
-from tautochrone.spark.session.java import archive_options, find_java
+from tautochrone.spark.session.java import archive_options, class_path, find_java, prepared_folder
 from tautochrone.spark.session.jvm_liveness import jvm_error, reset_pyspark
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
     "DEFAULTS",
     "restrict_to_tables",
+    "settings_to_start",
     "start_spark",
     "stop_session",
     "use_database",
@@ -64,6 +66,10 @@ DEFAULTS = {
 _JAVA_CALLING_FUNCTIONS = ("reflect", "java_method", "try_reflect")
 """Spark functions that can call any static method in the JVM."""
 
+_CLASS_PATH = "spark.driver.extraClassPath"
+_SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+"""The variable by which a user may give options of spark-submit, such as `--packages`."""
+
 _LOOPBACK = "127.0.0.1"
 _LOCAL = {
     # Executors of a cluster must reach the driver, so there Spark or the user chooses the address.
@@ -88,7 +94,7 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
     """
     _forget_spark_connect()
-    conf = _conf(spark, catalog, catalog_conf)
+    conf = settings_to_start(spark, catalog, catalog_conf)
     if _is_local(spark):
         # Otherwise Spark resolves the host name, warns, and may listen on other interfaces.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
@@ -111,19 +117,22 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
 
 
 def _is_local(spark: SparkSettings) -> bool:
-    return spark.conf.get("spark.master", spark.master).startswith("local")
+    return _master(spark).startswith("local")
 
 
-def _conf(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -> dict[str, str]:
+def _master(spark: SparkSettings) -> str:
+    return spark.conf.get("spark.master", spark.master)
+
+
+def settings_to_start(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -> dict[str, str]:
     """All settings with which Spark starts."""
     java = find_java()
-    jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
     conf = DEFAULTS | (_LOCAL if _is_local(spark) else {})
     # Java's crash messages go to stderr: stdout may carry a command's answer.
     options = [
         f"-Dlog4j2.configurationFile={_LOG4J_FILE.as_uri()}",
         "-XX:+DisplayVMOutputToStderr",
-        *archive_options(java),
+        *archive_options(java, on_class_path=_jars_on_class_path(spark)),
     ]
     if spark.short_lived:
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -132,14 +141,28 @@ def _conf(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -
     conf.update(spark.conf)
     # The user's options come last: of two contradicting options Java takes the later one.
     conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
-    user_jars = conf.get("spark.jars")
-    conf["spark.jars"] = f"{jars},{user_jars}" if user_jars else jars
+    conf.update(_jar_settings(spark, java, conf))
+    conf[COMPILED] = str(prepared_folder(java))
     conf.setdefault("spark.app.name", spark.app_name)
     conf.setdefault("spark.master", spark.master)
     for key in ("spark.remote", "spark.api.mode"):
         if conf.pop(key, "classic") != "classic":
             _log.warning("%s is ignored: Spark runs in this process, at spark.master", key)
     return conf
+
+
+def _jars_on_class_path(spark: SparkSettings) -> bool:
+    """Whether Java itself loads this package's jars: see `spark.session.java`. Executors of a cluster get
+    them from Spark."""
+    has_jars = any(key.startswith("spark.jars") for key in spark.conf) or _SUBMIT_ARGUMENTS in os.environ
+    return _master(spark).split("[")[0] == "local" and not has_jars
+
+
+def _jar_settings(spark: SparkSettings, java: str, conf: Mapping[str, str]) -> dict[str, str]:
+    jars = resolve(spark.artifacts, java)
+    if not _jars_on_class_path(spark):
+        return {"spark.jars": ",".join([*map(str, jars), *filter(None, [conf.get("spark.jars")])])}
+    return {_CLASS_PATH: os.pathsep.join([*class_path(java, jars), *filter(None, [conf.get(_CLASS_PATH)])])}
 
 
 def _forget_spark_connect() -> None:

@@ -1,8 +1,17 @@
-"""The `java` command that a session runs, and an archive of the classes that it loads.
+"""The `java` command that a session runs, and what is prepared for it at set-up.
 
-The archive is made once at set-up (Java's class data sharing, CDS). About half of the time of a short command
-is spent by Java on loading and verifying the classes of Spark and Iceberg. The archive contains them verified
-and in memory layout. Java checks that it matches the Java version and the jars, and ignores it otherwise.
+An archive of classes (Java's class data sharing, CDS): about half of the time of a short command is spent
+by Java on loading and verifying the classes of Spark and Iceberg. The archive contains them verified and in
+memory layout. Java checks that it matches the Java version, the jars and their paths, and ignores it
+otherwise.
+
+Most classes of a jar can be archived only if it is on Java's own class path. This package's jars are, in
+local mode. The jars of a project are loaded by Spark's class loader, which classes of the class path cannot
+see, and Iceberg needs clients of S3 and drivers of databases. So beside a project's jars these are loaded by
+Spark's class loader, too, with an archive for that case.
+
+The folder of the archives has copies of the jars, whose paths are the same for all users, and the compiled
+classes of this package's Java sources, which each session would compile otherwise.
 """
 
 from __future__ import annotations
@@ -14,11 +23,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
+from tautochrone.spark.session.jars import CORE, KAFKA, resolve
 
-__all__ = ["MINIMUM_JAVA", "archive_file", "archive_options", "find_java", "java_version", "make_archive"]
+__all__ = [
+    "MINIMUM_JAVA",
+    "archive_file",
+    "archive_options",
+    "class_path",
+    "find_java",
+    "java_version",
+    "make_archives",
+    "prepared_folder",
+]
 
 MINIMUM_JAVA = 17
 _INSTALL = "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
@@ -54,50 +74,85 @@ def java_version(command: str) -> int:
     return int(match[2] if match[1] == "1" and match[2] else match[1])
 
 
-# -- the archive of Java's classes ------------------------------------------------------------------------
+# -- what is prepared ----------------------------------------------------------------------------------------
 
 
 # Java's warnings are off: an archive that no longer matches only makes each start some seconds slower.
 _NO_CDS_WARNINGS = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-_WARM_UP = "tautochrone.iceberg.sessions.warm_up"
+_WARM_UP = "tautochrone.app.warm_up"
 _WARM_UP_TIMEOUT_S = 300
 
 
-def archive_file(java: str) -> Path:
-    """The path of the archive for this `java` and this PySpark, below the Python environment's folder."""
+def prepared_folder(java: str) -> Path:
+    """What is prepared for this `java`, this PySpark and these jars, in the Python environment's folder."""
     import pyspark
 
     command = Path(java).resolve()
-    inputs = f"{command} {command.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__}"
+    jars = " ".join(map(str, CORE + KAFKA))
+    inputs = f"{command} {command.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__} {jars}"
     name = hashlib.sha256(inputs.encode()).hexdigest()[:16]
-    return Path(sys.prefix) / "share" / "tautochrone" / f"classes-{name}.jsa"
+    return Path(sys.prefix) / "share" / "tautochrone" / name
 
 
-def archive_options(java: str) -> list[str]:
-    """Java options that use the archive; empty when there is no archive."""
-    archive = archive_file(java)
+def archive_file(java: str, *, on_class_path: bool = True) -> Path:
+    """The path of the archive for sessions whose jars are on Java's class path, or for the others."""
+    return prepared_folder(java) / ("class-path.jsa" if on_class_path else "class-loader.jsa")
+
+
+def archive_options(java: str, *, on_class_path: bool = True) -> list[str]:
+    """Java options that use an archive; empty when there is none."""
+    archive = archive_file(java, on_class_path=on_class_path)
     return [f"-XX:SharedArchiveFile={archive}", *_NO_CDS_WARNINGS] if archive.exists() else []
 
 
-def make_archive(java: str) -> str | None:
-    """Make the archive, if there is none, by running a session (about 40 s).
+def class_path(java: str, jars: Iterable[Path]) -> list[str]:
+    """Where Java loads these jars from: the prepared copies, if there are any."""
+    folder = prepared_folder(java)
+    return [str(copy if (copy := folder / jar.name).exists() else jar) for jar in jars]
+
+
+def make_archives(java: str) -> str | None:
+    """Fill the prepared folder, if it is not complete, by running the sample project (about 40 s).
 
     Returns:
-        The reason why it could not be made, or None. Nothing is raised: the archive is optional.
+        The reason why it could not be filled, or None. Nothing is raised: what it holds is optional.
     """
-    archive = archive_file(java)
-    if archive.exists():
-        return None
+    archives = [archive_file(java, on_class_path=on_class_path) for on_class_path in (True, False)]
+    absent = [archive for archive in archives if not archive.exists()]
     try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
-            new_archive = Path(scratch) / archive.name
-            command = [sys.executable, "-m", _WARM_UP, str(new_archive)]
-            subprocess.run(command, capture_output=True, check=True, timeout=_WARM_UP_TIMEOUT_S, cwd=scratch)
-            # Atomic: another session may start at this moment.
-            os.replace(new_archive, archive)
+        if absent:
+            absent[0].parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=absent[0].parent) as scratch:
+                for jar in resolve(CORE + KAFKA, java):
+                    _move_into(Path(shutil.copy2(jar, scratch)), absent[0].parent)
+                _run_warm_ups([Path(scratch) / archive.name for archive in absent], archives[1].name)
+                for file in Path(scratch).iterdir():
+                    _move_into(file, absent[0].parent)
     except subprocess.CalledProcessError as error:
         return str(error.stderr.decode(errors="replace").strip()[-300:])
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, subprocess.SubprocessError, EnvironmentProblemError) as error:
         return str(error)
     return None
+
+
+def _move_into(file: Path, folder: Path) -> None:
+    """Atomic, and what is there stays: another session may use it at this moment."""
+    if not (folder / file.name).exists():
+        os.replace(file, folder / file.name)
+
+
+def _run_warm_ups(archives: list[Path], by_class_loader: str) -> None:
+    """Make these archives, each in a process of its own, at the same time."""
+    processes = []
+    for archive in archives:
+        command = [sys.executable, "-m", _WARM_UP, str(archive)]
+        if archive.name == by_class_loader:
+            command.append("--by-class-loader")
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=archive.parent
+        )
+        processes.append(process)
+    for process in processes:
+        _, errors = process.communicate(timeout=_WARM_UP_TIMEOUT_S)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, process.args, stderr=errors)

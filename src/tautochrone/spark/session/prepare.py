@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.session.jars import CORE, KAFKA, Artifact, copy_from, copy_to, resolve
-from tautochrone.spark.session.java import find_java, make_archive
+from tautochrone.spark.session.java import find_java, make_archives
 
 __all__ = ["download_jars", "prepare"]
 
@@ -32,7 +32,7 @@ def prepare(report: Report, source: Path | None = None) -> None:
     if source is not None:
         copy_from(source, CORE + KAFKA)
     _download(report, java)
-    reason = make_archive(java)
+    reason = make_archives(java)
     if reason is not None:
         report(f"Spark's classes are not archived, so each start takes seconds longer: {reason}")
 
