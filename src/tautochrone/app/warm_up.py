@@ -28,8 +28,7 @@ _STATEMENTS = """
 CREATE TABLE visits (id BIGINT, customer STRING, at TIMESTAMP, price DECIMAL(10, 2), tags ARRAY<STRING>);
 INSERT INTO visits
 SELECT id, CAST(id % 3 AS STRING), timestamp_seconds(id), id / 7, array('a', 'b') FROM range(100);
-CREATE TABLE totals (customer STRING, visits BIGINT, value DECIMAL(30, 2))
-TBLPROPERTIES ('format-version' = '3', 'write.merge.mode' = 'merge-on-read');
+CREATE TABLE totals (customer STRING, visits BIGINT, value DECIMAL(30, 2));
 INSERT INTO totals SELECT customer, count(*), sum(price) FROM visits GROUP BY customer;
 MERGE INTO totals t USING (
   SELECT customer, count(DISTINCT at) n FROM visits WHERE id < 9 GROUP BY customer
@@ -42,8 +41,7 @@ _QUERIES = """
 SELECT v.id, t.value, rank() OVER (PARTITION BY v.customer ORDER BY v.at)
 FROM visits v LEFT JOIN totals t USING (customer)
 WHERE v.id IN (SELECT id FROM visits WHERE price > 1) ORDER BY 1 LIMIT 5;
-SELECT customer, tag, max(at) FROM visits LATERAL VIEW explode(tags) AS tag GROUP BY ROLLUP(customer, tag);
-SELECT snapshot_id, operation FROM default.visits.snapshots
+SELECT customer, tag, max(at) FROM visits LATERAL VIEW explode(tags) AS tag GROUP BY ROLLUP(customer, tag)
 """
 
 

@@ -81,12 +81,16 @@ def config(arguments: argparse.Namespace) -> int:
 
 def dry_run(arguments: argparse.Namespace) -> int:
     """Resolve the whole graph, show it, write nothing."""
+    from tautochrone.app.launch import locate_and_launch
+
+    options = options_of(arguments)
+    located = locate_and_launch(options)
     from tautochrone.app.open import Project
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.graph import shared_sources
     from tautochrone.runtime.delivery.check_sinks import check_sinks
 
-    with Project(options_of(arguments), line_events, short_lived=True) as project:
+    with Project(options, line_events, short_lived=True, located=located) as project:
         definitions, graph = project.analysed()
         check_sinks(project.base, definitions, graph, project.settings.sinks)
         default = project.settings.refresh_policy

@@ -62,12 +62,16 @@ def verify_views(arguments: argparse.Namespace) -> int:
     """Recompute and compare: 1 when a view differs, 3 when what was asked for could not be compared."""
     if arguments.sink:
         return _verify_sink(arguments)
+    from tautochrone.app.launch import locate_and_launch
+
+    options = options_of(arguments)
+    located = locate_and_launch(options)
     from tautochrone.app.open import Project, log_event
     from tautochrone.runtime.job.topology import find_all
     from tautochrone.runtime.views.verify import verify
 
     answers: dict[TableName, bool | None] = {}
-    with Project(options_of(arguments), log_event, short_lived=True) as project:
+    with Project(options, log_event, short_lived=True, located=located) as project:
         definitions, graph = project.analysed()
         store = project.store()
         named = find_all(definitions, arguments.names)
@@ -89,6 +93,10 @@ def verify_views(arguments: argparse.Namespace) -> int:
 
 def _verify_sink(arguments: argparse.Namespace) -> int:
     """Compare a sink with the lake; exit statuses as those of `verify_views`."""
+    from tautochrone.app.launch import locate_and_launch
+
+    options = options_of(arguments)
+    located = locate_and_launch(options)
     from tautochrone.app.open import Project, log_event
     from tautochrone.project.sinks import sink_declarations
     from tautochrone.runtime.delivery.audit import verify_sink
@@ -96,7 +104,7 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
     from tautochrone.sinks import has_adapter
 
     answers: dict[TableName, bool | None] = {}
-    with Project(options_of(arguments), log_event, short_lived=True) as project:
+    with Project(options, log_event, short_lived=True, located=located) as project:
         definitions, graph = project.analysed()
         declared = sink_declarations(definitions, graph, project.settings.sinks, has_adapter)
         by_name = {declaration.name: declaration for declaration in declared}

@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """One-shot, or continuous until Ctrl-C."""
     check_refresh_options(arguments)
     selected = names_of(arguments.refresh), names_of(arguments.full_refresh)
+    from tautochrone.app.launch import launch
     from tautochrone.app.locate import locate
 
     options = options_of(arguments)
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         # A restart must not fence off a process that took the job over since the first start.
         ownership = replace(ownership, takeover=False)
     check_not_running(located[1], ownership, plain_listener(arguments))
+    launch(located[1])
     with listening(arguments, starting) as emit:
         try:
             state, restart = _execute(arguments, options, located, selected, restarts, ownership, emit)

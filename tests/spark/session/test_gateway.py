@@ -7,11 +7,16 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from pyspark import SparkContext
 
-from tautochrone.spark.session.gateway import _StderrReader, _without_spark_defaults
+from tautochrone.errors import EnvironmentProblemError
+from tautochrone.spark.session import gateway
+from tautochrone.spark.session.gateway import _started_jvm, _StderrReader, _without_spark_defaults, launch
 
 NOISE = (
     "WARNING: Using incubator modules: jdk.incubator.vector\n"
@@ -95,6 +100,53 @@ def test_spark_submit_reads_no_defaults(monkeypatch: pytest.MonkeyPatch, given: 
         assert (option, Path(file).read_text()) == ("--properties-file", "")
         assert rest == (given or "pyspark-shell").split()
     assert os.environ.get("PYSPARK_SUBMIT_ARGS") == given
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
+    """The settings with which JVMs were started; no JVM is, and one with the setting `fails` cannot be."""
+    settings: list[dict[str, str]] = []
+
+    def start(conf: dict[str, str]) -> tuple[Mock, dict[str, str]]:
+        settings.append(conf)
+        if "fails" in conf:
+            raise EnvironmentProblemError("JVM_NOT_STARTED", "no such option")
+        return Mock(), conf
+
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(gateway, "_start_jvm", start)
+    yield settings
+    assert not gateway._launches
+
+
+def test_a_launched_jvm_is_used_once(started: list[dict[str, str]]) -> None:
+    launch({"a": "1", "password": "x"}, ["password"])
+    launch({"a": "2"})
+    jvm, conf = _started_jvm({"a": "1"})
+    assert conf == {"a": "1"}
+    jvm.shutdown.assert_not_called()
+    assert started == [{"a": "1"}]
+    assert _started_jvm({"a": "1"})[0] is not jvm
+
+
+def test_a_jvm_with_other_settings_is_ended(started: list[dict[str, str]]) -> None:
+    launch({"a": "1"})
+    gateway.finish_launch()
+    (launched,) = gateway._launches
+    assert launched.jvm is not None
+    assert _started_jvm({"a": "2"})[1] == {"a": "2"}
+    launched.jvm[0].proc.stdin.close.assert_called_once()
+    assert started == [{"a": "1"}, {"a": "2"}]
+
+
+def test_what_goes_wrong_at_the_launch_is_said_at_the_start(started: list[dict[str, str]]) -> None:
+    launch({"fails": "yes"})
+    with pytest.raises(EnvironmentProblemError, match="no such option"):
+        _started_jvm({"fails": "yes"})
+    # What failed is of no interest to a session with other settings.
+    launch({"fails": "yes"})
+    assert _started_jvm({"a": "1"})[1] == {"a": "1"}
+    assert len(started) == 3
 
 
 @pytest.mark.spark

@@ -23,7 +23,7 @@ from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.jvm.driver_calls import new_session, settings_of
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
-from tautochrone.spark.session.factory import start_spark
+from tautochrone.spark.session.factory import launch_spark, start_spark
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "count_without_metadata",
     "empty_session",
     "lake_conf",
+    "launch_session",
     "reader_session",
     "start_session",
 ]
@@ -58,10 +59,22 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     Raises:
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
     """
+    return start_spark(_with_extensions(spark), catalog.name, lake_conf(catalog))
+
+
+def launch_session(spark: SparkSettings, catalog: CatalogSettings) -> None:
+    """Begin to start Spark's JVM; `start_session` with the same arguments waits for it.
+
+    Raises:
+        EnvironmentProblemError: Java or a jar is missing.
+    """
+    launch_spark(_with_extensions(spark), catalog.name, lake_conf(catalog))
+
+
+def _with_extensions(spark: SparkSettings) -> SparkSettings:
     given = spark.conf.get(_EXTENSIONS, "").split(",")
     extensions = dict.fromkeys([_ICEBERG_EXTENSIONS, *(name.strip() for name in given if name.strip())])
-    conf = {**spark.conf, _EXTENSIONS: ",".join(extensions)}
-    return start_spark(replace(spark, conf=conf), catalog.name, lake_conf(catalog))
+    return replace(spark, conf={**spark.conf, _EXTENSIONS: ",".join(extensions)})
 
 
 def lake_conf(catalog: CatalogSettings) -> dict[str, str]:

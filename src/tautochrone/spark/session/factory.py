@@ -20,7 +20,7 @@ from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
 from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.driver_calls import COMPILED
-from tautochrone.spark.session.gateway import start_context
+from tautochrone.spark.session.gateway import finish_launch, launch, start_context
 from tautochrone.spark.session.jars import resolve
 from tautochrone.spark.session.java import archive_options, class_path, find_java, prepared_folder
 from tautochrone.spark.session.jvm_liveness import jvm_error, reset_pyspark
@@ -28,6 +28,7 @@ from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
     "DEFAULTS",
+    "launch_spark",
     "restrict_to_tables",
     "settings_to_start",
     "start_spark",
@@ -93,16 +94,8 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     Raises:
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
     """
-    _forget_spark_connect()
-    conf = settings_to_start(spark, catalog, catalog_conf)
-    if _is_local(spark):
-        # Otherwise Spark resolves the host name, warns, and may listen on other interfaces.
-        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-    # Python workers use the interpreter of the definitions, not whatever `python3` is on the path.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    secret = sorted(key for key, value in conf.items() if redacted(value) != value)
-    if secret:
-        _redact_in_spark(conf, secret)
+    finish_launch()
+    conf, secret = _environment_and_settings(spark, catalog, catalog_conf)
     start_context(conf, secret)
     builder = SparkSession.builder
     for key, value in conf.items():
@@ -114,6 +107,36 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     # Py4J logs a stack trace to the root logger for each call to an ended JVM.
     logging.getLogger().addFilter(_not_from_py4j)
     return session
+
+
+def launch_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -> None:
+    """Begin to start Spark's JVM; `start_spark` with the same arguments waits for it.
+
+    Raises:
+        EnvironmentProblemError: Java or a jar is missing.
+    """
+    launch(*_environment_and_settings(spark, catalog, catalog_conf))
+
+
+def _environment_and_settings(
+    spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """Prepare the environment of the JVM.
+
+    Returns:
+        The settings with which Spark starts, and the names of the secret ones.
+    """
+    _forget_spark_connect()
+    conf = settings_to_start(spark, catalog, catalog_conf)
+    if _is_local(spark):
+        # Otherwise Spark resolves the host name, warns, and may listen on other interfaces.
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    # Python workers use the interpreter of the definitions, not whatever `python3` is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    secret = sorted(key for key, value in conf.items() if redacted(value) != value)
+    if secret:
+        _redact_in_spark(conf, secret)
+    return conf, secret
 
 
 def _is_local(spark: SparkSettings) -> bool:

@@ -4,6 +4,8 @@ stderr: without a redirection the JVM writes directly to the terminal: into a li
 the output that a program reads as one event per line. Here each line goes to `sys.stderr`, which the command
 line may replace. Lines that the JVM writes at every start are left out.
 
+Start: the JVM starts in a second or two, in which this process can import what it needs (`launch`).
+
 Objects: Java keeps each object that it returned until Python drops it. Py4J says so by a message for each
 object, in a thread of its own: nearly as many messages as there are calls, and each takes time in both
 processes. Here the numbers of dropped objects are gathered for a moment and sent together.
@@ -57,7 +59,7 @@ from tautochrone.spark.session.jvm_liveness import jvm_error, reset_pyspark, set
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["call_sites", "start_context"]
+__all__ = ["call_sites", "finish_launch", "launch", "start_context"]
 
 _log = logging.getLogger(__name__)
 
@@ -87,25 +89,7 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
         if jvm_error() is None:
             return
         reset_pyspark()
-    public = SparkConf(loadDefaults=False).setAll([(k, v) for k, v in conf.items() if k not in secret])
-    read_end, write_end = os.pipe()
-    reader = _StderrReader(read_end)
-    reader.start()
-    try:
-        try:
-            with _without_spark_defaults():
-                gateway = launch_gateway(public, {"stderr": write_end})  # type: ignore[no-untyped-call]
-        finally:
-            # Then only the JVM holds the write end, so the thread ends when the JVM does.
-            os.close(write_end)
-    except PySparkException as error:
-        reader.join(_STDERR_TIMEOUT_S)
-        raise EnvironmentProblemError(
-            "JVM_NOT_STARTED",
-            f"Spark's Java process ended before it could be used: {reader.start_failure()}",
-            hint="check --master, spark.driver.memory, spark.driver.extraJavaOptions and the variable "
-            "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
-        ) from error
+    gateway, reader = _started_jvm(_public(conf, secret))
     reader.forward()
     set_stderr_tail(reader.last_lines)
     _enable_quickack(gateway)
@@ -120,6 +104,93 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
             f"Spark does not start: {problem_of(error).message}",
             hint="check --master and Spark's settings (--conf, [spark] in tautochrone.toml)",
         ) from error
+
+
+def launch(conf: Mapping[str, str], secret: Collection[str] = ()) -> None:
+    """Begin to start the JVM; `start_context` with the same settings waits for it.
+
+    For the arguments see there. What goes wrong is raised there.
+    """
+    if SparkContext._gateway is None and not _launches:  # noqa: SLF001
+        _launches.append(_Launch(_public(conf, secret)))
+        _launches[0].start()
+
+
+def finish_launch() -> None:
+    """Wait until the JVM that `launch` starts is there: until then the environment has what it needs."""
+    for each in _launches:
+        each.join()
+
+
+def _public(conf: Mapping[str, str], secret: Collection[str]) -> dict[str, str]:
+    return {key: text for key, text in conf.items() if key not in secret}
+
+
+def _started_jvm(conf: dict[str, str]) -> tuple[Any, _StderrReader]:
+    """The gateway to a JVM with these settings, and the reader of its stderr."""
+    finish_launch()
+    while _launches:
+        begun = _launches.pop()
+        if begun.conf == conf:
+            if begun.error is not None:
+                raise begun.error
+            assert begun.jvm is not None
+            return begun.jvm
+        _log.warning("Java is started again: %s", _difference(begun.conf, conf))
+        if begun.jvm is not None:
+            # The JVM ends when its stdin is closed.
+            begun.jvm[0].shutdown()
+            begun.jvm[0].proc.stdin.close()
+    return _start_jvm(conf)
+
+
+def _difference(launched: dict[str, str], conf: dict[str, str]) -> str:
+    """The names of settings in which two sessions differ; their values may be secret."""
+    names = {name for name, _ in launched.items() ^ conf.items()}
+    return f"the settings of the first one differ in {', '.join(sorted(names))}"
+
+
+def _start_jvm(conf: dict[str, str]) -> tuple[Any, _StderrReader]:
+    read_end, write_end = os.pipe()
+    reader = _StderrReader(read_end)
+    reader.start()
+    try:
+        try:
+            with _without_spark_defaults():
+                settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+                gateway = launch_gateway(settings, {"stderr": write_end})  # type: ignore[no-untyped-call]
+        finally:
+            # Then only the JVM holds the write end, so the thread ends when the JVM does.
+            os.close(write_end)
+    except PySparkException as error:
+        reader.join(_STDERR_TIMEOUT_S)
+        raise EnvironmentProblemError(
+            "JVM_NOT_STARTED",
+            f"Spark's Java process ended before it could be used: {reader.start_failure()}",
+            hint="check --master, spark.driver.memory, spark.driver.extraJavaOptions and the variable "
+            "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
+        ) from error
+    return gateway, reader
+
+
+class _Launch(threading.Thread):
+    """Starts a JVM while this process goes on."""
+
+    def __init__(self, conf: dict[str, str]) -> None:
+        super().__init__(name="jvm-launch", daemon=True)
+        self.conf = conf
+        self.jvm: tuple[Any, _StderrReader] | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.jvm = _start_jvm(self.conf)
+        except Exception as error:
+            self.error = error
+
+
+_launches: list[_Launch] = []
+"""The JVM that was begun and that no context uses yet, if there is one."""
 
 
 @contextmanager

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
@@ -64,6 +65,7 @@ def find_java() -> str:
     return command
 
 
+@cache
 def java_version(command: str) -> int:
     """The feature release of a `java` command, such as 17; 0 when its output has no version."""
     output = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
