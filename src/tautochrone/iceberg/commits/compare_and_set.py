@@ -41,7 +41,7 @@ from pyspark.errors import PySparkException
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError, LakeError
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, sync_file_systems, translate
-from tautochrone.iceberg.java.calls import LoadedTable
+from tautochrone.iceberg.java.calls import LoadedTable, iceberg_calls
 from tautochrone.iceberg.sessions.hadoop_files import newest_metadata_file, plain_path, version_of
 from tautochrone.model.effects import Durability, Effects, Step
 from tautochrone.model.lake import NO_VERSION, CommitMetadata
@@ -56,7 +56,6 @@ __all__ = [
     "check_main",
     "commit_by_link",
     "compare_and_set",
-    "is_hadoop_table",
     "is_of_the_future",
     "load",
     "now_ms",
@@ -79,7 +78,7 @@ def now_ms() -> int:
 def staged_at_ms(table: Any) -> int:
     """When files are staged for a Java table, from now on. They come after its seal, whatever the clock said
     when it was sealed."""
-    return max(now_ms(), int(table.properties().getOrDefault(SEAL_KEY, "0")))
+    return max(now_ms(), int(iceberg_calls().property(table, SEAL_KEY) or 0))
 
 
 def is_of_the_future(metadata: Any) -> bool:
@@ -112,11 +111,6 @@ def with_current_time(iceberg: Iceberg, metadata: Any) -> Any:
 
 _GZIP = b"\x1f\x8b"
 _OPERATIONS = "org.apache.iceberg.hadoop.HadoopTableOperations"
-
-
-def is_hadoop_table(operations: Any) -> bool:
-    """Whether a table's Java operations are those of the hadoop catalog."""
-    return str(operations.getClass().getName()) == _OPERATIONS
 
 
 def commit_by_link(iceberg: Iceberg, name: TableName, operations: Any, base: Any, updated: Any) -> None:
@@ -223,7 +217,13 @@ class Loaded(LoadedTable):
 
         None: none of our commits was ever made.
         """
-        return decode(self.property_value)
+        return decode(self.property_values[0])
+
+    @property
+    def sealed_at_ms(self) -> int | None:
+        """See `maintenance.orphans`; epoch milliseconds."""
+        sealed = self.property_values[1]
+        return None if sealed is None else int(sealed)
 
 
 def load(iceberg: Iceberg, name: TableName) -> Loaded:
@@ -232,7 +232,7 @@ def load(iceberg: Iceberg, name: TableName) -> Loaded:
     Raises:
         TableMissingError: it is not there.
     """
-    return Loaded.of(iceberg.load_with(name, COMMIT_METADATA_KEY))
+    return Loaded.of(iceberg.load_with(name, (COMMIT_METADATA_KEY, SEAL_KEY)))
 
 
 def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:
@@ -326,7 +326,7 @@ def _commit(iceberg: Iceberg, name: TableName, loaded: Loaded, updated: Any) -> 
     folders = iceberg.synced_folders(loaded.metadata)
     sync_file_systems(folders)
     try:
-        if is_hadoop_table(loaded.operations):
+        if loaded.operations_class == _OPERATIONS:
             commit_by_link(iceberg, name, loaded.operations, loaded.metadata, updated)
         else:
             loaded.operations.commit(loaded.metadata, updated)

@@ -1,21 +1,42 @@
 package tautochrone;
 
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Function;
 
 import org.apache.iceberg.DataFile;
+import org.apache.iceberg.DeleteFile;
+import org.apache.iceberg.FileContent;
+import org.apache.iceberg.FileFormat;
+import org.apache.iceberg.FileScanTask;
 import org.apache.iceberg.HasTableOperations;
+import org.apache.iceberg.PartitionSpec;
+import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.Schema;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.SnapshotRef;
+import org.apache.iceberg.SnapshotUpdate;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.data.BaseDeleteLoader;
+import org.apache.iceberg.data.DeleteLoader;
+import org.apache.iceberg.deletes.BaseDVFileWriter;
+import org.apache.iceberg.deletes.DVFileWriter;
+import org.apache.iceberg.deletes.Deletes;
+import org.apache.iceberg.deletes.PositionDeleteIndex;
+import org.apache.iceberg.io.CloseableIterable;
+import org.apache.iceberg.io.DeleteWriteResult;
+import org.apache.iceberg.io.FileIO;
+import org.apache.iceberg.io.OutputFileFactory;
+import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecutors;
 import org.apache.iceberg.spark.FileRewriteCoordinator;
 import org.apache.iceberg.spark.SparkSchemaUtil;
 import org.apache.iceberg.spark.source.SparkRewriteTable;
@@ -50,13 +71,14 @@ public final class IcebergCalls {
     }
 
     /**
-     * A table, fresh from its catalog: what Py4J would answer for the table, its operations and its metadata;
-     * then the current snapshot's id, when the metadata was made (epoch ms), and the value of a property.
+     * A table, fresh from its catalog: what Py4J would answer for the table, its operations and its metadata; then
+     * the class of the operations, the current snapshot's id, when the metadata was made (epoch ms), and the values
+     * of properties.
      *
      * Iceberg's Spark code uses the active session of a thread, which only the thread that created the session
      * has, so it is set here.
      */
-    public String load(SparkSession session, Catalog catalog, TableIdentifier name, String property) {
+    public String load(SparkSession session, Catalog catalog, TableIdentifier name, String properties) {
         SparkSession.setActiveSession(session);
         Table table = catalog.loadTable(name);
         TableOperations operations = ((HasTableOperations) table).operations();
@@ -65,10 +87,14 @@ public final class IcebergCalls {
         appendObject(text, table);
         appendObject(text, operations);
         appendObject(text, metadata);
+        append(text, operations.getClass().getName());
         Snapshot current = metadata.currentSnapshot();
         appendOptional(text, current == null ? null : Long.toString(current.snapshotId()));
         append(text, Long.toString(metadata.lastUpdatedMillis()));
-        appendOptional(text, (String) metadata.properties().get(property));
+        String[] names = properties.split(SEPARATOR);
+        for (int i = 0; i < names.length; i++) {
+            appendOptional(text, (String) metadata.properties().get(names[i]));
+        }
         return text.toString();
     }
 
@@ -162,6 +188,140 @@ public final class IcebergCalls {
         } finally {
             coordinator.clearRewrite(table, group);
         }
+    }
+
+    /** Removed rows: what a row delta gets for them, and new files of which no row is left. */
+    public static final class Removal {
+        final List vectors = new ArrayList();
+        final List replaced = new ArrayList();
+        final List emptied = new ArrayList();
+        final List unused = new ArrayList();
+        long rows;
+    }
+
+    /**
+     * Write a Puffin file with a deletion vector for each data file in which rows are left. An older vector of the
+     * file is merged into the new one, which replaces it.
+     *
+     * @param files of each data file its location, the positions to remove, separated by commas, and Py4J's name of
+     *        its scan task, or of the file itself if the same commit adds it
+     * @param operation names the new file
+     * @return an error and the location of its file, both empty without one; then the removal, the number of its
+     *         rows, and the new files of which no row is left
+     */
+    public String removal(Table table, String files, String operation) throws Exception {
+        TableOperations operations = ((HasTableOperations) table).operations();
+        if (operations.current().formatVersion() < 3) {
+            return failed("FORMAT_WITHOUT_VECTORS", "");
+        }
+        OutputFileFactory output = OutputFileFactory.builderFor(table, 0, 0L)
+                .format(FileFormat.PUFFIN).operationId(operation).build();
+        final Map previous = new HashMap();
+        DVFileWriter writer = new BaseDVFileWriter(output, new Function() {
+            public Object apply(Object location) {
+                return previous.get(location);
+            }
+        });
+        final FileIO io = table.io();
+        DeleteLoader loader = new BaseDeleteLoader(new Function() {
+            public Object apply(Object file) {
+                return io.newInputFile((DeleteFile) file);
+            }
+        });
+        Removal removal = new Removal();
+        String[] texts = files.split(SEPARATOR, -1);
+        for (int i = 0; i + 2 < texts.length; i += 3) {
+            String location = texts[i];
+            Object object = gateway.getObject(texts[i + 2]);
+            boolean isNew = object instanceof DataFile;
+            DataFile file = (DataFile) (isNew ? object : ((FileScanTask) object).file());
+            List older = isNew ? Collections.emptyList() : ((FileScanTask) object).deletes();
+            String[] positions = texts[i + 1].split(",");
+            List boxed = new ArrayList(positions.length);
+            for (int k = 0; k < positions.length; k++) {
+                long position = Long.parseLong(positions[k]);
+                if (position < 0 || position >= file.recordCount()) {
+                    return failed("NO_SUCH_ROW", location);
+                }
+                boxed.add(Long.valueOf(position));
+            }
+            PositionDeleteIndex index = Deletes.toPositionIndex(CloseableIterable.withNoopClose((Iterable) boxed));
+            long deleted = positions.length;
+            if (!older.isEmpty()) {
+                for (int k = 0; k < older.size(); k++) {
+                    if (((DeleteFile) older.get(k)).content() == FileContent.EQUALITY_DELETES) {
+                        return failed("EQUALITY_DELETES", location);
+                    }
+                }
+                PositionDeleteIndex earlier = loader.loadPositionDeletes(older, location);
+                previous.put(location, earlier);
+                deleted += earlier.cardinality();
+                index.merge(earlier);
+            }
+            if (index.cardinality() != deleted) {
+                return failed("ROW_DELETED_TWICE", location);
+            }
+            removal.rows += positions.length;
+            if (deleted < file.recordCount()) {
+                PartitionSpec spec = (PartitionSpec) table.specs().get(Integer.valueOf(file.specId()));
+                writer.delete(location, index, spec, file.partition());
+            } else if (isNew) {
+                removal.unused.add(location);
+            } else {
+                removal.emptied.add(file); // Iceberg removes the older vector together with its data file.
+            }
+        }
+        writer.close();
+        DeleteWriteResult result = writer.result();
+        removal.vectors.addAll(result.deleteFiles());
+        removal.replaced.addAll(result.rewrittenDeleteFiles());
+        StringBuilder text = new StringBuilder(failed("", ""));
+        appendObject(text, removal);
+        append(text, Long.toString(removal.rows));
+        for (int i = 0; i < removal.unused.size(); i++) {
+            append(text, (String) removal.unused.get(i));
+        }
+        return text.toString();
+    }
+
+    private String failed(String error, String location) {
+        return error + SEPARATOR + location + SEPARATOR;
+    }
+
+    /** Give a row delta all that a removal has for it. */
+    public void putRemoval(RowDelta delta, Removal removal) {
+        for (int i = 0; i < removal.emptied.size(); i++) {
+            delta.removeRows((DataFile) removal.emptied.get(i));
+        }
+        for (int i = 0; i < removal.vectors.size(); i++) {
+            delta.addDeletes((DeleteFile) removal.vectors.get(i));
+        }
+        for (int i = 0; i < removal.replaced.size(); i++) {
+            delta.removeDeletes((DeleteFile) removal.replaced.get(i));
+        }
+    }
+
+    /** The value of a property of a table, or null. */
+    public String property(Table table, String name) {
+        return (String) table.properties().get(name);
+    }
+
+    /** The snapshot of an update with this property, on this branch. It is not committed. */
+    public Snapshot produced(SnapshotUpdate update, String property, String value, String branch) {
+        update.set(property, value);
+        // With a thread pool Iceberg polls every 10 ms for its end.
+        update.scanManifestsWith(MoreExecutors.newDirectExecutorService());
+        update.toBranch(branch);
+        return (Snapshot) update.apply();
+    }
+
+    /** Metadata in which the branch is at a new snapshot and the property has a value. */
+    public TableMetadata updated(
+            TableMetadata metadata, Snapshot snapshot, String branch, String property, String value) {
+        return TableMetadata.buildFrom(metadata)
+                .setBranchSnapshot(snapshot, branch)
+                .setProperties(Collections.singletonMap(property, value))
+                .build();
     }
 
     /** What Py4J would answer for each element of a collection. */

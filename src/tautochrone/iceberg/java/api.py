@@ -43,7 +43,7 @@ from tautochrone.model.effects import Durability
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import cached_packages
-from tautochrone.spark.jvm.driver_calls import java_object, split_texts
+from tautochrone.spark.jvm.driver_calls import java_object, joined_texts, split_texts
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = [
@@ -247,7 +247,6 @@ class Functions:
         self._content, self._manifest, self._boolean = content, _class(api.ManifestFile), boolean
         self._integer = jvm.java.lang.Integer.TYPE
         self._predicate = _class(util.function.Predicate)
-        self._get = self._method(_class(util.Map), "get", self._object, self._object)
         input_file = _class(api.io.InputFile)
         self._input_file = self._method(_class(api.io.FileIO), "newInputFile", input_file, deletes)
         self._contains = self._method(_class(util.Set), "contains", boolean, self._object)
@@ -255,8 +254,7 @@ class Functions:
         self._util, self._text, self._file_info = util, jvm.java.lang.String, api.io.FileInfo
         self._array_list, self._arrays = util.ArrayList, util.Arrays
         self._long_stream, self._bytes = util.stream.LongStream, jvm.java.nio.ByteBuffer
-        self._long_array_of, self._iterable = jvm.long, api.io.CloseableIterable
-        self._position_deletes = api.deletes.Deletes
+        self._long_array_of = jvm.long
         self._queue = util.concurrent.ConcurrentLinkedQueue
         self._consumer = _class(util.function.Consumer)
         self._add = self._method(_class(util.Collection), "add", boolean, self._object)
@@ -322,20 +320,9 @@ class Functions:
         """A `Predicate` of manifests that name deleted files."""
         return self._as(self._predicate, self._method(self._manifest, "hasDeletedFiles", self._boolean))
 
-    def entries(self, java_map: Any) -> Any:
-        """A `Function` that looks its argument up in a Java map."""
-        return self._as(self._function, self._get.bindTo(java_map))
-
     def input_files(self, io: Any) -> Any:
         """A `Function` from a delete file to the file to read."""
         return self._as(self._function, self._input_file.bindTo(io))
-
-    def position_index(self, positions: Sequence[int]) -> Any:
-        """A `PositionDeleteIndex` of these positions."""
-        boxed = self._boxed(positions).toList()
-        # Not `withNoopClose`: it has an overload for one value and one for many, and Py4J may pick either.
-        iterable = self._iterable.combine(boxed, self._iterable.empty())
-        return self._position_deletes.toPositionIndex(iterable)
 
     def positions(self, index: Any) -> list[int]:
         """The positions of a `PositionDeleteIndex`, ascending."""
@@ -535,16 +522,15 @@ class Iceberg:
         except Py4JError as error:
             raise translate(error, name) from error
 
-    def load_with(self, name: TableName, name_of_property: str) -> str:
-        """The table, fresh from the catalog, with a property: the text that `LoadedTable.of` takes.
+    def load_with(self, name: TableName, properties: Iterable[str]) -> str:
+        """The table, fresh from the catalog, with properties: the text that `LoadedTable.of` takes.
 
         Raises:
             TableMissingError: it is not there.
         """
         try:
-            return str(
-                iceberg_calls().load(self.jsession, self._catalog, self.identifier(name), name_of_property)
-            )
+            identifier, names = self.identifier(name), joined_texts(properties)
+            return str(iceberg_calls().load(self.jsession, self._catalog, identifier, names))
         except Py4JError as error:
             raise translate(error, name) from error
 

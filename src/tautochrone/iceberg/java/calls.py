@@ -31,7 +31,8 @@ class LoadedTable:
         table, operations, metadata: of Java.
         main: the current version.
         last_updated_ms: when the metadata was made, epoch milliseconds.
-        property_value: of the property that was asked for.
+        operations_class: the name of the Java class of the operations.
+        property_values: of the properties that were asked for; None: the table has no such property.
     """
 
     table: Any
@@ -39,13 +40,15 @@ class LoadedTable:
     metadata: Any
     main: Version
     last_updated_ms: int
-    property_value: str | None
+    operations_class: str
+    property_values: tuple[str | None, ...]
 
     @classmethod
     def of(cls, answer: str) -> Self:
         """From what `IcebergCalls.load` answered."""
         texts = iter(split_texts(answer))
         table, operations, metadata = (java_object(next(texts)) for _ in range(3))
+        operations_class = next(texts)
         main = _optional(texts)
         return cls(
             table=table,
@@ -53,7 +56,8 @@ class LoadedTable:
             metadata=metadata,
             main=NO_VERSION if main is None else Version(main),
             last_updated_ms=int(next(texts)),
-            property_value=_optional(texts),
+            operations_class=operations_class,
+            property_values=tuple(_values(texts)),
         )
 
 
@@ -136,6 +140,13 @@ def _snapshot(version: Version, texts: Iterator[str]) -> Snapshot:
 def _optional(texts: Iterator[str]) -> str | None:
     is_present, value = next(texts) == "+", next(texts)
     return value if is_present else None
+
+
+def _values(texts: Iterator[str]) -> Iterator[str | None]:
+    """All that `_optional` takes from the rest of the texts."""
+    for present in texts:
+        value = next(texts)
+        yield value if present == "+" else None
 
 
 def iceberg_calls() -> Any:

@@ -64,8 +64,7 @@ def check_seal(name: TableName, loaded: Loaded, at_ms: int) -> None:
     Raises:
         ConflictError: `STAGED_FILES_EXPIRED`.
     """
-    sealed = loaded.metadata.properties().get(SEAL_KEY)
-    if sealed is not None and at_ms < int(sealed):
+    if loaded.sealed_at_ms is not None and at_ms < loaded.sealed_at_ms:
         raise ConflictError(
             "STAGED_FILES_EXPIRED",
             f"Files of {name} were written so long ago that maintenance took them for orphans",

@@ -4,43 +4,39 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.changed_files import file_tasks
 from tautochrone.iceberg.commits.compare_and_set import staged_at_ms
 from tautochrone.iceberg.java.api import Functions, Iceberg, items
+from tautochrone.iceberg.java.calls import iceberg_calls
 from tautochrone.model.names import TableName, Version
+from tautochrone.spark.jvm.driver_calls import java_object, joined_texts, split_texts
 
 __all__ = ["Removal", "write_removal"]
 
-_VECTORS_SINCE = 3
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Removal:
-    """The removals of a row delta, as Java values; nothing is committed yet.
+    """Rows to remove, and what is written for them; nothing is committed yet.
 
-    `at_ms` (epoch milliseconds) is before the start of writing. `unused` are new files of which no row is
-    left.
+    Attributes:
+        at_ms: before the start of writing, epoch milliseconds.
+        java: what a Java `RowDelta` gets for them.
+        rows: their number.
+        unused: new files of which no row is left.
     """
 
     at_ms: int
-    vectors: list[Any] = field(default_factory=list)
-    replaced: list[Any] = field(default_factory=list)
-    emptied: list[Any] = field(default_factory=list)
-    unused: set[str] = field(default_factory=set)
-    rows: int = 0
+    java: Any
+    rows: int
+    unused: frozenset[str]
 
     def put_into(self, delta: Any) -> None:
         """Add all removals to a Java `RowDelta`."""
-        for file in self.emptied:
-            delta.removeRows(file)
-        for vector in self.vectors:
-            delta.addDeletes(vector)
-        for vector in self.replaced:
-            delta.removeDeletes(vector)
+        iceberg_calls().putRemoval(delta, self.java)
 
 
 def write_removal(
@@ -65,71 +61,41 @@ def write_removal(
         LakeError: `FILE_NOT_IN_VERSION`, `NO_SUCH_ROW`, `ROW_DELETED_TWICE`, or
             `DELETION_VECTORS_UNSUPPORTED` for a table below format 3 or with equality deletes.
     """
-    if int(table.operations().current().formatVersion()) < _VECTORS_SINCE:
-        raise LakeError(
+    new_files = new_files or {}
+    old_paths = {path for path, positions in deletes.items() if positions} - new_files.keys()
+    task_of_path = _task_of_path(iceberg.functions, table, version, old_paths, known_tasks or {})
+    at_ms = staged_at_ms(table)
+    files = []
+    for path, positions in deletes.items():
+        if positions:
+            file = task_of_path.get(path, new_files.get(path))
+            if file is None:
+                raise LakeError("FILE_NOT_IN_VERSION", f"{name} has no data file {path} at version {version}")
+            files += [path, ",".join(map(str, positions)), file._get_object_id()]  # noqa: SLF001
+    answer = iceberg_calls().removal(table, joined_texts(files), str(uuid.uuid4()))
+    error, path, *texts = split_texts(str(answer))
+    if error:
+        raise _error(error, name, path)
+    removal, rows, *unused = texts
+    return Removal(at_ms, java_object(removal), int(rows), frozenset(unused))
+
+
+def _error(error: str, name: TableName, path: str) -> LakeError:
+    """What `IcebergCalls.removal` refused to do."""
+    if error == "FORMAT_WITHOUT_VECTORS":
+        return LakeError(
             "DELETION_VECTORS_UNSUPPORTED",
-            f"{name} is below format version {_VECTORS_SINCE}, which has no deletion vectors",
+            f"{name} is below format version 3, which has no deletion vectors",
             hint="upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version' = '3')",
         )
-    functions = iceberg.functions
-    new_files = new_files or {}
-    old_paths = deletes.keys() - new_files.keys()
-    task_of_path = _task_of_path(functions, table, version, old_paths, known_tasks or {})
-    removal = Removal(staged_at_ms(table))
-    previous = iceberg.jvm.java.util.HashMap()
-    output = iceberg.api.io.OutputFileFactory.builderFor(table, 0, 0)
-    output = output.format(iceberg.api.FileFormat.PUFFIN).operationId(str(uuid.uuid4())).build()
-    writer = iceberg.api.deletes.BaseDVFileWriter(output, functions.entries(previous))
-    loader = iceberg.api.data.BaseDeleteLoader(functions.input_files(table.io()))
-    for path, positions in deletes.items():
-        if not positions:
-            continue
-        task = task_of_path.get(path)
-        if task is None and path not in new_files:
-            raise LakeError("FILE_NOT_IN_VERSION", f"{name} has no data file {path} at version {version}")
-        file, older = (new_files[path], ()) if task is None else (task.file(), task.deletes())
-        rows = int(file.recordCount())
-        _require_deletable(name, path, positions, rows, older)
-        index = functions.position_index(positions)
-        deleted_count = len(positions)
-        if len(older):
-            older_positions = loader.loadPositionDeletes(older, path)
-            previous.put(path, older_positions)
-            deleted_count += int(older_positions.cardinality())
-            index.merge(older_positions)
-        if int(index.cardinality()) != deleted_count:
-            raise LakeError("ROW_DELETED_TWICE", f"A row of {path} of {name} is deleted already")
-        removal.rows += len(positions)
-        if deleted_count < rows:
-            writer.delete(path, index, table.specs().get(file.specId()), file.partition())
-        elif task is None:
-            removal.unused.add(path)
-        else:
-            # Iceberg removes the older vector together with its data file.
-            removal.emptied.append(file)
-    writer.close()
-    result = writer.result()
-    removal.vectors = items(result.deleteFiles())
-    removal.replaced = items(result.rewrittenDeleteFiles())
-    return removal
-
-
-def _require_deletable(name: TableName, path: str, positions: Sequence[int], rows: int, older: Any) -> None:
-    """
-    Args:
-        rows: of the file.
-        older: its delete files.
-
-    Raises:
-        LakeError: `NO_SUCH_ROW`, `DELETION_VECTORS_UNSUPPORTED`.
-    """
-    if min(positions) < 0 or max(positions) >= rows:
-        raise LakeError("NO_SUCH_ROW", f"{path} of {name} has {rows} rows; a position lies outside")
-    if len(older) and any(str(delete.content()) == "EQUALITY_DELETES" for delete in items(older)):
-        raise LakeError(
+    if error == "EQUALITY_DELETES":
+        return LakeError(
             "DELETION_VECTORS_UNSUPPORTED",
             f"{path} of {name} has equality deletes: its rows cannot be told by position alone",
         )
+    if error == "NO_SUCH_ROW":
+        return LakeError("NO_SUCH_ROW", f"{path} of {name} has fewer rows; a position lies outside")
+    return LakeError("ROW_DELETED_TWICE", f"A row of {path} of {name} is deleted already")
 
 
 def _task_of_path(

@@ -40,7 +40,7 @@ from tautochrone.iceberg.commits.staged_files import (
     write_rows,
 )
 from tautochrone.iceberg.java.api import translate
-from tautochrone.iceberg.java.calls import column_names, history, references
+from tautochrone.iceberg.java.calls import column_names, history, iceberg_calls, references
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
 from tautochrone.iceberg.reads.data_files import columns_of_files
@@ -457,10 +457,8 @@ class IcebergTable(IcebergMaintenance):
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
             snapshot = produce(loaded)
             attempted_versions.append(Version(str(snapshot.snapshotId())))
-            builder = self._builder(loaded).setBranchSnapshot(snapshot, MAIN)
-            return self._with_commit_metadata(
-                builder, carry_forward(loaded.commit_metadata, commit_metadata)
-            ).build()
+            newest = encode(carry_forward(loaded.commit_metadata, commit_metadata))
+            return iceberg_calls().updated(loaded.metadata, snapshot, MAIN, COMMIT_METADATA_KEY, newest)
 
         loaded = self._set(step, build, lambda loaded: ours(loaded) is not None)
         return self._committed(ours(loaded) or attempted_versions[-1], fork.version, rows)
@@ -502,9 +500,9 @@ class IcebergTable(IcebergMaintenance):
                 check_seal(self._name, loaded, part.at_ms)
             for file in part.files:
                 add(file)
-        update.set(COMMIT_METADATA_KEY, encode(with_positions(loaded.commit_metadata, commit_metadata)))
+        newest = encode(with_positions(loaded.commit_metadata, commit_metadata))
         try:
-            return update.scanManifestsWith(self._iceberg.functions.this_thread).toBranch(MAIN).apply()
+            return iceberg_calls().produced(update, COMMIT_METADATA_KEY, newest, MAIN)
         except Py4JError as error:
             raise translate(error, self._name) from error
 
