@@ -7,7 +7,8 @@ it.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.errors import HistoryLostError, LakeError
@@ -173,6 +174,28 @@ def reverted_metadata(
 _COUNTS_KEPT = 64
 
 
+@dataclass(frozen=True, slots=True)
+class _LastLoad:
+    """What the table was when it was loaded last, and what was asked of it: snapshots never change.
+
+    Attributes:
+        versions: some that it has.
+        changes: between two versions.
+    """
+
+    loaded: Loaded
+    versions: set[Version] = field(default_factory=set)
+    changes: dict[tuple[Version, Version], TableChange] = field(default_factory=dict)
+
+    def has(self, versions: Iterable[Version]) -> bool:
+        for version in versions:
+            if version != NO_VERSION and version not in self.versions:
+                if self.loaded.metadata.snapshot(int(version)) is None:
+                    return False
+                self.versions.add(version)
+        return True
+
+
 class IcebergReading:
     """See `model.lake.LakeTable` for what each method promises."""
 
@@ -182,7 +205,7 @@ class IcebergReading:
         self._iceberg = iceberg
         self._name = name
         self._effects = effects
-        self._last = last
+        self._last = None if last is None else _LastLoad(last)
         self._counts: dict[Version, int | None] = {}
 
     @property
@@ -190,7 +213,8 @@ class IcebergReading:
         return self._name
 
     def fork(self) -> Fork:
-        loaded = self._last = load(self._iceberg, self._name)
+        loaded = load(self._iceberg, self._name)
+        self._last = _LastLoad(loaded)
         commit_metadata = loaded.commit_metadata
         return Fork(
             table=self._name,
@@ -209,11 +233,12 @@ class IcebergReading:
 
     def identity(self) -> str:
         # The UUID never changes while the table exists.
-        loaded = self._last or load(self._iceberg, self._name)
+        loaded = load(self._iceberg, self._name) if self._last is None else self._last.loaded
         return str(loaded.metadata.uuid())
 
     def current_version(self) -> Version:
-        loaded = self._last = load(self._iceberg, self._name)
+        loaded = load(self._iceberg, self._name)
+        self._last = _LastLoad(loaded)
         return loaded.main
 
     def versions(self) -> Sequence[TableVersion]:
@@ -242,7 +267,7 @@ class IcebergReading:
         return companions_at(json.loads(text), versions)
 
     def change_between(self, old: Version, new: Version) -> TableChange:
-        return change_between(self._name, self._loaded_with(old, new).metadata, old, new)
+        return self._change(old, new)[1]
 
     def common_ancestor(self, first: Version, second: Version) -> Version | None:
         metadata = self._loaded_with(first, second).metadata
@@ -262,8 +287,7 @@ class IcebergReading:
         return {"start-snapshot-id": old, "end-snapshot-id": new}
 
     def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
-        loaded = self._loaded_with(old, new)
-        change = change_between(self._name, loaded.metadata, old, new)
+        loaded, change = self._change(old, new)
         if change.kind is ChangeKind.UNKNOWN:
             raise HistoryLostError("HISTORY_LOST", str(change.reason))
         if change.kind is ChangeKind.NONE:
@@ -279,8 +303,7 @@ class IcebergReading:
         return RowChange(added=reader.table(self._name.sql), rows=rows)
 
     def collected_change(self, old: Version, new: Version) -> CollectedChange | Reason:
-        loaded = self._loaded_with(old, new)
-        change = change_between(self._name, loaded.metadata, old, new)
+        loaded, change = self._change(old, new)
         if change.kind is ChangeKind.UNKNOWN:
             raise HistoryLostError("HISTORY_LOST", str(change.reason))
         if change.kind is ChangeKind.NONE:
@@ -316,13 +339,21 @@ class IcebergReading:
     def _loaded_with(self, *versions: Version) -> Loaded:
         """The last loaded table if it has these versions, else a fresh one. A snapshot never changes, so
         an older load is valid for it."""
-        loaded = self._last
-        if loaded is None or not all(
-            version == NO_VERSION or loaded.metadata.snapshot(int(version)) is not None
-            for version in versions
-        ):
-            loaded = self._last = load(self._iceberg, self._name)
-        return loaded
+        return self._last_with(versions).loaded
+
+    def _last_with(self, versions: Sequence[Version]) -> _LastLoad:
+        last = self._last
+        if last is None or not last.has(versions):
+            last = self._last = _LastLoad(load(self._iceberg, self._name))
+        return last
+
+    def _change(self, old: Version, new: Version) -> tuple[Loaded, TableChange]:
+        """A load that has both versions, and the change between them."""
+        last = self._last_with((old, new))
+        change = last.changes.get((old, new))
+        if change is None:
+            change = last.changes[old, new] = change_between(self._name, last.loaded.metadata, old, new)
+        return last.loaded, change
 
     def _count(self, version: Version) -> int | None:
         loaded = self._loaded_with(version)
