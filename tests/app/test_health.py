@@ -104,7 +104,7 @@ def test_checks_without_java_and_project(tmp_path: Path) -> None:
         ["ok", "ports"],
         ["skipped", "session"],
     ]
-    assert "[JAVA_MISSING] No Java was found - hint: install a JDK" in lines[1]
+    assert "[JAVA_MISSING] No Java was found: JAVA_HOME is /nonexistent" in lines[1]
 
 
 @pytest.mark.usefixtures("without_java")

@@ -10,6 +10,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.jvm import driver_calls
 from tautochrone.spark.jvm.driver_calls import compiled_class, write_compiled
 from tautochrone.spark.session import java
@@ -89,6 +90,45 @@ def test_no_archive_is_used_before_set_up(tmp_path: Path, monkeypatch: pytest.Mo
     archive_file(command).parent.mkdir(parents=True)
     archive_file(command).touch()
     assert archive_options(command)[0] == f"-XX:SharedArchiveFile={archive_file(command)}"
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "error", "message"),
+    [
+        ('openjdk version "17.0.1"', 0, None, ""),
+        ('java version "1.8.0_292"', 0, "JAVA_TOO_OLD", "is Java 8"),
+        (
+            "Picked up JAVA_TOOL_OPTIONS: -XX:Nonsense\nError: Unrecognized VM option",
+            1,
+            "JAVA_FAILED",
+            "fails: E",
+        ),
+        ('openjdk version "17.0.1"', 1, "JAVA_FAILED", "fails: openjdk"),
+        ("", 0, "JAVA_FAILED", "fails"),
+        (None, 0, "JAVA_MISSING", "JAVA_HOME is"),
+    ],
+)
+def test_what_is_wrong_with_java(
+    output: str | None,
+    status: int,
+    error: str | None,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if output is not None:
+        command = tmp_path / "bin" / "java"
+        command.parent.mkdir()
+        (tmp_path / "output").write_text(output)
+        command.write_text(f"#!/bin/sh\ncat {tmp_path}/output >&2\nexit {status}\n")
+        command.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if error is None:
+        assert find_java() == str(command)
+        return
+    with pytest.raises(EnvironmentProblemError, match=message) as raised:
+        find_java()
+    assert raised.value.error_class == error
 
 
 def test_another_java_has_another_archive(tmp_path: Path) -> None:

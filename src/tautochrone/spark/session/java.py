@@ -28,6 +28,7 @@ from functools import cache
 from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
+from tautochrone.redaction import redacted
 from tautochrone.spark.session.jars import CORE, KAFKA, resolve
 
 __all__ = [
@@ -49,12 +50,13 @@ def find_java() -> str:
     """The path of the `java` command that PySpark will use.
 
     Raises:
-        EnvironmentProblemError: `JAVA_MISSING` or `JAVA_TOO_OLD`, each with what to install.
+        EnvironmentProblemError: `JAVA_MISSING`, `JAVA_FAILED` or `JAVA_TOO_OLD`, each with what to do.
     """
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not command or not Path(command).exists():
-        raise EnvironmentProblemError("JAVA_MISSING", "No Java was found", hint=_INSTALL)
+        reason = f": JAVA_HOME is {home}, where there is no bin/java" if home else ""
+        raise EnvironmentProblemError("JAVA_MISSING", f"No Java was found{reason}", hint=_INSTALL)
     major = java_version(command)
     if major < MINIMUM_JAVA:
         raise EnvironmentProblemError(
@@ -67,11 +69,21 @@ def find_java() -> str:
 
 @cache
 def java_version(command: str) -> int:
-    """The feature release of a `java` command, such as 17; 0 when its output has no version."""
+    """The feature release of a `java` command, such as 17.
+
+    Raises:
+        EnvironmentProblemError: `JAVA_FAILED`.
+    """
     output = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
-    if match is None:
-        return 0
+    text = output.stderr + output.stdout
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if match is None or output.returncode:
+        lines = [line for line in text.splitlines() if not line.startswith("Picked up ")]
+        raise EnvironmentProblemError(
+            "JAVA_FAILED",
+            f"`{command} -version` fails: {redacted(' '.join(lines[:2]))}",
+            hint="check JAVA_HOME, and options in the variables JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS",
+        )
     # Java 8 reports its version as 1.8.
     return int(match[2] if match[1] == "1" and match[2] else match[1])
 
