@@ -21,7 +21,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
 	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
-	@$(BIN)/python -m tautochrone.spark.session.prepare
+	@$(BIN)/python -m tautochrone.spark.session.prepare --local
 	@touch $@
 
 lock: ## renew requirements.lock from pyproject.toml

@@ -111,7 +111,7 @@ def _classes() -> Finding:
     if archive.exists():
         return Finding(check="classes", state=State.OK, detail=f"Spark's classes are archived in {archive}")
     warning = "no archive of Spark's classes: each start takes some seconds longer than it must"
-    return skipped("classes", f"{warning}; `python -m tautochrone.spark.session.prepare` makes one")
+    return skipped("classes", f"{warning}; `taut prepare` makes one")
 
 
 def _project(options: Options, located: list[tuple[PipelineSpec, Settings]]) -> str:

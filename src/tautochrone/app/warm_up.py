@@ -48,7 +48,7 @@ SELECT customer, tag, max(at) FROM visits LATERAL VIEW explode(tags) AS tag GROU
 def _run_project(project: Project) -> None:
     job = project.job()
     if Run(job, select(job.topology, [], [], everything=False)).once() is not RunState.COMPLETED:
-        raise RuntimeError("The sample project failed")
+        raise RuntimeError("The sample project failed, as its events say")
 
 
 def _run_statements(session: SparkSession) -> None:
@@ -58,8 +58,9 @@ def _run_statements(session: SparkSession) -> None:
         session.sql(query).toArrow()
 
 
-def _ignore(event: events.Event) -> None:
-    """Nobody reads the events of this run."""
+def _write_event(event: events.Event) -> None:
+    """Read only if the sample project fails."""
+    sys.stderr.write(f"{event}\n")
 
 
 def main(file: str, *flags: str) -> int:
@@ -70,7 +71,7 @@ def main(file: str, *flags: str) -> int:
             # As the jar of a project would do it.
             conf["spark.jars"] = str(resolve(CORE)[0])
         options = Options(spec=str(folder / "spark-pipeline.yml"), conf=conf, master="local[2]")
-        with Project(options, _ignore, short_lived=True) as project:
+        with Project(options, _write_event, short_lived=True) as project:
             _run_project(project)
             for number, order in enumerate(_NEW_ORDERS, 2):
                 (folder / "orders" / f"{number}.json").write_text(order)

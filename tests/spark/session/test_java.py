@@ -24,7 +24,7 @@ from tautochrone.spark.session.settings import SparkSettings
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_java_maps_the_archive(spark: SparkSession) -> None:
     assert spark is not None
-    assert make_archives(find_java()) is None
+    assert make_archives(find_java(), only_local=True) is None
     gateway = SparkContext._gateway
     assert gateway is not None
     mapped = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
@@ -68,8 +68,12 @@ def test_iceberg_sees_the_jars_of_a_project(
     conf: dict[str, str],
     variable: str | None,
     on_class_path: bool,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(java, "prepared_folder", lambda _: tmp_path)
+    for made in (True, False):
+        archive_file("java", on_class_path=made).touch()
     if variable is not None:
         monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", variable)
     settings = settings_to_start(SparkSettings(master=master, conf=conf), "lake", {})

@@ -33,6 +33,7 @@ import org.apache.iceberg.deletes.DVFileWriter;
 import org.apache.iceberg.deletes.Deletes;
 import org.apache.iceberg.deletes.PositionDeleteIndex;
 import org.apache.iceberg.io.CloseableIterable;
+import org.apache.iceberg.io.CloseableIterator;
 import org.apache.iceberg.io.DeleteWriteResult;
 import org.apache.iceberg.io.FileIO;
 import org.apache.iceberg.io.OutputFileFactory;
@@ -236,16 +237,15 @@ public final class IcebergCalls {
             boolean isNew = object instanceof DataFile;
             DataFile file = (DataFile) (isNew ? object : ((FileScanTask) object).file());
             List older = isNew ? Collections.emptyList() : ((FileScanTask) object).deletes();
-            String[] positions = texts[i + 1].split(",");
-            List boxed = new ArrayList(positions.length);
-            for (int k = 0; k < positions.length; k++) {
-                long position = Long.parseLong(positions[k]);
-                if (position < 0 || position >= file.recordCount()) {
+            String[] numbers = texts[i + 1].split(",");
+            long[] positions = new long[numbers.length];
+            for (int k = 0; k < numbers.length; k++) {
+                positions[k] = Long.parseLong(numbers[k]);
+                if (positions[k] < 0 || positions[k] >= file.recordCount()) {
                     return failed("NO_SUCH_ROW", location);
                 }
-                boxed.add(Long.valueOf(position));
             }
-            PositionDeleteIndex index = Deletes.toPositionIndex(CloseableIterable.withNoopClose((Iterable) boxed));
+            PositionDeleteIndex index = Deletes.toPositionIndex(new Positions(positions));
             long deleted = positions.length;
             if (!older.isEmpty()) {
                 for (int k = 0; k < older.size(); k++) {
@@ -282,6 +282,31 @@ public final class IcebergCalls {
             append(text, (String) removal.unused.get(i));
         }
         return text.toString();
+    }
+
+    /** Janino, as it is used here, calls no static methods of interfaces, such as `CloseableIterable.withNoopClose`. */
+    private static final class Positions implements CloseableIterable, CloseableIterator {
+        private final long[] positions;
+        private int next = 0;
+
+        Positions(long[] positions) {
+            this.positions = positions;
+        }
+
+        public CloseableIterator iterator() {
+            return this;
+        }
+
+        public boolean hasNext() {
+            return next < positions.length;
+        }
+
+        public Object next() {
+            return Long.valueOf(positions[next++]);
+        }
+
+        public void close() {
+        }
     }
 
     private String failed(String error, String location) {

@@ -85,8 +85,6 @@ def _load(source: Path, uses: Path | None, parent: JavaObject) -> Any:
         return gateway.jvm.java.net.URLClassLoader(urls, parent)
     compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(parent)
-    # The oldest one in which static methods of interfaces can be called.
-    compiler.setTargetVersion(8)
     compiler.cook(texts[0].decode())
     _compilers[name] = compiler
     return compiler.getClassLoader()

@@ -125,13 +125,17 @@ def class_path(java: str, jars: Iterable[Path]) -> list[str]:
     return [str(copy if (copy := folder / jar.name).exists() else jar) for jar in jars]
 
 
-def make_archives(java: str) -> str | None:
-    """Fill the prepared folder, if it is not complete, by running the sample project (about 40 s).
+def make_archives(java: str, *, only_local: bool = False) -> str | None:
+    """Fill the prepared folder, if it is not complete, by running the sample project (about a minute).
+
+    Args:
+        only_local: without the archive for clusters and for projects with jars.
 
     Returns:
         The reason why it could not be filled, or None. Nothing is raised: what it holds is optional.
     """
-    archives = [archive_file(java, on_class_path=on_class_path) for on_class_path in (True, False)]
+    by_class_loader = archive_file(java, on_class_path=False)
+    archives = [archive_file(java)] if only_local else [archive_file(java), by_class_loader]
     absent = [archive for archive in archives if not archive.exists()]
     try:
         if absent:
@@ -139,7 +143,7 @@ def make_archives(java: str) -> str | None:
             with tempfile.TemporaryDirectory(dir=absent[0].parent) as scratch:
                 for jar in resolve(CORE + KAFKA, java):
                     _move_into(Path(shutil.copy2(jar, scratch)), absent[0].parent)
-                _run_warm_ups([Path(scratch) / archive.name for archive in absent], archives[1].name)
+                _run_warm_ups([Path(scratch) / archive.name for archive in absent], by_class_loader.name)
                 for file in Path(scratch).iterdir():
                     _move_into(file, absent[0].parent)
     except subprocess.CalledProcessError as error:

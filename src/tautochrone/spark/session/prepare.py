@@ -1,6 +1,7 @@
 """What the first run would download and make: jars, and an archive of Spark's classes.
 
-`python -m tautochrone.spark.session.prepare` does it at set-up, `taut prepare` on demand.
+`taut prepare` does it, or `python -m tautochrone.spark.session.prepare`; with `--local` without the archive
+for clusters and for projects with jars of their own.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ __all__ = ["download_jars", "prepare"]
 Report = Callable[[str], None]
 
 
-def prepare(report: Report, source: Path | None = None) -> None:
-    """Fill the jar cache and make the class archive.
+def prepare(report: Report, source: Path | None = None, *, only_local: bool = False) -> None:
+    """Fill the jar cache and make the archives of classes.
 
     Args:
         report: called with one line for each thing that takes time.
         source: a folder of jars that `download_jars` wrote; None: the Maven repository.
+        only_local: without the archive for clusters and for projects with jars.
 
     Raises:
         EnvironmentProblemError: Java or a jar is missing.
@@ -32,7 +34,7 @@ def prepare(report: Report, source: Path | None = None) -> None:
     if source is not None:
         copy_from(source, CORE + KAFKA)
     _download(report, java)
-    reason = make_archives(java)
+    reason = make_archives(java, only_local=only_local)
     if reason is not None:
         report(f"Spark's classes are not archived, so each start takes seconds longer: {reason}")
 
@@ -55,9 +57,9 @@ def _download(report: Report, java: str) -> None:
     resolve(CORE + KAFKA, java, started)
 
 
-def main() -> int:
+def main(*flags: str) -> int:
     try:
-        prepare(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+        prepare(lambda line: print(line, file=sys.stderr, flush=True), only_local="--local" in flags)  # noqa: T201
     except EnvironmentProblemError as error:
         sys.stderr.write(error.render() + "\n")
         return 1
@@ -65,4 +67,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
