@@ -152,7 +152,8 @@ def test_status_shows_skipped_source_files(run: Callable[..., str], tmp_path: Pa
         store.datasets.record_skipped_files(
             "shop", store.jobs.newest_fence("shop"), VIEW, "totals", [skipped]
         )
-    header, _line, row, line = run("status").splitlines()
+    stopped, header, _line, row, line = run("status").splitlines()
+    assert stopped.startswith("job shop is NOT RUNNING since 1970-01-01T00:01:00.000Z")
     assert (header.split()[-2:], row.split()[-2:]) == (["skipped", "error"], ["3", "NULL"])
     assert line == (
         "lake.default.totals: flow totals skipped 3 files (REPLACED_IN_PLACE): file:///in/a, file:///in/b "

@@ -112,10 +112,10 @@ def jobs(arguments: argparse.Namespace) -> int:
             json_line(job.model_dump(mode="json"))
         return 0
     table(
-        ("job", "pipeline", "state", "alive", "fence", "newest", "target", "reads", "writes"),
+        ("job", "pipeline", "state", "last seen", "fence", "newest", "target", "reads", "writes"),
         [
             (
-                *(j.name, j.pipeline, str(j.state), "yes" if j.alive else "no", j.fence),
+                *(j.name, j.pipeline, str(j.liveness), iso_timestamp(j.heartbeat_ms), j.fence),
                 *(j.newest_done, j.target, len(j.sources), len(j.sinks)),
             )
             for j in all_jobs

@@ -4,6 +4,7 @@ store alone, without Spark."""
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.sink import DeliveryState, SinkStatus
@@ -40,7 +42,7 @@ def status(arguments: argparse.Namespace) -> int:
     `done_lag_ms` how far its own job is."""
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
-        statuses = store.datasets.statuses()
+        statuses, jobs = store.datasets.statuses(), store.jobs.states()
         bad_records = _quarantined_rows(statuses, settings.catalog)
         if arguments.name:
             statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
@@ -58,7 +60,9 @@ def status(arguments: argparse.Namespace) -> int:
     ahead = ("done",) if any(entry.checkpoint != entry.readable for entry in statuses) else ()
     violations = ("violations",) if any(entry.expectations for entry in statuses) else ()
     counts = (*quarantines, *skips, *violations)
-    columns = ("dataset", "kind", "checkpoint", *ahead, "mode", "lag_ms", *counts, "error")
+    columns = ("dataset", "kind", "state", "checkpoint", *ahead, "mode", "lag_ms", *counts, "error")
+    if not arguments.json:
+        _show_jobs(jobs, statuses)
     show(lines, columns, as_json=arguments.json)
     if not arguments.json:
         _show_skipped(statuses)
@@ -68,10 +72,28 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _show_jobs(jobs: Iterable[JobStatus], statuses: Iterable[DatasetStatus]) -> None:
+    """A line for each job with datasets, unless it runs. That one is not running is part of the answer."""
+    shown = {status.job for status in statuses}
+    for job in jobs:
+        if job.name not in shown or job.liveness in (Liveness.RUNNING, Liveness.REGISTERED):
+            continue
+        seen = iso_timestamp(job.heartbeat_ms or job.started_ms)
+        if job.liveness is Liveness.ENDED:
+            sys.stderr.write(f"job {job.name}: the last run ended at {seen}\n")
+            continue
+        owner = "" if job.owner is None else f" ({job.owner})"
+        answer().write(
+            f"job {job.name} is NOT RUNNING since {seen}: its process{owner} ended without saying so, or "
+            "cannot reach the store; `taut run` goes on where it stopped\n"
+        )
+
+
 def _dataset_line(entry: DatasetStatus, bad_records: Mapping[TableName, int | None]) -> dict[str, object]:
     return {
         "dataset": str(entry.dataset),
         "kind": entry.kind,
+        "state": str(entry.state),
         "checkpoint": entry.readable,
         "done": entry.checkpoint,
         "mode": None if entry.mode is None else str(entry.mode),

@@ -2,7 +2,13 @@
 
 from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.protocols.checkpoints import ReportTime
-from tautochrone.meta.protocols.datasets import CheckpointLine, DatasetEntry, DatasetStatus, Lineage
+from tautochrone.meta.protocols.datasets import (
+    CheckpointLine,
+    DatasetEntry,
+    DatasetState,
+    DatasetStatus,
+    Lineage,
+)
 from tautochrone.meta.protocols.jobs import JobEntry, TableRole
 from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
 from tautochrone.meta.protocols.recovery import Comparison, LakeVersion, Reconciled, StoreRelation
@@ -14,6 +20,7 @@ __all__ = [
     "CheckpointLine",
     "Comparison",
     "DatasetEntry",
+    "DatasetState",
     "DatasetStatus",
     "JobEntry",
     "LakeVersion",

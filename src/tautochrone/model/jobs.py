@@ -15,9 +15,11 @@ __all__ = [
     "JobProgress",
     "JobState",
     "JobStatus",
+    "Liveness",
     "Part",
     "PublicationBlocker",
     "RunProcess",
+    "liveness_of",
 ]
 
 JOB_LEASE_MS = 15_000
@@ -29,6 +31,16 @@ class JobState(StrEnum):
 
     REGISTERED = "registered"
     RUNNING = "running"
+    ENDED = "ended"
+
+
+class Liveness(StrEnum):
+    """What can be said of a job's process. `STOPPED`: it ended without saying so, or cannot reach the store:
+    its lease has ended. `ENDED`: it said so, as a one-shot run does."""
+
+    REGISTERED = "registered"
+    RUNNING = "running"
+    STOPPED = "not running"
     ENDED = "ended"
 
 
@@ -114,6 +126,17 @@ class JobStatus:
     newest_done: CheckpointNumber | None
     datasets: int
     process: RunProcess | None = None
+
+    @property
+    def liveness(self) -> Liveness:
+        return liveness_of(self.state, is_leased=self.alive)
+
+
+def liveness_of(state: JobState, *, is_leased: bool) -> Liveness:
+    """From what the store has of a job."""
+    if state is JobState.RUNNING:
+        return Liveness.RUNNING if is_leased else Liveness.STOPPED
+    return Liveness.ENDED if state is JobState.ENDED else Liveness.REGISTERED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,8 +72,8 @@ def test_iceberg_sees_the_jars_of_a_project(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(java, "prepared_folder", lambda _: tmp_path)
-    for made in (True, False):
-        archive_file("java", on_class_path=made).touch()
+    for is_on_it in (True, False):
+        archive_file("java", on_class_path=is_on_it).touch()
     if variable is not None:
         monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", variable)
     settings = settings_to_start(SparkSettings(master=master, conf=conf), "lake", {})

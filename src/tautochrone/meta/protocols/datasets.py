@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
@@ -17,6 +18,7 @@ from tautochrone.model.source import SkippedFiles
 __all__ = [
     "CheckpointLine",
     "DatasetEntry",
+    "DatasetState",
     "DatasetStatus",
     "Datasets",
     "Delay",
@@ -26,16 +28,28 @@ __all__ = [
 ]
 
 
+class DatasetState(StrEnum):
+    """The worst state first. `NOT_RUNNING`: its job ended without saying so, and it was not failing then."""
+
+    FAILING = "failing"
+    NOT_RUNNING = "not running"
+    WAITING = "held back"
+    NEVER = "never built"
+    BEHIND = "behind"
+    BUILDING = "building"
+    FRESH = "fresh"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetStatus:
     """The status of one dataset.
 
-    `checkpoint` is the newest checkpoint at which it is complete, `lag_ms` how much older
-    that cut is than the job's newest cut (0 when it is up to date, None when it was never built), or what
-    readers see of it than the cut that a broken invariant keeps from them.
-    `readable` is the newest checkpoint at which strong readers see it, `readable_lag_ms` how much older that
-    cut is than its job's newest one: behind `checkpoint` when another job, or a table that belongs to it,
-    is.
+    `checkpoint` is the newest checkpoint at which it is complete. `lag_ms` is 0 at the job's newest cut, None
+    when it was never built, else the time since the cut of `checkpoint`, or since the cut that readers see
+    while a broken invariant keeps a newer one from them. Of a job that no longer runs it is the time since
+    its last sign of life, at least.
+    `readable` is the newest checkpoint at which strong readers see it, `readable_lag_ms` likewise: behind
+    `checkpoint` when another job, or a table that belongs to it, is.
     `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
     or the broken invariant that keeps readers from it; `failure` is the former with its code.
     `skipped` are source files that it lacks, `expectations` its own with the rows that violate them.
@@ -44,6 +58,7 @@ class DatasetStatus:
     dataset: TableName
     job: str
     kind: str
+    state: DatasetState
     version: Version | None
     checkpoint: CheckpointNumber | None
     mode: RefreshMode | None

@@ -17,12 +17,13 @@ from tautochrone.meta.database.repository import VERSIONED_KINDS, VISIBLE_STATES
 from tautochrone.meta.protocols.datasets import (
     CheckpointLine,
     DatasetEntry,
+    DatasetState,
     DatasetStatus,
     Delay,
     EdgeDelay,
     Lineage,
 )
-from tautochrone.meta.queries.checkpoints import stored_failure
+from tautochrone.meta.queries.checkpoints import is_alive, stored_failure
 from tautochrone.meta.queries.invariant_checks import held_back, visibility_limits
 from tautochrone.meta.queries.read_versions import newest_readable
 from tautochrone.meta.queries.refresh_records import (
@@ -41,9 +42,9 @@ from tautochrone.model.definitions import (
     ExpectationCount,
     LakeColumn,
 )
-from tautochrone.model.jobs import Part
+from tautochrone.model.jobs import JobState, Liveness, Part, liveness_of
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_clock
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import SkippedFiles, SkipReason
 
 __all__ = ["SqlDatasets", "SqlHistory"]
@@ -76,7 +77,7 @@ class SqlDatasets(Repository):
 
     def statuses(self) -> tuple[DatasetStatus, ...]:
         with self._read() as connection:
-            return _statuses(connection)
+            return _statuses(connection, self._clock())
 
     def lineage(self, table: TableName) -> Lineage:
         with self._read() as connection:
@@ -330,11 +331,37 @@ class _Cut:
     cut_at_ms: int
 
 
-def _statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the status of its datasets takes from a job.
+
+    Attributes:
+        newest: its newest cut.
+        done: the newest of which it did its part.
+        seen_ms: its last sign of life if it ended without saying so, else None.
+    """
+
+    newest: _Cut | None
+    done: _Cut | None
+    seen_ms: int | None
+
+
+def _jobs(connection: Connection, now: int) -> dict[str, _Job]:
+    newest, done = _newest_cuts(connection), _newest_cuts(connection, done=True)
+    jobs = {}
+    for row in connection.execute(select(t.jobs)):
+        is_leased = is_alive(row.state, row.lease_until_ms, now)
+        stopped = liveness_of(JobState(row.state), is_leased=is_leased) is Liveness.STOPPED
+        seen_ms = (row.heartbeat_ms or row.started_ms or 0) if stopped else None
+        jobs[row.name] = _Job(newest.get(row.name), done.get(row.name), seen_ms)
+    return jobs
+
+
+def _statuses(connection: Connection, now: int) -> tuple[DatasetStatus, ...]:
     """Every dataset that isn't retired, by name."""
+    jobs = _jobs(connection, now)
     rows = connection.execute(select(t.datasets).where(_D.retired.is_(False)).order_by(_D.name)).all()
-    newest = _newest_cuts(connection)
-    done = _newest_cuts(connection, done=True)
+    done = {name: job.done for name, job in jobs.items() if job.done is not None}
     versions = _newest_versions(connection)
     complete_now = _complete_at(connection, done)
     errors = _newest_errors(connection)
@@ -347,29 +374,51 @@ def _statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
         complete = done[row.job] if key in complete_now else None
         if complete is None and key in versions:
             complete = _last_complete_checkpoint(connection, row)
-        status = _status(row, versions.get(key), complete, newest.get(row.job), errors.get(row.name))
+        job = jobs[row.job]
+        status = _status(row, versions.get(key), complete, job, errors.get(row.name), now)
         if row.name in kept_back:
-            error, held_back_ms, seen_ms = kept_back[row.name]
+            error, seen_ms = kept_back[row.name]
             lag_ms = status.lag_ms
             if complete is not None:
-                lag_ms = max(lag_ms or 0, held_back_ms - min(seen_ms, complete.cut_at_ms))
+                lag_ms = max(lag_ms or 0, now - min(seen_ms, complete.cut_at_ms))
             status = replace(status, error=status.error or error, lag_ms=lag_ms)
         seen = readable.get(row.name)
         if seen is not None:
-            lag_ms = _behind_ms(seen, newest.get(row.job))
+            lag_ms = _lag_ms(seen, job, now)
             if row.name in kept_back:
                 lag_ms = max(lag_ms, status.lag_ms or 0)
             status = replace(status, readable=CheckpointNumber(seen.number), readable_lag_ms=lag_ms)
-        result.append(status)
+        result.append(replace(status, state=_state(status, job)))
     return tuple(result)
 
 
+def _state(status: DatasetStatus, job: _Job) -> DatasetState:
+    state = _state_while_running(status, job)
+    needs_its_job = state not in (DatasetState.FAILING, DatasetState.WAITING)
+    return DatasetState.NOT_RUNNING if job.seen_ms is not None and needs_its_job else state
+
+
+def _state_while_running(status: DatasetStatus, job: _Job) -> DatasetState:
+    code = None if status.failure is None else status.failure.code
+    if code is ReasonCode.WAITS_FOR_BULK:
+        # The first load of a database table is not complete.
+        return DatasetState.BUILDING
+    if status.error is not None:
+        return DatasetState.WAITING if code is ReasonCode.WAITS_FOR_INPUT else DatasetState.FAILING
+    if status.checkpoint is None:
+        return DatasetState.NEVER
+    if not status.lag_ms:
+        return DatasetState.FRESH
+    # A newer cut exists. When no dataset of the job has a newer version, its checkpoint is being refreshed.
+    is_newest = job.done is not None and status.checkpoint == job.done.number
+    return DatasetState.BUILDING if is_newest else DatasetState.BEHIND
+
+
 def _status(
-    row: Row[Any], version: str | None, complete: _Cut | None, newest: _Cut | None, error: Row[Any] | None
+    row: Row[Any], version: str | None, complete: _Cut | None, job: _Job, error: Row[Any] | None, now: int
 ) -> DatasetStatus:
-    lag_ms = None
-    if complete is not None:
-        lag_ms = _behind_ms(complete, newest)
+    """A status whose state is not known yet."""
+    lag_ms = None if complete is None else _lag_ms(complete, job, now)
     if error is not None and row.kind not in VERSIONED_KINDS:
         error = None
     if error is not None and complete is not None and error.checkpoint <= complete.number:
@@ -378,6 +427,7 @@ def _status(
         dataset=parse(row.name),
         job=row.job,
         kind=row.kind,
+        state=DatasetState.NEVER,
         version=None if version is None else Version(version),
         checkpoint=None if complete is None else CheckpointNumber(complete.number),
         mode=RefreshMode(row.last_mode) if row.last_mode else None,
@@ -395,11 +445,13 @@ def _status(
     )
 
 
-def _behind_ms(seen: _Cut, newest: _Cut | None) -> int:
-    """How much older one cut is than the newest, in milliseconds."""
-    if newest is None or seen.number >= newest.number:
+def _lag_ms(seen: _Cut, job: _Job, now: int) -> int:
+    """For how long there may be news that the cut does not have, in milliseconds."""
+    if job.newest is not None and seen.number < job.newest.number:
+        return max(0, now - seen.cut_at_ms)
+    if job.seen_ms is None:
         return 0
-    return max(0, newest.cut_at_ms - seen.cut_at_ms)
+    return max(0, now - max(seen.cut_at_ms, job.seen_ms))
 
 
 def _readable_cuts(
@@ -432,9 +484,8 @@ def _readable_cuts(
     return result
 
 
-def _kept_from_readers(connection: Connection) -> dict[str, tuple[str, int, int]]:
-    """By table that a broken invariant hides from readers: the error, the time of the cut that they do not
-    see, and the time of the cut that they see."""
+def _kept_from_readers(connection: Connection) -> dict[str, tuple[str, int]]:
+    """By table that a broken invariant hides from readers: the error, and when the cut was that they see."""
     kept_back = held_back(connection)
     if not kept_back:
         return {}
@@ -444,8 +495,7 @@ def _kept_from_readers(connection: Connection) -> dict[str, tuple[str, int, int]
     cut_at_ms = {row.number: row.cut_at_ms for row in connection.execute(query)}
     result = {}
     for name, (number, error) in kept_back.items():
-        held_back_ms = cut_at_ms.get(number, 0)
-        result[name] = error, held_back_ms, cut_at_ms.get(seen.get(name, number), held_back_ms)
+        result[name] = error, cut_at_ms.get(seen.get(name, number), cut_at_ms.get(number, 0))
     return result
 
 

@@ -147,7 +147,7 @@ class SqlJobs(Repository):
 
     def end_run(self, job: str, fence: Fence) -> None:
         with self._fenced(job, fence) as connection:
-            values = {"state": JobState.ENDED.value, "lease_until_ms": None}
+            values = {"state": JobState.ENDED.value, "lease_until_ms": None, "heartbeat_ms": self._clock()}
             connection.execute(update(t.jobs).where(_J.name == job).values(values))
 
     def newest_fence(self, job: str) -> Fence:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from tautochrone.errors import QueryError
-from tautochrone.meta import DatasetStatus, Store
+from tautochrone.meta import DatasetState, DatasetStatus, Store
 from tautochrone.metaservice.http.validation import parse_table_name
 from tautochrone.model.checkpoint import RefreshMode, RefreshRecord
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
@@ -42,13 +42,15 @@ class ExpectationCounted(BaseModel):
 
 
 class DatasetSummary(BaseModel):
-    """The status of a dataset. `checkpoint` is the newest that its job refreshed it to, `lag_ms` how much
-    older its cut is than the job's newest cut; null when it was never built. `readable` is the checkpoint at
-    which strong readers see it, `readable_lag_ms` how much older the cut of that one is."""
+    """The status of a dataset. `checkpoint` is the newest that its job refreshed it to. `lag_ms` is 0 at the
+    job's newest cut, null when it was never built, else the time since the cut of `checkpoint`; when its job
+    stopped it is the time since the job's last sign of life, at least. `readable` is the checkpoint at which
+    strong readers see it, `readable_lag_ms` likewise."""
 
     name: str
     job: str
     kind: str
+    state: DatasetState
     version: str | None
     checkpoint: int | None
     mode: RefreshMode | None
@@ -224,6 +226,7 @@ def _fields(status: DatasetStatus) -> dict[str, Any]:
         "name": str(status.dataset),
         "job": status.job,
         "kind": status.kind,
+        "state": status.state,
         "version": status.version,
         "checkpoint": status.checkpoint,
         "mode": status.mode,

@@ -12,7 +12,7 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import JobEntry, Store, TableRole
 from tautochrone.metaservice.api.reads import BIGGEST, Switch, TableVersion, version_list
 from tautochrone.metaservice.http.validation import parse_job_name, table_of_path
-from tautochrone.model.jobs import Claim, JobState, JobStatus, RunProcess
+from tautochrone.model.jobs import Claim, JobState, JobStatus, Liveness, RunProcess
 from tautochrone.model.names import Fence, TableName
 
 __all__ = [
@@ -28,7 +28,8 @@ __all__ = [
 
 
 class Job(BaseModel):
-    """A job. `alive`: it runs, and its lease has not ended. `target` is the checkpoint that it works on,
+    """A job. `alive`: it runs, and its lease has not ended; `liveness` is `not running` when it ended without
+    saying so. `target` is the checkpoint that it works on,
     `newest_done` the newest that it completed; `announced` are tables that become visible when it starts.
     Times are epoch milliseconds."""
 
@@ -36,6 +37,7 @@ class Job(BaseModel):
     pipeline: str
     state: JobState
     alive: bool
+    liveness: Liveness
     fence: int | None
     owner: str | None
     started_ms: int | None
@@ -179,6 +181,7 @@ def _job(entry: JobEntry, status: JobStatus | None) -> Job:
         pipeline=entry.pipeline,
         state=status.state if status else JobState.REGISTERED,
         alive=status is not None and status.alive,
+        liveness=status.liveness if status else Liveness.REGISTERED,
         fence=entry.fence,
         owner=status.owner if status else None,
         started_ms=status.started_ms if status else None,

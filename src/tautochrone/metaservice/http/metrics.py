@@ -16,8 +16,9 @@ from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from tautochrone.meta import Store
+from tautochrone.meta import DatasetState, Store
 from tautochrone.metaservice.http.problems import PROBLEMS
+from tautochrone.model.jobs import Liveness
 
 __all__ = ["CONTENT_TYPE", "Metrics", "add_metrics"]
 
@@ -99,8 +100,13 @@ class _StoreGauges:
         yield build
         lag = GaugeMetricFamily(
             "tautochrone_dataset_lag_seconds",
-            "How much older a dataset's newest readable cut is than its job's newest cut",
+            "For how long there may be news that a dataset lacks; it grows while its job is not running",
             labels=["dataset", "job"],
+        )
+        state = GaugeMetricFamily(
+            "tautochrone_dataset_state",
+            "1 for the state that a dataset is in",
+            labels=["dataset", "job", "state"],
         )
         failing = GaugeMetricFamily(
             "tautochrone_dataset_failing",
@@ -116,10 +122,13 @@ class _StoreGauges:
             labels = [str(status.dataset), status.job]
             if status.lag_ms is not None:
                 lag.add_metric(labels, status.lag_ms / 1000)
+            for each in DatasetState:
+                state.add_metric([*labels, each.value], int(status.state is each))
             failing.add_metric(labels, 0 if status.error is None else 1)
             for count in status.expectations:
                 violations.add_metric([*labels, count.name, str(count.action)], count.violations)
-        yield from (lag, failing, violations)
+        yield from (lag, state, failing, violations)
+        yield from self._jobs()
         yield from self._checkpoints()
         pins = GaugeMetricFamily("tautochrone_pins", "Leases of readers that are alive")
         pins.add_metric([], len(self._store.pins.live()))
@@ -130,6 +139,23 @@ class _StoreGauges:
         )
         attention.add_metric([], len(self._store.transactions.find(attention=True, limit=1_000)))
         yield attention
+
+    def _jobs(self) -> Iterator[Metric]:
+        liveness = GaugeMetricFamily(
+            "tautochrone_job_liveness",
+            "1 for what can be said of a job's process; `not running`: it ended without saying so",
+            labels=["job", "liveness"],
+        )
+        heartbeat = GaugeMetricFamily(
+            "tautochrone_job_heartbeat_age_seconds", "Time since a job's last sign of life", labels=["job"]
+        )
+        now_ms = self._store.now_ms()
+        for job in self._store.jobs.states():
+            for each in Liveness:
+                liveness.add_metric([job.name, each.value], int(job.liveness is each))
+            if job.heartbeat_ms is not None:
+                heartbeat.add_metric([job.name], max(0, now_ms - job.heartbeat_ms) / 1000)
+        yield from (liveness, heartbeat)
 
     def _checkpoints(self) -> Iterator[Metric]:
         published = GaugeMetricFamily(

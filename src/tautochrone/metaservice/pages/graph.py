@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from tautochrone.meta import DatasetState
 from tautochrone.metaservice.pages.rendering import duration
-from tautochrone.metaservice.pages.status import DatasetLine, DatasetState, Topology
+from tautochrone.metaservice.pages.status import DatasetLine, Topology
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName, describe_clock, describe_files, is_clock, is_file_table
 
@@ -159,7 +160,7 @@ def _outside_texts(name: TableName) -> tuple[str, str]:
 def _subtitle(line: DatasetLine) -> str:
     if line.waits_for is not None:
         return f"waits for {line.waits_for.table}"
-    shows_lag = line.state in (DatasetState.BEHIND, DatasetState.BUILDING)
+    shows_lag = line.state in (DatasetState.BEHIND, DatasetState.BUILDING, DatasetState.NOT_RUNNING)
     return f"{line.state}: {duration(line.status.lag_ms)}" if shows_lag else str(line.state)
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from starlette.responses import Response
 
 from tautochrone.errors import MetaError, QueryError
-from tautochrone.meta import Store
+from tautochrone.meta import DatasetState, Store
 from tautochrone.metaservice.pages.charts import (
     checkpoint_chart,
     delay_chart,
@@ -19,7 +19,7 @@ from tautochrone.metaservice.pages.forms import Forms, add_forms
 from tautochrone.metaservice.pages.graph import BOX_HEIGHT, BOX_WIDTH, draw, neighbourhood
 from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, render
 from tautochrone.metaservice.pages.safety import protect
-from tautochrone.metaservice.pages.status import DatasetState, progress_of, read_topology
+from tautochrone.metaservice.pages.status import progress_of, read_topology
 from tautochrone.model.names import TableName
 
 __all__ = ["add_pages"]
@@ -67,6 +67,7 @@ def _add_overview(router: APIRouter, store: Store) -> None:
             "overview.html",
             topology=topology,
             counts=counts,
+            stopped=topology.stopped_jobs,
             failing=topology.of(DatasetState.FAILING),
             held=topology.of(DatasetState.WAITING),
             late=topology.of(DatasetState.NEVER, DatasetState.BEHIND),

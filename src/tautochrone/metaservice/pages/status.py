@@ -5,35 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from tautochrone.meta import CheckpointLine, DatasetStatus, Store
+from tautochrone.meta import CheckpointLine, DatasetState, DatasetStatus, Store
 from tautochrone.meta.database.repository import VERSIONED_KINDS
-from tautochrone.model.jobs import JobProgress, JobStatus, Part
-from tautochrone.model.names import CheckpointNumber, TableName, is_clock, is_file_table
+from tautochrone.model.jobs import JobProgress, JobStatus, Liveness, Part
+from tautochrone.model.names import TableName, is_clock, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["DatasetLine", "DatasetState", "Progress", "Topology", "progress_of", "read_topology"]
-
-
-class DatasetState(StrEnum):
-    """The worst state first: pages show datasets in this order."""
-
-    FAILING = "failing"
-    WAITING = "held back"
-    NEVER = "never built"
-    BEHIND = "behind"
-    BUILDING = "building"
-    FRESH = "fresh"
+__all__ = ["DatasetLine", "Progress", "Topology", "progress_of", "read_topology"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetLine:
-    """One dataset: its status, the state that follows from it, and the failed input that it waits for."""
+    """One dataset: its status, and the failed input that it waits for."""
 
     status: DatasetStatus
-    state: DatasetState
     waits_for: TableName | None
+
+    @property
+    def state(self) -> DatasetState:
+        return self.status.state
 
     @property
     def name(self) -> TableName:
@@ -62,6 +53,11 @@ class Topology:
         """The datasets in one of these states, worst first."""
         return [line for line in self.worst_first if line.state in states]
 
+    @property
+    def stopped_jobs(self) -> list[JobStatus]:
+        """The jobs whose process ended without saying so."""
+        return [job for job in self.jobs if job.liveness is Liveness.STOPPED]
+
     def readers(self, table: TableName) -> list[TableName]:
         return sorted(name for name, inputs in self.inputs.items() if table in inputs)
 
@@ -85,44 +81,22 @@ class Topology:
 def read_topology(store: Store) -> Topology:
     """All datasets and jobs of the store."""
     statuses, entries, jobs = store.datasets.statuses(), store.datasets.registered(), store.jobs.states()
-    newest = {job.name: job.newest_done for job in jobs}
     inputs = {entry.name: entry.inputs for entry in entries}
     outside = frozenset[TableName]().union(*inputs.values()) - inputs.keys()
     return Topology(
-        lines={line.name: line for line in _lines(statuses, newest)},
+        lines={line.name: line for line in _lines(statuses)},
         jobs=jobs,
         inputs=inputs,
         outside=tuple(sorted(outside)),
     )
 
 
-def _lines(
-    statuses: Sequence[DatasetStatus], newest: Mapping[str, CheckpointNumber | None]
-) -> list[DatasetLine]:
+def _lines(statuses: Sequence[DatasetStatus]) -> list[DatasetLine]:
     return [
-        DatasetLine(
-            status=status,
-            state=_state(status, newest.get(status.job)),
-            waits_for=_waits_for(status.failure),
-        )
+        DatasetLine(status=status, waits_for=_waits_for(status.failure))
         for status in statuses
         if status.kind in VERSIONED_KINDS
     ]
-
-
-def _state(status: DatasetStatus, newest: CheckpointNumber | None) -> DatasetState:
-    if status.failure is not None and status.failure.code is ReasonCode.WAITS_FOR_BULK:
-        # The first load of a database table is not complete.
-        return DatasetState.BUILDING
-    if status.error is not None:
-        waits = _waits_for(status.failure) is not None
-        return DatasetState.WAITING if waits else DatasetState.FAILING
-    if status.checkpoint is None:
-        return DatasetState.NEVER
-    if not status.lag_ms:
-        return DatasetState.FRESH
-    # A newer cut exists. When no dataset of the job has a newer version, its checkpoint is being refreshed.
-    return DatasetState.BUILDING if status.checkpoint == newest else DatasetState.BEHIND
 
 
 def _waits_for(failure: Reason | None) -> TableName | None:
