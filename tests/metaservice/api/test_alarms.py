@@ -10,6 +10,7 @@ from tests.metaservice.conftest import Shop, name
 
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.api.events import LATE_MS, Cursor, alarms_after, events_after
+from tautochrone.model.jobs import JOB_LEASE_MS
 from tautochrone.model.names import Fence
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.transactions import TransactionOperation
@@ -82,6 +83,7 @@ def test_failed_and_late_deliveries_are_sent(store: MetaStore, clock: Clock) -> 
     shop = Shop(store)
     declaration = SinkDeclaration(name="mirror", format="toy", tables=(name("totals"),))
     fence = store.deliveries.claim("shop", shop.fence, declaration, Fence(0))
+    store.jobs.heartbeat("shop", shop.fence, lease_ms=10 * LATE_MS)
     shop.checkpoint(1, cut_at_ms=clock.now_ms)
     cursor = Cursor.now(store)
     clock.now_ms += 2_000
@@ -101,3 +103,29 @@ def test_failed_and_late_deliveries_are_sent(store: MetaStore, clock: Clock) -> 
     assert data["lag_ms"] >= LATE_MS
     clock.now_ms += LATE_MS
     assert events_after(store, cursor) == ([], cursor)
+
+
+def test_a_job_whose_lease_ends_is_one_alarm(store: MetaStore, clock: Clock) -> None:
+    shop = Shop(store)
+    shop.checkpoint(1, cut_at_ms=clock.now_ms)
+    cursor = Cursor.now(store)
+    clock.now_ms += JOB_LEASE_MS - 1
+    assert events_after(store, cursor) == ([], cursor)
+    clock.now_ms += 1_000
+    ((event, _, data),), cursor = events_after(store, cursor)
+    assert (event, data["job"], data["checkpoint"], data["command"]) == (
+        "job_not_running",
+        "shop",
+        1,
+        "taut run",
+    )
+    clock.now_ms += 1_000_000
+    assert events_after(store, cursor) == ([], cursor)
+    # It comes back, ends as it should, and is killed the next time.
+    shop.fence = store.jobs.take_over("shop")
+    store.jobs.end_run("shop", shop.fence)
+    clock.now_ms += 1_000_000
+    assert events_after(store, cursor) == ([], cursor)
+    store.jobs.take_over("shop")
+    clock.now_ms += 1_000_000
+    assert [event for event, *_ in events_after(store, cursor)[0]] == ["job_not_running"]

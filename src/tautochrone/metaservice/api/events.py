@@ -5,7 +5,8 @@ an event is a cursor: newest row of the history, newest checkpoint and those tha
 newest alarm.
 A client that returns with `Last-Event-ID` misses nothing that the history still has, and gets nothing twice.
 
-Alarms are failed and late deliveries to sinks, and transactions that need attention.
+Alarms are jobs whose process ended without a word, failed and late deliveries to sinks, and transactions that
+need attention.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tautochrone.meta import Store
 from tautochrone.metaservice.api.datasets import refresh_entry
 from tautochrone.metaservice.api.reads import BIGGEST
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.revision import Revision
 from tautochrone.model.sink import DeliveryState, SinkStatus, TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction
@@ -105,8 +107,8 @@ def add(router: APIRouter, store: Store) -> None:
         response_class=StreamingResponse,
         responses={
             200: {
-                "description": "`refresh`, `checkpoint`, `revocation`, `reset`; alarms: `sink_failed`, "
-                "`sink_late`, `transaction_needs_attention`",
+                "description": "`refresh`, `checkpoint`, `revocation`, `reset`; alarms: "
+                "`job_not_running`, `sink_failed`, `sink_late`, `transaction_needs_attention`",
                 "content": {"text/event-stream": {}},
             }
         },
@@ -206,7 +208,11 @@ def _texts(events: list[tuple[str, Cursor, dict[str, Any]]]) -> Iterator[str]:
 def alarms_after(store: Store, after_ms: int) -> list[tuple[int, str, dict[str, Any]]]:
     """Alarms raised after a time, in epoch milliseconds: when, the event's name, its data. In their order."""
     until_ms = store.now_ms() - _SETTLED_MS
-    alarms: list[tuple[int, str, dict[str, Any]]] = []
+    alarms: list[tuple[int, str, dict[str, Any]]] = [
+        (job.lease_until_ms, "job_not_running", _job(job))
+        for job in store.jobs.states()
+        if job.liveness is Liveness.STOPPED and job.lease_until_ms is not None
+    ]
     for sink in store.deliveries.sinks():
         if sink.state is DeliveryState.RETIRED:
             continue
@@ -219,6 +225,17 @@ def alarms_after(store: Store, after_ms: int) -> list[tuple[int, str, dict[str, 
         alarms.append((raised_ms, "transaction_needs_attention", _transaction(record)))
     raised = [alarm for alarm in alarms if after_ms < alarm[0] <= until_ms]
     return sorted(raised, key=lambda alarm: (alarm[0], alarm[1]))
+
+
+def _job(job: JobStatus) -> dict[str, Any]:
+    return {
+        "job": job.name,
+        "pipeline": job.pipeline,
+        "owner": job.owner,
+        "heartbeat_ms": job.heartbeat_ms,
+        "checkpoint": None if job.newest_done is None else int(job.newest_done),
+        "command": "taut run",
+    }
 
 
 def _sink(sink: SinkStatus, now_ms: int) -> dict[str, Any]:
