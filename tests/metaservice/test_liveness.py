@@ -16,6 +16,7 @@ from tests.metaservice.conftest import Shop, name
 from tautochrone.cli.main import main
 from tautochrone.meta import MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.metaservice.api.events import alarms_after
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.jobs import JOB_LEASE_MS
@@ -159,3 +160,14 @@ def test_a_run_that_ended_is_no_problem(day: Day) -> None:
     assert "No problems" in day.client.get("/").text
     day.command("status")
     assert day.errors == "job shop: the last run ended at 2027-01-15T08:00:07.000Z\n"
+
+
+def test_a_job_that_never_renews_its_lease_is_no_problem(day: Day) -> None:
+    """Jobs of other programs start by the API, and need not say more."""
+    day.shop.checkpoint(1, cut_at_ms=day.now_ms)
+    assert day.client.post("/register/sink/loader/lake/db/loaded").status_code == 200
+    assert day.client.post("/start/loader").status_code == 200
+    day.now_ms += HOUR_MS
+    liveness = {job.name: str(job.liveness) for job in day.store.jobs.states()}
+    assert liveness == {"shop": "not running", "loader": "registered"}
+    assert [data["job"] for _, _, data in alarms_after(day.store, 0)] == ["shop"]

@@ -19,7 +19,6 @@ __all__ = [
     "Part",
     "PublicationBlocker",
     "RunProcess",
-    "liveness_of",
 ]
 
 JOB_LEASE_MS = 15_000
@@ -36,7 +35,8 @@ class JobState(StrEnum):
 
 class Liveness(StrEnum):
     """What can be said of a job's process. `STOPPED`: it ended without saying so, or cannot reach the store:
-    its lease has ended. `ENDED`: it said so, as a one-shot run does."""
+    its lease has ended. `ENDED`: it said so, as a one-shot run does. `REGISTERED`: it has not run yet,
+    or is a job of another program that started and never renews its lease, so that nothing is known."""
 
     REGISTERED = "registered"
     RUNNING = "running"
@@ -125,18 +125,8 @@ class JobStatus:
     target: CheckpointNumber | None
     newest_done: CheckpointNumber | None
     datasets: int
+    liveness: Liveness
     process: RunProcess | None = None
-
-    @property
-    def liveness(self) -> Liveness:
-        return liveness_of(self.state, is_leased=self.alive)
-
-
-def liveness_of(state: JobState, *, is_leased: bool) -> Liveness:
-    """From what the store has of a job."""
-    if state is JobState.RUNNING:
-        return Liveness.RUNNING if is_leased else Liveness.STOPPED
-    return Liveness.ENDED if state is JobState.ENDED else Liveness.REGISTERED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,22 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.meta.protocols.checkpoints import BusyJob
+from tautochrone.meta.protocols.jobs import REGISTERED
 from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.invariant_checks import broken_at
 from tautochrone.meta.queries.source_observations import unobserved_roots
 from tautochrone.meta.queries.topology import Topology, read_topology
 from tautochrone.meta.queries.version_intervals import Cut, cut_at, discard, recorded
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
-from tautochrone.model.jobs import BlockerKind, JobState, JobStatus, Part, PublicationBlocker, RunProcess
+from tautochrone.model.jobs import (
+    BlockerKind,
+    JobState,
+    JobStatus,
+    Liveness,
+    Part,
+    PublicationBlocker,
+    RunProcess,
+)
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 
@@ -42,6 +51,7 @@ __all__ = [
     "close_if_finished",
     "is_alive",
     "job_status",
+    "liveness_of",
     "next_checkpoint",
     "pending",
     "require_readable",
@@ -407,6 +417,17 @@ def is_alive(state: str, lease_until_ms: int | None, now: int) -> bool:
     return state == JobState.RUNNING and lease_until_ms is not None and lease_until_ms > now
 
 
+def liveness_of(row: Row[Any], now: int) -> Liveness:
+    """What the row of a job says of its process."""
+    if row.state == JobState.ENDED:
+        return Liveness.ENDED
+    if is_alive(row.state, row.lease_until_ms, now):
+        return Liveness.RUNNING
+    # A job of another program may start by the API and never renew its lease.
+    renews_lease = row.pipeline != REGISTERED or row.heartbeat_ms != row.started_ms
+    return Liveness.STOPPED if row.state == JobState.RUNNING and renews_lease else Liveness.REGISTERED
+
+
 def job_status(connection: Connection, row: Row[Any], topology: Topology, now: int) -> JobStatus:
     done = select(func.max(_P.checkpoint)).where(_P.job == row.name, _P.state == Part.DONE.value)
     newest = connection.execute(done).scalar()
@@ -424,5 +445,6 @@ def job_status(connection: Connection, row: Row[Any], topology: Topology, now: i
         target=None if target is None else CheckpointNumber(target),
         newest_done=None if newest is None else CheckpointNumber(newest),
         datasets=len(topology.datasets(row.name)),
+        liveness=liveness_of(row, now),
         process=None if row.process is None else RunProcess(**row.process),
     )

@@ -23,7 +23,7 @@ from tautochrone.meta.protocols.datasets import (
     EdgeDelay,
     Lineage,
 )
-from tautochrone.meta.queries.checkpoints import is_alive, stored_failure
+from tautochrone.meta.queries.checkpoints import liveness_of, stored_failure
 from tautochrone.meta.queries.invariant_checks import held_back, visibility_limits
 from tautochrone.meta.queries.read_versions import newest_readable
 from tautochrone.meta.queries.refresh_records import (
@@ -42,7 +42,7 @@ from tautochrone.model.definitions import (
     ExpectationCount,
     LakeColumn,
 )
-from tautochrone.model.jobs import JobState, Liveness, Part, liveness_of
+from tautochrone.model.jobs import Liveness, Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_clock
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import SkippedFiles, SkipReason
@@ -350,8 +350,7 @@ def _jobs(connection: Connection, now: int) -> dict[str, _Job]:
     newest, done = _newest_cuts(connection), _newest_cuts(connection, done=True)
     jobs = {}
     for row in connection.execute(select(t.jobs)):
-        is_leased = is_alive(row.state, row.lease_until_ms, now)
-        stopped = liveness_of(JobState(row.state), is_leased=is_leased) is Liveness.STOPPED
+        stopped = liveness_of(row, now) is Liveness.STOPPED
         seen_ms = (row.heartbeat_ms or row.started_ms or 0) if stopped else None
         jobs[row.name] = _Job(newest.get(row.name), done.get(row.name), seen_ms)
     return jobs
