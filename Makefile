@@ -14,7 +14,8 @@ help: ## this list
 
 setup: $(READY) ## the environment in .venv, from the lock file, and the jars that Spark needs
 
-$(READY): requirements.lock pyproject.toml
+# The last two decide what is prepared for Java.
+$(READY): requirements.lock pyproject.toml src/tautochrone/spark/session/java.py src/tautochrone/spark/session/jars.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed: install it or set PYTHON=…"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -67,7 +67,8 @@ def main(file: str, *flags: str) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = init_project(Path(scratch), "sample")
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={file}"}
-        if flags:
+        by_class_loader = "--by-class-loader" in flags
+        if by_class_loader:
             # As the jar of a project would do it.
             conf["spark.jars"] = str(resolve(CORE)[0])
         options = Options(spec=str(folder / "spark-pipeline.yml"), conf=conf, master="local[2]")
@@ -77,7 +78,7 @@ def main(file: str, *flags: str) -> int:
                 (folder / "orders" / f"{number}.json").write_text(order)
                 _run_project(project)
             _run_statements(project.base)
-            if not flags:
+            if not by_class_loader:
                 write_compiled(Path(file).parent)
             gateway = SparkContext._gateway  # noqa: SLF001
         if gateway is None:

@@ -78,8 +78,9 @@ def _load(source: Path, uses: Path | None, parent: JavaObject) -> Any:
     gateway = _gateway()
     texts = [path.read_bytes() for path in (source, uses) if path is not None]
     name = f"{source.stem}-{hashlib.sha256(b''.join(texts)).hexdigest()[:16]}.jar"
-    jar = Path(SparkContext._active_spark_context.getConf().get(COMPILED, "")) / name  # type: ignore[union-attr]  # noqa: SLF001
-    if jar.is_file():
+    folder = SparkContext._active_spark_context.getConf().get(COMPILED)  # type: ignore[union-attr]  # noqa: SLF001
+    # A session that this package did not start has no such folder; the current one is nobody's.
+    if folder and (jar := Path(folder) / name).is_file():
         urls = gateway.new_array(gateway.jvm.java.net.URL, 1)
         urls[0] = gateway.jvm.java.net.URL(jar.as_uri())
         return gateway.jvm.java.net.URLClassLoader(urls, parent)

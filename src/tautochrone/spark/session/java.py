@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def java_version(command: str) -> int:
 
 # Java's warnings are off: an archive that no longer matches only makes each start some seconds slower.
 _NO_CDS_WARNINGS = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+_BY_JAVA, _BY_CLASS_LOADER = "class-path.jsa", "class-loader.jsa"
 _WARM_UP = "tautochrone.app.warm_up"
 _WARM_UP_TIMEOUT_S = 300
 
@@ -110,7 +112,7 @@ def prepared_folder(java: str) -> Path:
 
 def archive_file(java: str, *, on_class_path: bool = True) -> Path:
     """The path of the archive for sessions whose jars are on Java's class path, or for the others."""
-    return prepared_folder(java) / ("class-path.jsa" if on_class_path else "class-loader.jsa")
+    return prepared_folder(java) / (_BY_JAVA if on_class_path else _BY_CLASS_LOADER)
 
 
 def archive_options(java: str, *, on_class_path: bool = True) -> list[str]:
@@ -134,8 +136,9 @@ def make_archives(java: str, *, only_local: bool = False) -> str | None:
     Returns:
         The reason why it could not be filled, or None. Nothing is raised: what it holds is optional.
     """
-    by_class_loader = archive_file(java, on_class_path=False)
-    archives = [archive_file(java)] if only_local else [archive_file(java), by_class_loader]
+    archives = (
+        [archive_file(java)] if only_local else [archive_file(java), archive_file(java, on_class_path=False)]
+    )
     absent = [archive for archive in archives if not archive.exists()]
     try:
         if absent:
@@ -143,7 +146,8 @@ def make_archives(java: str, *, only_local: bool = False) -> str | None:
             with tempfile.TemporaryDirectory(dir=absent[0].parent) as scratch:
                 for jar in resolve(CORE + KAFKA, java):
                     _move_into(Path(shutil.copy2(jar, scratch)), absent[0].parent)
-                _run_warm_ups([Path(scratch) / archive.name for archive in absent], by_class_loader.name)
+                with ThreadPoolExecutor() as pool:
+                    list(pool.map(_warm_up, [Path(scratch) / archive.name for archive in absent]))
                 for file in Path(scratch).iterdir():
                     _move_into(file, absent[0].parent)
     except subprocess.CalledProcessError as error:
@@ -159,18 +163,9 @@ def _move_into(file: Path, folder: Path) -> None:
         os.replace(file, folder / file.name)
 
 
-def _run_warm_ups(archives: list[Path], by_class_loader: str) -> None:
-    """Make these archives, each in a process of its own, at the same time."""
-    processes = []
-    for archive in archives:
-        command = [sys.executable, "-m", _WARM_UP, str(archive)]
-        if archive.name == by_class_loader:
-            command.append("--by-class-loader")
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=archive.parent
-        )
-        processes.append(process)
-    for process in processes:
-        _, errors = process.communicate(timeout=_WARM_UP_TIMEOUT_S)
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, process.args, stderr=errors)
+def _warm_up(archive: Path) -> None:
+    """Make one archive in a process of its own."""
+    command = [sys.executable, "-m", _WARM_UP, str(archive)]
+    if archive.name == _BY_CLASS_LOADER:
+        command.append("--by-class-loader")
+    subprocess.run(command, capture_output=True, check=True, timeout=_WARM_UP_TIMEOUT_S, cwd=archive.parent)
