@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tautochrone.app.launch
 import tautochrone.app.open
 import tautochrone.project.sinks
 import tautochrone.runtime.delivery.audit
@@ -46,6 +47,7 @@ class OpenProject:
 def project(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     declared = (SimpleNamespace(name="mirror"),)
     by_text = {"orders": ORDERS, "sales": SALES}
+    monkeypatch.setattr(tautochrone.app.launch, "locate_and_launch", lambda _: (None, OpenProject.settings))
     monkeypatch.setattr(tautochrone.app.open, "Project", OpenProject)
     monkeypatch.setattr(tautochrone.project.sinks, "sink_declarations", lambda *_: declared)
     monkeypatch.setattr(

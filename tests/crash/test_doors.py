@@ -31,6 +31,7 @@ ALLOWED = {
     ("project/spec.py", "write_text"): "`taut init` writes a sample before anything runs",
     ("project/spec.py", "mkdir"): "the same",
     ("spark/session/java.py", "mkdir"): "set-up: the folder of the archive of classes",
+    ("app/warm_up.py", "write_text"): "set-up: the sample project that the archive is made by, in a folder of its own",
     ("app/open.py", "mkdir"): "the storage folder; making it twice is making it once",
     ("app/storage.py", "rename"): "the storage's identity, as a step of whoever calls it",
     ("app/storage.py", "unlink"): "the same",
