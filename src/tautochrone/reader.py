@@ -21,12 +21,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.session import _monkey_patch_RDD
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    CalendarIntervalType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
@@ -38,12 +48,16 @@ from tautochrone.model.catalog import NEWEST
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.names import CheckpointNumber, TableName, is_clock, quoted
+from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints, checkpoint_read_point
 from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.factory import restrict_to_tables, stop_session
 from tautochrone.spark.session.settings import SparkSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Leases", "Reader", "qualified", "query_error", "tables_in"]
 
@@ -87,7 +101,8 @@ class Reader(Closeable):
             frame.show()
 
     A reader never goes backwards: after checkpoint 7 a strong read does not answer from an older one, but
-    raises `CHECKPOINT_BEHIND_SESSION`. Reads of an explicit checkpoint are exempt.
+    raises `CHECKPOINT_BEHIND_SESSION`. Reads of an explicit checkpoint are exempt, and so is a reader for
+    many independent clients (`many_clients`).
 
     Other engines read the same read points while the reader is open:
     `pyiceberg.catalog.load_catalog("x", type="rest", uri=reader.uri, warehouse="strong")`.
@@ -99,8 +114,11 @@ class Reader(Closeable):
         base: a Spark session of this project, whose Spark context is shared and outlives the reader.
         database: the namespace of unqualified names, its levels separated by dots.
         lease_ms: for how many milliseconds versions stay pinned after the last renewal.
+        conf: settings of the sessions that queries run in.
         confined: queries may only read tables (see
             `spark.session.factory.restrict_to_tables`).
+        many_clients: each query is on its own: a later one may read an older checkpoint, and no checkpoint
+            stays pinned when nobody has read it for a third of the lease.
     """
 
     def __init__(
@@ -112,7 +130,9 @@ class Reader(Closeable):
         *,
         database: str = "default",
         lease_ms: int = DEFAULT_LEASE_MS,
+        conf: Mapping[str, str] = MappingProxyType({}),
         confined: bool = False,
+        many_clients: bool = False,
     ) -> None:
         self._store = store
         self._catalog = catalog.name
@@ -121,9 +141,9 @@ class Reader(Closeable):
         self._owner = f"reader {uuid4().hex[:8]}"
         self._own_spark = base is None
         self._base = base or start_session(spark or SparkSettings(), catalog)
-        self._confined = confined
-        # Its parser reads the text of queries, so it must be confined like the sessions that run them.
-        self._parsing = restrict_to_tables(self._base.newSession()) if confined else self._base
+        self._conf, self._confined, self._many_clients = conf, confined, many_clients
+        # Its parser reads the text of queries, so it has the settings of the sessions that run them.
+        self._parsing = self._set_up(self._base.newSession()) if conf or confined else self._base
         self._source = metadata_source(catalog)
         self._read_points = ReadPoints(store, lease_ms=lease_ms)
         self._read_points.register(_EXTERNAL_TABLES, lambda _table: NEWEST)
@@ -175,28 +195,50 @@ class Reader(Closeable):
             CheckpointUnavailableError: no checkpoint shows all tables; `READ_NOT_YET` (retryable): no
                 readable checkpoint is after the token yet.
         """
+        request = Query(
+            sql=query,
+            consistency=Consistency(consistency),
+            checkpoint=checkpoint,
+            only_named=only_named,
+            after=after,
+            wait_ms=wait_ms,
+        )
+        return self._read(request)[0]
+
+    def arrow(self, query: Query) -> QueryAnswer:
+        """The whole result of a query, as Arrow.
+
+            answer = reader.arrow(Query(sql="SELECT * FROM totals"))
+            answer.rows.to_pandas(), answer.checkpoint
+
+        Raises:
+            QueryError, CheckpointUnavailableError: as `sql`, and what appears only while the query runs.
+        """
+        frame, resolution = self._read(query)
+        return QueryAnswer(
+            rows=_arrow_rows(frame, query.sql),
+            checkpoint=None if resolution is None else resolution.checkpoint,
+            behind={} if resolution is None else {str(name): why for name, why in resolution.behind.items()},
+        )
+
+    def _read(self, query: Query) -> tuple[DataFrame, Resolution | None]:
+        """A query's DataFrame, and what it reads; None when no table of a pipeline is read."""
         self._require_open()
-        after_ms = token_time_ms(after)
-        names = self._tables(query, tuple(self._database.split(".")), frozenset())
+        after_ms = token_time_ms(query.after)
+        names = self._tables(query.sql, tuple(self._database.split(".")), frozenset())
         table_names = {name.table for name in names}
         pipeline_tables = self._known(names)
         while True:
-            if pipeline_tables or checkpoint is not None:
-                pinned = partial(
-                    self._pinned_session,
-                    Consistency(consistency),
-                    list(pipeline_tables),
-                    checkpoint,
-                    only_named=only_named,
-                    after_ms=after_ms,
-                )
-                session = wait_for(pinned, after, wait_ms)
+            resolution: Resolution | None = None
+            if pipeline_tables or query.checkpoint is not None:
+                pinned = partial(self._pinned_session, query, list(pipeline_tables), after_ms)
+                session, resolution = wait_for(pinned, query.after, query.wait_ms)
             else:
                 session = self._session(_EXTERNAL_TABLES, None)
-            _show_meta_tables(session, self._store, table_names, Consistency(consistency), checkpoint)
+            _show_meta_tables(session, self._store, table_names, query.consistency, query.checkpoint)
             answer: DataFrame | Exception
             try:
-                answer = session.sql(query)
+                answer = session.sql(query.sql)
             except Exception as error:
                 answer = error
             # A first run may have created a table meanwhile, whose rows no checkpoint shows yet.
@@ -205,8 +247,8 @@ class Reader(Closeable):
                 break
             pipeline_tables |= created
         if isinstance(answer, Exception):
-            raise query_error(answer, query) from None
-        return answer
+            raise query_error(answer, query.sql) from None
+        return answer, resolution
 
     def versions(
         self,
@@ -271,7 +313,7 @@ class Reader(Closeable):
     ) -> frozenset[TableName]:
         """The tables that a query reads, also through persisted views."""
         tables: set[TableName] = set()
-        if self._confined:
+        if self._parsing is not self._base:
             # Spark's parser takes its settings from the thread's active session, not from its own session.
             set_active_session(self._parsing)
         for name in qualified(tables_in(self._parsing, query), self._catalog, database):
@@ -292,35 +334,30 @@ class Reader(Closeable):
             raise QueryError("READER_CLOSED", "This reader was closed")
 
     def _pinned_session(
-        self,
-        consistency: Consistency,
-        tables: list[TableName],
-        checkpoint: int | None,
-        *,
-        only_named: bool,
-        after_ms: int | None,
-    ) -> SparkSession:
+        self, query: Query, tables: list[TableName], after_ms: int | None
+    ) -> tuple[SparkSession, Resolution]:
         with self._lock:
             resolution = self._store.reads.resolve(
-                consistency,
+                query.consistency,
                 tables,
-                checkpoint,
+                query.checkpoint,
                 lease_ms=self._lease_ms,
                 owner=self._owner,
-                at_least=self._newest_read,
-                only_named=only_named,
+                at_least=CheckpointNumber(0) if self._many_clients else self._newest_read,
+                only_named=query.only_named,
                 after_ms=after_ms,
             )
             self._behind = resolution.behind
             if resolution.checkpoint is not None:
-                if checkpoint is None:
+                if query.checkpoint is None:
                     self._newest_read = max(self._newest_read, resolution.checkpoint)
-                return self._session(checkpoint_read_point(resolution.checkpoint), resolution.pin)
+                read_point = checkpoint_read_point(resolution.checkpoint)
+                return self._session(read_point, resolution.pin), resolution
             # Spark loads the tables later, when they may have newer versions: the versions are fixed here.
             read_point = f"weak-{resolution.pin}"
             versions = dict(resolution.versions)
             self._read_points.register(read_point, lambda table: versions.get(table, NEWEST))
-            return self._session(read_point, resolution.pin, registered=True)
+            return self._session(read_point, resolution.pin, registered=True), resolution
 
     def _session(self, read_point: str, pin: str | None, *, registered: bool = False) -> SparkSession:
         """A session fixed to a read point. The pin is released after the session is garbage collected.
@@ -335,9 +372,7 @@ class Reader(Closeable):
                 if pin is not None:
                     self._store.pins.release(pin)
                 return session
-            session = reader_session(self._base, self._catalog, self.uri, read_point)
-            if self._confined:
-                restrict_to_tables(session)
+            session = self._set_up(reader_session(self._base, self._catalog, self.uri, read_point))
             # PySpark binds `RDD.toDF` to the newest session, which would keep that session and its pin
             # alive.
             _monkey_patch_RDD(self._base)
@@ -352,6 +387,11 @@ class Reader(Closeable):
                     self._sessions.popitem(last=False)
             return session
 
+    def _set_up(self, session: SparkSession) -> SparkSession:
+        for key, value in self._conf.items():
+            session.conf.set(key, value)
+        return restrict_to_tables(session) if self._confined else session
+
     def _use_database(self, session: SparkSession) -> None:
         # Only by SQL: outside of a query, Spark's catalog manager loads the catalog from the settings of the
         # *active* session, and this session would then read the lake itself.
@@ -363,7 +403,7 @@ class Reader(Closeable):
     def _drop_idle_sessions(self) -> None:
         with self._lock:
             # Without new queries, old read points would stay pinned for as long as the reader lives.
-            while len(self._sessions) > 1:
+            while len(self._sessions) > (0 if self._many_clients else 1):
                 self._sessions.popitem(last=False)
 
 
@@ -441,6 +481,37 @@ class Leases:
             _log.warning("a pin was not released, it ends with its lease: %s", error)
             return False
         return True
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+_WITHOUT_ARROW_TYPE = (CalendarIntervalType, YearMonthIntervalType)
+
+
+def _arrow_rows(frame: DataFrame, query: str) -> pa.Table:
+    """The rows of a DataFrame, with the names of its columns."""
+    import pyarrow as pa
+
+    # Two columns may have the same name, so they are renamed by position.
+    numbered = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
+    answer: Any = numbered.select(*map(_with_arrow_type, numbered.schema.fields))
+    try:
+        # `toArrow` casts them to a schema that is wrong for structs that are NULL, and without the time zone.
+        batches = answer._collect_as_arrow(empty_list_if_zero_records=False)  # noqa: SLF001
+    except PySparkException as error:
+        # Some errors appear only while the query runs: a division by zero, a missing file.
+        raise query_error(error, query) from error
+    return pa.Table.from_batches(batches).rename_columns(frame.columns)
+
+
+def _with_arrow_type(field: StructField) -> Column:
+    """A column, as text if Arrow has no such type."""
+    column = sf.col(field.name)
+    if isinstance(field.dataType, VariantType):
+        return sf.to_json(column).alias(field.name)
+    is_text = isinstance(field.dataType, _WITHOUT_ARROW_TYPE)
+    return column.cast("string").alias(field.name) if is_text else column
 
 
 # -- names in a query ------------------------------------------------------------------------------------

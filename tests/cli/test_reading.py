@@ -1,4 +1,4 @@
-"""The exit status of `taut verify` tells a script whether anything was compared."""
+"""The exit status of `taut verify` tells a script whether anything was compared; answers of `taut query`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
 import tautochrone.app.launch
 import tautochrone.app.open
 import tautochrone.project.sinks
+import tautochrone.reader
 import tautochrone.runtime.delivery.audit
 import tautochrone.runtime.job.topology
 import tautochrone.runtime.views.verify
@@ -121,3 +124,32 @@ def test_what_was_named_and_not_compared_is_told(
     project.setattr(tautochrone.runtime.views.verify, "verify", lambda *_: [view(SALES, True)])
     assert main(["verify", "sales", "orders"]) == 3
     assert "lake.shop.orders was not compared: it is not a view" in capsys.readouterr().err
+
+
+SALES_VIEW = """
+CREATE MATERIALIZED VIEW sales AS
+SELECT product, count(*) AS sold FROM VALUES ('tea'), ('tea'), ('coffee') AS orders(product) GROUP BY product;
+"""
+
+
+def test_a_query_is_answered_or_its_failure_shown(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the tests' own Spark."""
+    pipeline.write("definitions/sales.sql", SALES_VIEW)
+    assert pipeline.run().state == "COMPLETED"
+    monkeypatch.setattr(tautochrone.reader, "start_session", lambda *_: pipeline.session)
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+    spec = str(pipeline.folder / "spark-pipeline.yml")
+    capsys.readouterr()
+    query = "SELECT max(product) AS top, sum(sold) AS n FROM sales"
+    assert main(["query", query, "--format", "csv", "--checkpoint", "1", "--spec", spec]) == 0
+    assert capsys.readouterr().out == "top,n\ntea,3\n"
+    assert main(["query", "SELECT sold,\n  1/(sold - sold) FROM sales", "--spec", spec]) == 1
+    failed = capsys.readouterr()
+    assert failed.out == ""
+    assert failed.err.startswith("[DIVIDE_BY_ZERO]")
+    assert failed.err.splitlines()[1:3] == [
+        "    2 |   1/(sold - sold) FROM sales",
+        "      |   ^^^^^^^^^^^^^^^",
+    ]

@@ -1,17 +1,19 @@
-"""`tautochrone.connect`: a reader for a project, from its spec file."""
+"""`tautochrone.connect`: a reader for a project, from its spec file, or through a service at a URL."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 from tautochrone.app.locate import Options, locate
-from tautochrone.app.storage import check_storage
-from tautochrone.app.stores import existing_store
-from tautochrone.reader import Reader
+from tautochrone.app.remote import RemoteReader
 
-__all__ = ["connect", "open_connection"]
+if TYPE_CHECKING:
+    from tautochrone.reader import Reader
+
+__all__ = ["connect", "open_connection", "query_settings"]
 
 
 def open_connection(options: Options, *, short_lived: bool = False) -> Reader:
@@ -24,15 +26,20 @@ def open_connection(options: Options, *, short_lived: bool = False) -> Reader:
     Raises:
         SpecError, SettingsError, MetaError, LakeError: what prevents reading.
     """
+    # Imported here: a remote reader needs no Spark.
+    from tautochrone.app.storage import check_storage
+    from tautochrone.app.stores import existing_store
+    from tautochrone.reader import Reader
+
     spec, settings = locate(options)
     check_storage(spec, settings)
     store = existing_store(settings)
-    conf = {**_query_settings(spec.configuration), **settings.spark.conf}
+    conf = {**query_settings(spec.configuration), **settings.spark.conf}
     spark = replace(settings.spark, conf=conf, short_lived=short_lived)
     return Reader(store, settings.catalog, spark, database=spec.database or "default")
 
 
-def _query_settings(configuration: Mapping[str, str]) -> dict[str, str]:
+def query_settings(configuration: Mapping[str, str]) -> dict[str, str]:
     """The settings with which a pipeline's views are computed: a persisted view is computed by its reader.
 
     Catalogs and extensions are not among them; they belong to the session that is started.
@@ -45,16 +52,35 @@ def _query_settings(configuration: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def connect(spec: str | Path | None = None, *, master: str | None = None) -> Reader:
-    """Read a pipeline's tables at one checkpoint: `connect(spec).sql(query)` is a Spark DataFrame.
+@overload
+def connect(spec: Path | None = None, *, master: str | None = None) -> Reader: ...
+
+
+# A text may be a path or a URL, whose readers answer with a DataFrame or with a `pyarrow.Table`.
+@overload
+def connect(spec: str, *, master: str | None = None, token: str | None = None) -> Any: ...
+
+
+def connect(
+    spec: str | Path | None = None, *, master: str | None = None, token: str | None = None
+) -> Reader | RemoteReader:
+    """Read a pipeline's tables at one checkpoint, by a Spark of this process or through a service.
+
+        connect("pipelines/shop").sql("SELECT * FROM totals").show()               # a Spark DataFrame
+        connect("http://lake.example:7117").sql("SELECT * FROM totals").to_pandas()  # a pyarrow.Table
 
     Args:
-        spec: the `spark-pipeline.yml`, or a folder at or below it; the current folder when absent.
+        spec: the `spark-pipeline.yml`, or a folder at or below it; the current folder when absent. Or the
+            URL of `taut serve`: then this process needs neither Java nor the project.
         master: the Spark master, `local[*]` when absent.
+        token: the service's bearer token; `TAUTOCHRONE_META_TOKEN` when absent.
 
     Returns:
-        A `Reader`; use it as a context manager. See `Reader.sql` for consistency and checkpoints.
+        A `Reader`, or a `RemoteReader` for a URL; use it as a context manager. See `Reader.sql` for
+        consistency and checkpoints.
     """
+    if isinstance(spec, str) and spec.lower().startswith(("http://", "https://")):
+        return RemoteReader(spec, token)
     if spec is not None and Path(spec).is_dir():
         from tautochrone.project.spec import find_spec
 

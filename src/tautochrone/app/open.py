@@ -18,13 +18,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.app.locate import Options, locate
+from tautochrone.app.query_runner import SparkQueryRunner
+from tautochrone.app.serving import announced
 from tautochrone.app.storage import Identity, check_storage, identify, lake_id
 from tautochrone.app.stores import project_store
 from tautochrone.iceberg.sessions.spark_sessions import empty_session, lake_conf, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
-from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.metaservice.pages import Forms
+from tautochrone.metaservice.server import EMBEDDED_IN_JOB, EmbeddedServer
 from tautochrone.model import events
 from tautochrone.model.catalog import Lookup
 from tautochrone.model.closeable import Closeable
@@ -79,13 +82,19 @@ def _redacting(emit: events.Emit) -> events.Emit:
 class LocalReadPointServer(Closeable):
     """This process's own REST catalog (see `model.catalog.ReadPointServer`)."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, forms: Callable[[], Forms]) -> None:
         self.read_points = ReadPoints(store)
-        self._server = EmbeddedServer(self.read_points, metadata_source(settings.catalog), store=store)
+        source = metadata_source(settings.catalog)
+        self._server = EmbeddedServer(self.read_points, source, store=store, forms=forms)
 
     @property
     def uri(self) -> str:
         return self._server.uri
+
+    @property
+    def instance(self) -> str:
+        """By which `/healthz` tells this server from others."""
+        return self._server.instance
 
     def show(self, read_point: str, lookup: Lookup) -> None:
         self.read_points.register(read_point, lookup)
@@ -121,6 +130,7 @@ class Project(Closeable):
         self._identity = check_storage(self.spec, self.settings)
         self._emit = _redacting(emit)
         self._exit_stack = ExitStack()
+        self._server: LocalReadPointServer | None = None
         if base is None:
             self._download_jars()
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
@@ -224,9 +234,23 @@ class Project(Closeable):
 
     def open_read_point_server(self, store: Store) -> LocalReadPointServer:
         """Start a REST catalog of this process. It is closed with the project."""
-        server = LocalReadPointServer(store, self.settings)
+        server = LocalReadPointServer(store, self.settings, partial(self._forms, store))
         self._exit_stack.callback(server.close)
+        self._server = server
         return server
+
+    def _forms(self, store: Store) -> Forms:
+        """What answers the queries of people while this process runs, over its Spark."""
+        runner = SparkQueryRunner(self.spec, self.settings, store, base=self.base)
+        self._exit_stack.callback(runner.close)
+        return Forms(runner=runner, unavailable_reason=EMBEDDED_IN_JOB)
+
+    def announce(self) -> None:
+        """Let `taut query` ask this process for as long as it runs. `job` must have been called."""
+        assert self._server is not None
+        self._exit_stack.enter_context(
+            announced(self.settings.storage, self._server.uri, self._server.instance, has_spark=True)
+        )
 
     def identify(self) -> Identity:
         """Make the storage, and write down whose it is, before anything else is written there."""

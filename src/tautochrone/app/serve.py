@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from threading import Thread
+from uuid import uuid4
 
 from tautochrone.app.locate import Options, locate
+from tautochrone.app.serving import announced
 from tautochrone.app.storage import check_storage
 from tautochrone.errors import SettingsError
 from tautochrone.meta import MetaStore, Store
@@ -73,6 +75,7 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
     settings = None if located is None else located[1]
     access = access_for(address, settings, os.environ)
     participants = open_participants(settings.participants if settings else {})
+    instance = uuid4().hex
     with ExitStack() as exit_stack:
         bound = exit_stack.enter_context(listen(address.host, address.port))
         store = exit_stack.enter_context(MetaStore.open(settings.meta_url if settings else meta_url or ""))
@@ -89,7 +92,10 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
             "Start it with a project to read tables through it",
             forms=exit_stack.enter_context(_forms(located, store)),
             coordinator=coordinator,
+            instance=instance,
         )
+        if settings is not None:
+            exit_stack.enter_context(announced(settings.storage, uri_of(bound), instance, has_spark=False))
         _log.info("serving at %s", uri_of(bound))
         report_participants(participants)
         if catalog is None:

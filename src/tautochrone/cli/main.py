@@ -189,6 +189,11 @@ def _add_query(commands: Any) -> None:
         help="with --after: how long to wait until it is published (default 0s)",
     )
     query.add_argument(
+        "--own-spark",
+        action="store_true",
+        help="start Spark, though a service or a continuous run of this project could answer",
+    )
+    query.add_argument(
         "--format",
         choices=("table", "csv", "json"),
         default="table",

@@ -6,19 +6,23 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, csv_rows, json_line, table
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tautochrone.runtime.delivery.audit import SinkVerdict
 
-__all__ = ["query", "verify_views"]
+__all__ = ["query", "rows_of", "verify_views"]
 
 _EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
 _RESULTS = {True: "equal", False: "DIFFERENT", None: "not comparable"}
@@ -26,36 +30,50 @@ _RESULTS = {True: "equal", False: "DIFFERENT", None: "not comparable"}
 
 def query(arguments: argparse.Namespace) -> int:
     """Answer one query at one checkpoint."""
-    from pyspark.errors import PySparkException
+    from tautochrone.model.checkpoint import Consistency
 
-    from tautochrone.app.connect import open_connection
-    from tautochrone.reader import query_error
-
-    with open_connection(options_of(arguments), short_lived=True) as connection:
-        frame = connection.sql(
-            arguments.sql,
-            consistency=arguments.consistency,
-            checkpoint=arguments.checkpoint,
-            only_named=arguments.only_named,
-            after=arguments.after,
-            wait_ms=arguments.wait,
-        )
-        header = frame.columns
-        try:
-            rows = frame.collect()
-        except PySparkException as error:
-            # Some errors appear only while the query runs: a division by zero, a missing file.
-            raise query_error(error, arguments.sql) from error
-        for reason in sorted({*connection.behind.values()}):
-            sys.stderr.write(f"older than the newest data: {redacted(reason)}\n")
+    request = Query(
+        sql=arguments.sql,
+        consistency=Consistency(arguments.consistency),
+        checkpoint=arguments.checkpoint,
+        only_named=arguments.only_named,
+        after=arguments.after,
+        wait_ms=arguments.wait,
+    )
+    answered = _answer(arguments, request)
+    for reason in sorted({*answered.behind.values()}):
+        sys.stderr.write(f"older than the newest data: {redacted(reason)}\n")
+    header, rows = answered.rows.column_names, rows_of(answered.rows)
     if arguments.format == "json":
         for row in rows:
-            json_line(dict(zip(header, _plain(list(row)), strict=True)))
+            json_line(dict(zip(header, row, strict=True)))
     elif arguments.format == "csv":
-        csv_rows(header, [list(row) for row in rows])
+        csv_rows(header, rows)
     else:
-        table(header, [list(row) for row in rows])
+        table(header, rows)
     return 0
+
+
+def _answer(arguments: argparse.Namespace, request: Query) -> QueryAnswer:
+    """The answer of what runs, or of a Spark of this process."""
+    from tautochrone.app.queries import answer_of_service, answer_of_spark
+
+    options = options_of(arguments)
+    # Who gives settings for Spark means a Spark that has them.
+    if not (arguments.own_spark or options.conf or options.master):
+        answered = answer_of_service(options, request)
+        if isinstance(answered, QueryAnswer):
+            return answered
+        if answered is not None:
+            sys.stderr.write(f"Spark starts for this query: {redacted(str(answered))}\n")
+    return answer_of_spark(options, request)
+
+
+def rows_of(rows: pa.Table) -> list[list[Any]]:
+    """The rows of a query as values of Python: timestamps in the session's time zone, bytes as hexadecimal
+    digits."""
+    columns = [[_plain(value, column.type) for value in column.to_pylist()] for column in rows.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def verify_views(arguments: argparse.Namespace) -> int:
@@ -172,12 +190,17 @@ def _exit_status(
     return 0 if any(answers.values()) else _EXIT_NOT_COMPARED
 
 
-def _plain(value: Any) -> Any:
-    """Rows inside rows as objects."""
-    if hasattr(value, "asDict"):
-        return {key: _plain(inner) for key, inner in value.asDict().items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
+    if isinstance(value, bytes):
+        return value.hex().upper()
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    return value
+        return {name: _plain(inner, kind.field(name).type) for name, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    if hasattr(kind, "key_type"):
+        return {str(_plain(key, kind.key_type)): _plain(inner, kind.item_type) for key, inner in value}
+    return [_plain(inner, kind.value_type) for inner in value]

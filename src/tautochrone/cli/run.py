@@ -131,6 +131,7 @@ def _execute(
         execution = Run(job, selection, definitions_load if may_restart else None)
         stopping = _stop_on_signals(execution, emit)
         if arguments.continuous:
+            project.announce()
             state = execution.continuously(project.settings.interval_ms)
         else:
             state = execution.once()

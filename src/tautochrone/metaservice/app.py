@@ -51,10 +51,11 @@ class _CatalogMount(Mount):
 
 
 class Health(BaseModel):
-    """The service answers. `/metrics` shows whether it works."""
+    """The service answers. `/metrics` shows whether it works. `instance` is another one for each start."""
 
     version: str
     catalog: bool
+    instance: str
 
 
 def create_app(
@@ -65,6 +66,7 @@ def create_app(
     no_catalog: str = "This service serves no catalog",
     forms: Forms | str = _NO_PROJECT,
     coordinator: TransactionCoordinator | None = None,
+    instance: str = "",
 ) -> FastAPI:
     """Compose the application.
 
@@ -75,6 +77,7 @@ def create_app(
         no_catalog: why no catalog is served, half a sentence for clients that ask for it.
         forms: what runs queries and revisions from the pages, or why the pages have neither.
         coordinator: of the transactions that programs drive; None: one without participants.
+        instance: by which `/healthz` tells this server from one that had its port before.
     """
     app = FastAPI(
         title="Tautochrone MetaService",
@@ -91,7 +94,7 @@ def create_app(
     @app.get("/healthz", tags=["service"], responses=PROBLEMS)
     def health() -> Health:
         """The health check. It needs no token."""
-        return Health(version=_VERSION, catalog=catalog is not None)
+        return Health(version=_VERSION, catalog=catalog is not None, instance=instance)
 
     metrics = None if store is None else _add_store(app, store, forms, coordinator)
     app.router.routes.append(
@@ -119,8 +122,9 @@ def _add_store(
     from tautochrone.metaservice.rpc import add_store_routes
 
     add_store_routes(app, store)
-    add_pages(app, store, Forms(unavailable_reason=forms) if isinstance(forms, str) else forms)
-    add_api(app, store)
+    forms = Forms(unavailable_reason=forms) if isinstance(forms, str) else forms
+    add_pages(app, store, forms)
+    add_api(app, store, forms.runner, forms.unavailable_reason)
     add_transactions(app, store, coordinator or TransactionCoordinator(store))
     if app.state.access.hashes:
         add_login(app, app.state.access, app.state.sessions)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.model.closeable import Closeable
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tautochrone.meta import Store
+    from tautochrone.metaservice.pages import Forms
     from tautochrone.rest_catalog.metadata import MetadataSource
     from tautochrone.rest_catalog.read_points import ReadPointResolver
 
-__all__ = ["EmbeddedServer", "embedded_server", "listen", "uri_of", "uvicorn_server"]
+__all__ = ["EMBEDDED_IN_JOB", "EmbeddedServer", "embedded_server", "listen", "uri_of", "uvicorn_server"]
 
 _START_TIMEOUT_S = 20.0
 _SHUTDOWN_S = 2
@@ -36,9 +38,7 @@ _TICK_S = 1.0
 """So often the time in the heads of answers is renewed."""
 # More than all requests and streams that the limits allow; further connections wait.
 _MAX_CONNECTIONS = 1_000
-_EMBEDDED_IN_JOB = (
-    "This is the service of a running job, which only shows; `taut serve` in the project does this"
-)
+EMBEDDED_IN_JOB = "This is the service of a running job; `taut serve` in the project does this"
 
 _HINTS = {
     errno.EADDRINUSE: "another program listens there, such as another taut serve: choose another port with "
@@ -168,6 +168,9 @@ class EmbeddedServer(Closeable):
 
     With a store it serves what `taut serve` does, for the role read; without a store only the catalog.
 
+    Args:
+        forms: makes what runs queries, with the first request for a page or for the API of the store.
+
     Raises:
         EnvironmentProblemError: `SERVER_NOT_STARTED`.
     """
@@ -178,6 +181,7 @@ class EmbeddedServer(Closeable):
         source: MetadataSource,
         *,
         store: Store | None = None,
+        forms: Callable[[], Forms] | None = None,
         port: int = 0,
     ) -> None:
         from tautochrone.metaservice.app import create_app
@@ -185,12 +189,17 @@ class EmbeddedServer(Closeable):
 
         self._socket = listen("127.0.0.1", port)
         self._uri = uri_of(self._socket)
+        self.instance = uuid4().hex
         access = Access.on_loopback(Role.READ)
-        catalog = create_app(access=access, catalog=(read_points, source))
+        catalog = create_app(access=access, catalog=(read_points, source), instance=self.instance)
 
         def complete() -> FastAPI:
             return create_app(
-                access=access, store=store, catalog=(read_points, source), forms=_EMBEDDED_IN_JOB
+                access=access,
+                store=store,
+                catalog=(read_points, source),
+                forms=EMBEDDED_IN_JOB if forms is None else forms(),
+                instance=self.instance,
             )
 
         app = catalog if store is None else _CompleteOnDemand(catalog, complete)

@@ -118,6 +118,9 @@ class ReasonCode(StrEnum):
     COLUMN_WRITTEN_BY_SPARK = "COLUMN_WRITTEN_BY_SPARK"
     VALUES_CAST_BY_SPARK = "VALUES_CAST_BY_SPARK"
 
+    # Why a query started a Spark of its own though a service of the project runs.
+    SERVICE_DID_NOT_ANSWER = "SERVICE_DID_NOT_ANSWER"
+
     # How a table changed between two versions.
     TABLE_UNCHANGED = "TABLE_UNCHANGED"
     NO_ROWS_MOVED = "NO_ROWS_MOVED"
@@ -480,6 +483,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.COLUMNS_OF_ROWS_DIFFER: "its rows do not have the table's columns",
     ReasonCode.COLUMN_WRITTEN_BY_SPARK: "values of {column} are of a type that Spark writes only",
     ReasonCode.VALUES_CAST_BY_SPARK: "its rows do not have the table's types: {text}",
+    ReasonCode.SERVICE_DID_NOT_ANSWER: "the service at {uri} did not answer the query: {error_class}",
     ReasonCode.TABLE_UNCHANGED: "{table} did not change",
     ReasonCode.NO_ROWS_MOVED: "no commit to {table} moved rows",
     ReasonCode.TABLE_APPENDED: "{table} was only appended to",

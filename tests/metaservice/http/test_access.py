@@ -52,7 +52,7 @@ def test_every_change_asks_for_the_role_operate(with_access: Made) -> None:
             if answer is None:
                 continue
             # Readers hold pins of their own, see `test_pin_owners`.
-            reads = ("/version/", "/api/v1/tokens", "/api/v1/pins")
+            reads = ("/version/", "/api/v1/tokens", "/api/v1/pins", "/api/v1/query")
             changes = method != "get" and not path.startswith(reads)
             refused = answer.status_code == 403 and answer.json()["error_class"] == "ROLE_MISSING"
             assert refused == changes, (method, path, answer.text)

@@ -9,13 +9,19 @@ from fastapi import APIRouter, FastAPI
 
 from tautochrone.meta import Store
 from tautochrone.metaservice.api import checkpoints, datasets, events, jobs, reads
+from tautochrone.metaservice.api.queries import add_queries
 from tautochrone.metaservice.http.problems import PROBLEMS
+from tautochrone.model.query import QueryRunner
 
 __all__ = ["add_api"]
 
 
-def add_api(app: FastAPI, store: Store) -> None:
-    """Put the routes on `app`: those of FLIP-276, and those of `/api/v1`."""
+def add_api(app: FastAPI, store: Store, runner: QueryRunner | None, unavailable_reason: str) -> None:
+    """Put the routes on `app`: those of FLIP-276, and those of `/api/v1`.
+
+    Args:
+        runner: answers queries; None: nobody does, for `unavailable_reason`.
+    """
     flip = APIRouter(responses=PROBLEMS)
     jobs.add_registrations(flip, store)
     reads.add_versions(flip, store)
@@ -23,4 +29,5 @@ def add_api(app: FastAPI, store: Store) -> None:
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
     for module in (datasets, jobs, checkpoints, reads, events):
         module.add(router, store)
+    add_queries(router, runner, unavailable_reason)
     app.include_router(router)

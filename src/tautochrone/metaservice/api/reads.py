@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, TypeVar
@@ -41,6 +41,7 @@ __all__ = [
     "add",
     "add_versions",
     "pins_of",
+    "read_after",
     "resolve_versions",
     "token_time_ms",
     "version_list",
@@ -257,12 +258,22 @@ def wait_for(read: Callable[[], Answer], after: str | None, wait_ms: int) -> Ans
         time.sleep(_POLL_S)
 
 
-async def read_after(read: Callable[[], Answer], after: str | None, wait_ms: int) -> Answer:
-    """As `wait_for` for a service: a waiting request occupies no thread, which jobs need for their calls."""
+async def read_after(
+    read: Callable[[], Answer],
+    after: str | None,
+    wait_ms: int,
+    *,
+    in_thread: Callable[[Callable[[], Answer]], Awaitable[Answer]] = asyncio.to_thread,
+) -> Answer:
+    """As `wait_for` for a service: a waiting request occupies no thread, which jobs need for their calls.
+
+    Args:
+        in_thread: calls `read` in a thread.
+    """
     deadline = time.monotonic() + wait_ms / 1000
     while True:
         try:
-            return await asyncio.to_thread(read)
+            return await in_thread(read)
         except CheckpointUnavailableError as error:
             _raise_unless_waiting(error, after, deadline)
         await asyncio.sleep(_POLL_S)

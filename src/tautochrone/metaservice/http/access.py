@@ -102,7 +102,7 @@ COOKIE = "tautochrone_session"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # Requests by POST that the role `read` may send. The store checks who owns a pin.
-_READS_BY_POST = ("/version/", "/api/v1/tokens", "/api/v1/pins")
+_READS_BY_POST = ("/version/", "/api/v1/tokens", "/api/v1/pins", "/api/v1/query")
 _FORMS_THAT_READ = ("/query", "/preview")
 _PUBLIC_PATHS = ("/healthz", "/login", "/logout")
 SESSION_S = 12 * 3600

@@ -17,6 +17,7 @@ from tautochrone.metaservice.pages.rendering import render
 from tautochrone.metaservice.pages.safety import checked_form
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import CheckpointNumber, TableName, is_clock
+from tautochrone.model.query import QueryRunner
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 
@@ -36,7 +37,7 @@ class Answer:
     more: bool
 
 
-class Runner(Protocol):
+class Runner(QueryRunner, Protocol):
     """Runs queries that only read."""
 
     @property
