@@ -8,8 +8,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from tautochrone.cli.options import add_ownership, duration_ms
 from tautochrone.cli.output import report, report_defect, stdout_reserved
@@ -31,8 +31,41 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Says which command or option is nearest to a wrong one."""
+
+    commands: Mapping[str, argparse.ArgumentParser]
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else list(args)
+        # The options of `taut` itself take no values.
+        command = next((word for word in words if not word.startswith("-")), None)
+        if command is not None and command not in self.commands:
+            self.error(
+                f"there is no command {command!r}{_nearest(command, self.commands)}; `taut --help` lists all"
+            )
+        parsed, unknown = self.parse_known_args(words, namespace)
+        if unknown:
+            self._refuse(self.commands[parsed.command], unknown[0])
+        return parsed
+
+    def _refuse(self, command: argparse.ArgumentParser, word: str) -> NoReturn:
+        option = word.partition("=")[0]
+        if not option.startswith("-"):
+            command.error(f"it takes no further argument {word!r}; text with blanks needs quotes")
+        options = [text for action in command._actions for text in action.option_strings]  # noqa: SLF001
+        command.error(f"it has no option {option}{_nearest(option, options)}")
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    import difflib
+
+    nearest = difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="taut",
         description="Run a Spark Declarative Pipelines project exactly-once, incrementally, "
         "with all tables at the same checkpoint.",
@@ -61,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_maintain(commands)
     _add_relocate(commands)
     _add_revise(commands)
+    parser.commands = commands.choices
     return parser
 
 
