@@ -150,13 +150,19 @@ def user_code(
         yield
 
 
+@functools.lru_cache(maxsize=256)
+def _first_parameter(function: Callable[..., Any]) -> str:
+    """The name of a function's first parameter; kept, because each evaluation patches the same functions."""
+    return next(iter(inspect.signature(function).parameters), "")
+
+
 @contextlib.contextmanager
 def _patched(rules_to_apply: list[Rule]) -> Iterator[None]:
     owner = threading.get_ident()
     inside = False
 
     def wrap(original: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
-        first_parameter = next(iter(inspect.signature(original).parameters), "")
+        first_parameter = _first_parameter(original)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
