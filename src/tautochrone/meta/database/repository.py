@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import StoreDatabase
@@ -81,10 +81,7 @@ class Transactions:
                 store that gave it.
         """
         with self._database.write(durable=durable) as connection:
-            taken_over_in = self._taken_over_in.get(job)
-            if taken_over_in is not None:
-                require_incarnation(connection, job, taken_over_in)
-            check_fence(connection, job, fence)
+            check_fence(connection, job, fence, self._taken_over_in.get(job))
             yield connection
 
     def remember_takeover(self, job: str, incarnation: str) -> None:
@@ -109,17 +106,37 @@ class Repository:
         return self._transactions.fenced(job, fence, durable=durable)
 
 
-def check_fence(connection: Connection, job: str, fence: Fence) -> None:
+_FENCE = (
+    select(t.jobs.c.fence, select(t.stores.c.incarnation).scalar_subquery().label("incarnation"))
+    .where(t.jobs.c.name == bindparam("job"))
+    .with_for_update(of=t.jobs)
+)
+
+
+def check_fence(connection: Connection, job: str, fence: Fence, taken_over_in: str | None = None) -> None:
     """Lock the job's row and compare its fence.
+
+    Args:
+        taken_over_in: the incarnation of the store in which the job was taken over; None: any.
 
     Raises:
         FencedError: `JOB_FENCED`, a newer owner exists.
-        MetaError: the job is unknown, or the fence was not given by this store.
+        MetaError: the job is unknown, or the fence was not given by this store; `META_STORE_REPLACED`.
     """
-    stored = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job).with_for_update()).scalar()
+    stored = connection.execute(_FENCE, {"job": job}).first()
+    if taken_over_in is not None:
+        # Without the job's row the store is still one or the other.
+        actual = incarnation_of(connection) if stored is None else stored.incarnation
+        _compare_incarnation(job, taken_over_in, actual)
     if stored is None:
         raise unknown_job_error(job)
-    compare_fence(job, fence, Fence(stored))
+    compare_fence(job, fence, Fence(stored.fence))
+
+
+def incarnation_of(connection: Connection) -> str | None:
+    """The id of the store itself."""
+    incarnation: str | None = connection.execute(select(t.stores.c.incarnation)).scalar()
+    return incarnation
 
 
 def compare_fence(job: str, fence: Fence, stored: Fence) -> None:
@@ -146,7 +163,10 @@ def require_incarnation(connection: Connection, job: str, expected: str) -> None
     Raises:
         MetaError: `META_STORE_REPLACED`.
     """
-    actual = connection.execute(select(t.stores.c.incarnation)).scalar()
+    _compare_incarnation(job, expected, incarnation_of(connection))
+
+
+def _compare_incarnation(job: str, expected: str, actual: str | None) -> None:
     if actual != expected:
         raise MetaError(
             "META_STORE_REPLACED",

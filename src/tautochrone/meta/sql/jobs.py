@@ -452,16 +452,29 @@ def _has_history(connection: Connection, job: str) -> bool:
 
 def _replace_datasets(connection: Connection, job: str, entries: Mapping[str, DatasetEntry]) -> None:
     """Register the datasets of a job, and retire those that it no longer has."""
-    before = connection.execute(select(_D.name).where(_D.job == job, _D.retired.is_(False))).scalars().all()
+    rows = {row.name: row for row in connection.execute(select(t.datasets)).all()}
+    edges = direct_inputs(connection)
     for name, entry in entries.items():
-        _register_dataset(connection, job, name, entry)
-    for name in before:
-        if name not in entries:
+        _register_dataset(connection, job, name, entry, rows.get(name), edges.get(name, ()))
+    for name, row in rows.items():
+        if row.job == job and not row.retired and name not in entries:
             _retire(connection, job, name)
 
 
-def _register_dataset(connection: Connection, job: str, name: str, entry: DatasetEntry) -> None:
-    row = connection.execute(select(t.datasets).where(_D.name == name)).first()
+def _register_dataset(
+    connection: Connection,
+    job: str,
+    name: str,
+    entry: DatasetEntry,
+    row: Row[Any] | None,
+    inputs: Collection[str],
+) -> None:
+    """Write what is not as it is registered: mostly nothing.
+
+    Args:
+        row: of the dataset, if it was ever registered.
+        inputs: as they are registered.
+    """
     values = {
         "job": job,
         "kind": entry.kind,
@@ -480,7 +493,10 @@ def _register_dataset(connection: Connection, job: str, name: str, entry: Datase
     else:
         if row.job != job:
             _transfer(connection, name, row.job, job)
-        connection.execute(update(t.datasets).where(_D.name == name).values(**values))
+        if any(getattr(row, column) != value for column, value in values.items()):
+            connection.execute(update(t.datasets).where(_D.name == name).values(**values))
+    if {*map(str, entry.inputs)} == {*inputs}:
+        return
     connection.execute(delete(t.dataset_inputs).where(t.dataset_inputs.c.dataset == name))
     for table in sorted(map(str, entry.inputs)):
         connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
