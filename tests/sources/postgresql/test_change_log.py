@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -140,6 +141,26 @@ def test_begin_waits_for_transactions_that_the_slot_left_out(
     monkeypatch.setattr(change_log, "create_slot", create_slot)
     log.begin("reader")
     assert committed
+
+
+def test_the_copy_of_a_new_table_waits_for_transactions(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One writes before the table is published, and would end after the copy."""
+    monkeypatch.setattr(server, "TRANSACTIONS_WAIT_S", 0.3)
+    position = log.begin("reader")
+    shop.execute("CREATE TABLE cards (number bigint PRIMARY KEY)")
+    later = PostgreSQLChangeLog(capture_of(shop))
+    with psycopg.connect(url_of(shop)) as other:
+        other.execute("INSERT INTO cards VALUES (1)")
+        with pytest.raises(IngestError) as raised:
+            later.resume(position)
+        assert error_class(raised) == "CAPTURE_WAITS_FOR_TRANSACTIONS"
+        other.commit()
+    (chunk,) = later.resume(position).bulk.pending["public.cards"]
+    copied, _pass_at = later.read_chunk("public.cards", chunk)
+    assert [dict(columns) for columns in copied["columns"].to_pylist()] == [{"number": "1"}]
+    later.close()
 
 
 def test_each_table_has_a_slot_of_its_own(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:
@@ -454,6 +475,27 @@ def test_rewritten_tables_are_copied(
     assert set(resumed.bulk.pending) == ({"public.accounts"} if is_copied else set())
     log.read(resumed, 100)
     assert log.resume(resumed).bulk == resumed.bulk
+
+
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_columns_that_come_while_a_table_is_copied(
+    shop: psycopg.Connection, log: PostgreSQLChangeLog, is_passed: bool
+) -> None:
+    """The copy may be without them, and have rows that changed before it, which count as it has them."""
+    position = log.begin("reader")
+    if is_passed:
+        position = replace(log.read(position, 100).position, bulk=BulkProgress())
+    shop.execute("ALTER TABLE accounts ADD COLUMN note text; UPDATE accounts SET note = 'new' WHERE id = 1")
+    if not is_passed:
+        chunk = next(chunk for chunk in position.bulk.next_chunks(9) if chunk[0] == "public.accounts")
+        copied, pass_at = log.read_chunk(*chunk)
+        assert not any("note" in dict(row["columns"]) for row in copied.to_pylist())
+        position = replace(position, bulk=position.bulk.copied(*chunk, pass_at))
+    with contextlib.closing(PostgreSQLChangeLog(capture_of(shop))) as widened:
+        resumed = widened.resume(position)
+        assert ("public.accounts" in resumed.bulk.pending) == (not is_passed)
+        [update] = [row for row in rows(widened.read(resumed, 100)) if row[1] == "update"]
+        assert update[2]["note"] == "new"
 
 
 def test_server_without_logical_log(shop: psycopg.Connection, log: PostgreSQLChangeLog) -> None:

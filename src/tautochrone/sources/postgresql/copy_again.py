@@ -67,12 +67,16 @@ class Difference:
         return bool(self.change)
 
 
-def _difference(before: str | None, table: CapturedTable) -> Difference:
+def _difference(before: str | None, table: CapturedTable, *, is_copying: bool) -> Difference:
     """Compare a table with the fingerprint that it had.
 
     ALTER TABLE may write the rows anew, such as `ALTER COLUMN … TYPE … USING …` with the same type: then
     files and attributes are others. Files alone are others after VACUUM FULL or TRUNCATE, attributes alone
     after SET DEFAULT.
+
+    Args:
+        is_copying: the log has not passed its copy yet, which may have been read, without new columns, behind
+            changes of them.
     """
     if not before:
         return Difference("came, or must be copied")
@@ -86,7 +90,7 @@ def _difference(before: str | None, table: CapturedTable) -> Difference:
     if old[_ORIGIN] != new[_ORIGIN]:
         return Difference("was dropped and made anew, or its publication was changed")
     if old[_COLUMNS] != new[_COLUMNS]:
-        columns_before = _count_of_columns_before(old, new, table)
+        columns_before = None if is_copying else _count_of_columns_before(old, new, table)
         return Difference("" if columns_before else "got other columns", columns_before=columns_before)
     if table.partitions is not None:
         return _difference_of_partitions(old[_PARTITIONS], table.partitions)
@@ -131,7 +135,12 @@ def differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[
 
 def _all_differences(position: LogPosition, tables: Sequence[CapturedTable]) -> dict[str, Difference]:
     """By name, each table with what it was at the position."""
-    return {table.name: _difference(position.marker.get(table.name), table) for table in tables}
+    return {
+        table.name: _difference(
+            position.marker.get(table.name), table, is_copying=table.name in position.bulk.waiting
+        )
+        for table in tables
+    }
 
 
 def resumed_position(
