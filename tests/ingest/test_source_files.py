@@ -209,7 +209,38 @@ UNION = """
 """
 
 
-def test_streams_of_one_flow_keep_their_order(pipeline: Pipeline) -> None:
+PATH = """
+    from pyspark import pipelines as dp
+
+    @dp.table
+    def numbers():
+        return spark.readStream.schema("id BIGINT").csv({folder!r})
+"""
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_stream_gets_another_folder(pipeline: Pipeline, batches: int) -> None:
+    """What it took stays, and all files of the other folder are taken; plain Spark refuses to go on."""
+    for number, name in enumerate(("a", "b")):
+        (pipeline.folder / name).mkdir()
+        (pipeline.folder / name / "one").write_text(f"{number}\n")
+    pipeline.write("definitions/p.py", PATH.format(folder=str(pipeline.folder / "a")))
+    completed(pipeline)
+    for number in range(2, batches + 1):
+        (pipeline.folder / "a" / f"{number}").write_text(f"{number}\n")
+        completed(pipeline)
+    pipeline.write("definitions/p.py", PATH.format(folder=str(pipeline.folder / "b")))
+    completed(pipeline)
+    assert ids(pipeline) == list(range(batches + 1))
+    (pipeline.folder / "b" / "more").write_text("7\n")
+    completed(pipeline)
+    assert ids(pipeline) == [*range(batches + 1), 7]
+
+
+@pytest.mark.parametrize(
+    "other_order", [("b", "a"), pytest.param(("c", "a"), marks=pytest.mark.slow)], ids=" ".join
+)
+def test_streams_of_one_flow_keep_their_order(pipeline: Pipeline, other_order: tuple[str, str]) -> None:
     """By their order Spark keeps which files they have read: all of them would come again."""
 
     def define_union(*names: str) -> None:
@@ -221,18 +252,14 @@ def test_streams_of_one_flow_keep_their_order(pipeline: Pipeline) -> None:
         (pipeline.folder / name / "one").write_text(f"{number}\n")
     define_union("a", "b")
     completed(pipeline)
-    for names in (("b", "a"), ("c", "a")):
-        define_union(*names)
-        refused = pipeline.run()
-        errors = [event["error"] for event in refused.of("flow_failed")]
-        assert errors
-        assert all("FLOW_SOURCES_REORDERED" in error for error in errors)
-        assert ids(pipeline) == [0, 1]
-    define_union("a", "b")
-    (pipeline.folder / "b" / "two").write_text("7\n")
-    completed(pipeline)
-    assert ids(pipeline) == [0, 1, 7]
-    # Another folder at a stream's place has files of its own.
+    define_union(*other_order)
+    refused = pipeline.run()
+    errors = [event["error"] for event in refused.of("flow_failed")]
+    assert errors
+    assert all("FLOW_SOURCES_REORDERED" in error for error in errors)
+    assert ids(pipeline) == [0, 1]
+    # Another folder at a stream's place has files of its own, and the other stream goes on.
     define_union("a", "c")
+    (pipeline.folder / "a" / "two").write_text("7\n")
     completed(pipeline)
     assert ids(pipeline) == [0, 1, 2, 7]

@@ -202,6 +202,9 @@ class SourceOrder(SourceCheck):
     ) -> SparkPosition | None:
         """See `SourceCheck`.
 
+        Returns:
+            Behind an empty batch, when a source of a flow that took one batch was replaced.
+
         Raises:
             IngestError: `FLOW_SOURCES_REORDERED`.
         """
@@ -219,7 +222,12 @@ class SourceOrder(SourceCheck):
                 hint="keep the streams of a flow in their order, or give each one a flow of its own "
                 "(@dp.append_flow, CREATE FLOW); --full-refresh of the table reads all of them again",
             )
-        return None
+        if position is None or position.stateful or position.batch_id > 0:
+            return None
+        replaced = any(self._sources.get(number, was) != was for number, was in position.sources.items())
+        # Spark plans the newest batch once more, and refuses its files where a stream has another folder now.
+        # Behind the first batch that batch is empty, because its folder says that the one before ended there.
+        return replace(position, batch_id=1, sources=self._sources) if replaced else None
 
     def after_batch(self, previous: SparkPosition | None, position: SparkPosition) -> SparkPosition:
         """See `SourceCheck`: adds what each source reads."""
