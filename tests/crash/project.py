@@ -237,9 +237,11 @@ class Sources:
     def mirror_file(self) -> Path:
         return self.folder / "mirror" / "mirror.db"
 
-    def mirror(self, policy: str | None = None) -> None:
+    def mirror(self, policy: str | None = None, *, patience: str = "30s") -> None:
         """A sink that gets the new events and a view of them."""
-        section = "" if policy is None else f'[sinks.mirror]\npolicy = "{policy}"\nattempts = 1\n'
+        section = f'[run]\npatience = "{patience}"\n'
+        if policy is not None:
+            section += f'[sinks.mirror]\npolicy = "{policy}"\nattempts = 1\n'
         (self.folder / "tautochrone.toml").write_text(_SETTINGS + section)
         text = _MIRROR.format(path=self.mirror_file)
         (self.folder / "transformations" / "mirror.py").write_text(text)

@@ -20,17 +20,25 @@ T = TypeVar("T")
 TABLES = ("clean", "totals")
 
 
-@pytest.mark.parametrize("step", [Step.LAKE_ABORT, pytest.param(Step.LAKE_DISCARD, marks=pytest.mark.slow)])
-def test_crash_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -> None:
-    for when in ("before", "after"):
-        _prepare_and_move(world)
-        world.run(Strike(step, when, "crash"))
+@pytest.mark.parametrize(
+    ("step", "when"),
+    [
+        (Step.LAKE_ABORT, "after"),
+        pytest.param(Step.LAKE_ABORT, "before", marks=pytest.mark.slow),
+        pytest.param(Step.LAKE_DISCARD, "before", marks=pytest.mark.slow),
+        pytest.param(Step.LAKE_DISCARD, "after", marks=pytest.mark.slow),
+    ],
+)
+def test_crash_while_a_refused_batch_is_cleaned_away(world: World, step: Step, when: str) -> None:
+    _prepare_and_move(world)
+    world.run(Strike(step, when, "crash"))
     _prepare_and_move(world)
     world.run().require_completed()
     check(world)
 
 
-@pytest.mark.parametrize("step", [Step.LAKE_ABORT, pytest.param(Step.LAKE_DISCARD, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [Step.LAKE_ABORT, Step.LAKE_DISCARD])
 def test_lost_answer_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -> None:
     _prepare_and_move(world)
     world.run(Strike(step, "after", "lose"))

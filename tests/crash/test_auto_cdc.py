@@ -21,19 +21,20 @@ from .faults import Crash, Strike, StrikingEffects
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-DEFINITIONS = """
+NEWEST = """
 CREATE STREAMING TABLE newest (CONSTRAINT small EXPECT (a < 4));
 APPLY CHANGES INTO newest FROM STREAM(events) KEYS (id) APPLY AS DELETE WHEN a IS NULL SEQUENCE BY n;
-
+"""
+HISTORY = """
 CREATE STREAMING TABLE history FLOW AUTO CDC FROM STREAM(events) KEYS (id)
 APPLY AS DELETE WHEN a IS NULL SEQUENCE BY n COLUMNS id, a STORED AS SCD TYPE 2;
-
+"""
+SUMS = """
 CREATE MATERIALIZED VIEW sums TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental') AS
 SELECT h.id, count(*) AS n, sum(h.a) AS a, max(e.a) AS newest
 FROM history h LEFT JOIN newest e ON h.id = e.id GROUP BY h.id;
-
-CREATE MATERIALIZED VIEW counts AS SELECT count(*) AS n FROM ticks;
 """
+COUNTS = "CREATE MATERIALIZED VIEW counts AS SELECT count(*) AS n FROM ticks;"
 KEYS = 12
 EXPECTED = {
     "newest": "SELECT * FROM (SELECT id, max_by(n, n) AS n, max_by(a, n) AS a FROM events GROUP BY id) "
@@ -51,7 +52,7 @@ EXPECTED = {
 class Events:
     """A project over a lake table of events, which others write."""
 
-    definitions = DEFINITIONS
+    definitions = NEWEST + HISTORY + SUMS + COUNTS
     sequence = "INT"
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
@@ -91,21 +92,30 @@ class Events:
     def check(self) -> None:
         session = self.pipeline.session
         session.sql("USE lake.default")
-        for table, query in EXPECTED.items():
-            expected = _rows(session, query)
-            if table == "history":
-                expected = sorted((row for row in expected if row[1] is not None), key=str)
-            assert _rows(session, f"SELECT * FROM {table}") == expected, table
+        self.check_history()
+        assert _rows(session, "SELECT * FROM newest") == _rows(session, EXPECTED["newest"])
         violations = self.expectation_of_newest("small")
         assert [(violations,)] == _rows(session, "SELECT count_if(a >= 4) FROM events")
         (verdict,) = [verdict for verdict in self.pipeline.verify() if verdict.dataset.table == "sums"]
         assert verdict.equal
+
+    def check_history(self) -> None:
+        session = self.pipeline.session
+        session.sql("USE lake.default")
+        rows = [row for row in _rows(session, EXPECTED["history"]) if row[1] is not None]
+        assert _rows(session, "SELECT * FROM history") == sorted(rows, key=str)
 
     def expectation_of_newest(self, name: str) -> int:
         """How many events violated it so far."""
         statuses = self.pipeline.job.store.datasets.statuses()
         (newest,) = (status for status in statuses if status.dataset.table == "newest")
         return next(counted.violations for counted in newest.expectations if counted.name == name)
+
+
+class EventsOfHistory(Events):
+    """A project with the table of all versions alone."""
+
+    definitions = HISTORY
 
 
 class EventsWithTimes(Events):
@@ -181,7 +191,18 @@ def state(table: str) -> str:
     return f"default__{table}__0"
 
 
-def test_crash_around_the_commit_of_a_merge(events: Events) -> None:
+def test_crash_around_the_commit_of_a_merge(tmp_path: Path, spark: SparkSession) -> None:
+    events = EventsOfHistory(tmp_path, spark)
+    events.run(Strike(Step.LAKE_COMMIT_STAGED, "after", "crash", on=state("history")))
+    events.send()
+    events.run(Strike(Step.LAKE_COMMIT_STAGED, "after", "crash", on="history"))
+    events.run()
+    events.check_history()
+    events.pipeline.close()
+
+
+@pytest.mark.slow
+def test_crash_around_the_commits_of_two_merges(events: Events) -> None:
     events.run(Strike(Step.LAKE_COMMIT_STAGED, "after", "crash", on=state("history")))
     events.tick()
     events.run()
@@ -230,13 +251,14 @@ STRIKES_WHILE_FOLDING = (
     (Step.LAKE_COMMIT_STAGED, "newest"),
     (Step.META_VERSION, None),
 )
+BOTH = ("before", "after")
 
 
 @pytest.mark.parametrize(
-    "strikes",
+    ("strikes", "moments"),
     [
-        pytest.param(STRIKES_WHILE_FOLDING[1:2], id="state"),
-        pytest.param(STRIKES_WHILE_FOLDING, id="all", marks=pytest.mark.slow),
+        pytest.param(STRIKES_WHILE_FOLDING[1:2], BOTH[1:], id="state"),
+        pytest.param(STRIKES_WHILE_FOLDING, BOTH, id="all", marks=pytest.mark.slow),
     ],
 )
 def test_crash_while_old_deletions_are_forgotten(
@@ -244,6 +266,7 @@ def test_crash_while_old_deletions_are_forgotten(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     strikes: Sequence[tuple[Step, str | None]],
+    moments: Sequence[str],
 ) -> None:
     # Each merge folds the state's runs, and with that forgets deletions.
     monkeypatch.setattr(limits, "MAX_STATE_RUNS", 0)
@@ -252,20 +275,21 @@ def test_crash_while_old_deletions_are_forgotten(
         for _ in range(4):
             events.run()
             events.send()
-        for step, table in strikes:
-            for when in ("before", "after"):
+        for number, (step, table) in enumerate(strikes):
+            if number:
+                events.send()
+            rolled_back = step is Step.LAKE_COMMIT_STAGED and table == state("newest")
+            for when in moments:
                 events.run(Strike(step, when, "crash", on=table))
-            if step is Step.LAKE_COMMIT_STAGED and table == state("newest"):
-                for when in ("before", "after"):
-                    events.run(Strike(step, "after", "crash", on=table))
+                if rolled_back and when == "after":
                     events.run(Strike(Step.LAKE_ROLL_BACK, when, "crash", on=table))
+            if rolled_back and "before" in moments:
+                events.run(Strike(step, "after", "crash", on=table))
+                events.run(Strike(Step.LAKE_ROLL_BACK, "before", "crash", on=table))
             events.run()
             events.check()
-            events.send()
-        events.run()
-        events.check()
         # Only events that are refused.
-        for when in ("before", "after"):
+        for when in moments:
             events.send_late()
             events.run(Strike(Step.LAKE_COMMIT_METADATA, when, "crash", on="newest"))
             events.run()

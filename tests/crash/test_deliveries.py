@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(900)]
 
 EVENTS = TableName("lake", ("default",), "events")
+LOSABLE = (Step.SINK_BEGIN, Step.SINK_WRITE, Step.SINK_PREPARE, Step.SINK_COMMIT)
+HANDLING = (Step.SINK_ABORT, Step.META_DELIVERY_FAILED, Step.META_DELIVERY_ABORT)
+"""Steps of a delivery that failed."""
 
 
 def mishap(world: World, *kinds: Mishap) -> None:
@@ -64,13 +68,12 @@ def test_each_published_checkpoint_is_delivered(world: World) -> None:
 def test_one_delivery_catches_up_after_an_outage(world: World) -> None:
     world.sources.mirror("skip_with_alarm")
     first = world.published[-1]
-    for _ in range(2):
-        world.sources.add()
-        mishap(world, *[Mishap.HALF_WRITTEN] * 20)
-        down = world.run()
-        down.require_completed()
-        assert down.named("sink_failed")
-        assert down.named("sink_skipped")
+    world.sources.add()
+    mishap(world, *[Mishap.HALF_WRITTEN] * 20)
+    down = world.run()
+    down.require_completed()
+    assert down.named("sink_failed")
+    assert down.named("sink_skipped")
     mishap(world)
     world.sources.add()
     attempt = world.run()
@@ -81,6 +84,7 @@ def test_one_delivery_catches_up_after_an_outage(world: World) -> None:
     check(world)
 
 
+@pytest.mark.slow
 def test_a_failing_sink_fails_the_run_but_no_checkpoint(world: World) -> None:
     world.sources.add()
     mishap(world, *[Mishap.HALF_WRITTEN] * 20)
@@ -100,18 +104,25 @@ def test_a_sink_that_holds_back_keeps_the_next_checkpoint_unpublished(world: Wor
     assert not world.run().completed
     behind = world.published[-1]
     world.sources.add()
+    # A run waits as long as its patience for what holds it back.
+    world.sources.mirror("hold_back", patience="1s")
     waiting = world.run()
     assert not waiting.completed
     assert waiting.named("held_back"), waiting.describe()
     assert world.published[-1] == behind
+    world.sources.mirror("hold_back")
     mishap(world)
     world.run().require_completed()
     assert world.published[-1] > behind
     check(world)
 
 
-def test_a_lost_answer_is_recovered_in_the_same_run(world: World) -> None:
-    for step in (Step.SINK_BEGIN, Step.SINK_WRITE, Step.SINK_PREPARE, Step.SINK_COMMIT):
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(LOSABLE[-1:], id="commit"), pytest.param(LOSABLE, id="all", marks=pytest.mark.slow)],
+)
+def test_a_lost_answer_is_recovered_in_the_same_run(world: World, steps: Sequence[Step]) -> None:
+    for step in steps:
         world.sources.add()
         attempt = world.run(Strike(step, "after", "lose"))
         attempt.require_completed()
@@ -131,9 +142,17 @@ def test_a_lost_row_is_sent_again(world: World) -> None:
     check(world)
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
-def test_crash_while_a_failure_is_handled(world: World, when: str) -> None:
-    for step in (Step.SINK_ABORT, Step.META_DELIVERY_FAILED, Step.META_DELIVERY_ABORT):
+@pytest.mark.parametrize(
+    ("steps", "when"),
+    [
+        # The last one is in the chain of deliveries of `test_steps` too.
+        pytest.param(HANDLING[:-1], "before", id="before"),
+        pytest.param(HANDLING[-1:], "before", id="abort-before", marks=pytest.mark.slow),
+        pytest.param(HANDLING, "after", id="after", marks=pytest.mark.slow),
+    ],
+)
+def test_crash_while_a_failure_is_handled(world: World, steps: Sequence[Step], when: str) -> None:
+    for step in steps:
         world.sources.add()
         mishap(world, Mishap.ROW_LOST)
         assert not world.run(Strike(step, when, "crash")).completed, step
@@ -143,6 +162,7 @@ def test_crash_while_a_failure_is_handled(world: World, when: str) -> None:
     check(world)
 
 
+@pytest.mark.slow
 def test_an_old_owner_cannot_commit_to_the_sink(world: World) -> None:
     path = str(world.sources.mirror_file)
     zombie = SqliteSink("mirror", path)
@@ -180,6 +200,7 @@ def test_a_restored_store_does_not_deliver_twice(world: World, tmp_path: Path) -
     check(world)
 
 
+@pytest.mark.slow
 def test_a_sink_of_another_lake_is_refused(world: World, tmp_path: Path) -> None:
     other = _make(world.spark, tmp_path / "other")
     other.sources.mirror()
@@ -194,6 +215,7 @@ def test_a_sink_of_another_lake_is_refused(world: World, tmp_path: Path) -> None
     check(world)
 
 
+@pytest.mark.slow
 def test_a_sink_that_was_emptied_is_filled_again(world: World) -> None:
     for file in world.sources.mirror_file.parent.glob("*"):
         file.unlink()

@@ -53,14 +53,14 @@ class Interrupted(StrikingEffects):
 
 
 def _cases() -> Iterator[Any]:
-    quick = {(Step.INGEST_FOLDER, "before", STATELESS), (Step.INGEST_FOLDER, "after", STATEFUL)}
     for step in FOLDER_STEPS:
         for when in ("before", "after"):
             for on in (STATELESS, STATEFUL):
                 if step is Step.INGEST_CLEAN and on == STATEFUL:
                     # Its older folder has become the new one: nothing is left to delete.
                     continue
-                marks = [] if (step, when, on) in quick else [pytest.mark.slow]
+                in_ci = (step, when, on) == (Step.INGEST_FOLDER, "after", STATEFUL)
+                marks = [] if in_ci else [pytest.mark.slow]
                 yield pytest.param(step, when, on, marks=marks, id=f"{step}-{when}-{on}")
 
 

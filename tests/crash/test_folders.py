@@ -15,7 +15,7 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 
-TABLES = ("names", "clean")
+TABLES = ("names",)
 
 
 def _grow(world: World) -> None:
@@ -57,6 +57,7 @@ def test_folder_ahead_of_a_table_that_was_rolled_back(world: World) -> None:
     check(world)
 
 
+@pytest.mark.slow
 def test_folder_of_another_query(world: World, tmp_path: Path) -> None:
     """Wiped, run once against an empty table elsewhere, put back: same batch numbers, other offsets."""
     _grow(world)
@@ -97,7 +98,13 @@ def _replace(file: Path) -> None:
     file.write_text(text.replace('"logOffset":1}', '"logOffset":9}'))
 
 
-@pytest.mark.parametrize("does", [_replace, Path.unlink], ids=["replaced", "deleted"])
+@pytest.mark.parametrize(
+    "does",
+    [
+        pytest.param(_replace, id="replaced"),
+        pytest.param(Path.unlink, id="deleted", marks=pytest.mark.slow),
+    ],
+)
 def test_somebody_changes_the_plan_of_a_batch_while_it_is_staged(
     world: World, does: Callable[[Path], None]
 ) -> None:

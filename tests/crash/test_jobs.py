@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from pyspark.sql import SparkSession
 from tests.support.harness import Pipeline
 from tests.support.process import TautProcess
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 SETTINGS = """
     [run]
@@ -45,10 +44,7 @@ JOBS = ("words", "counts", "rest")
 
 
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("victims", [JOBS[:1], pytest.param(JOBS, marks=pytest.mark.slow)], ids=len)
-def test_jobs_are_killed_one_after_the_other(
-    tmp_path: Path, spark: SparkSession, victims: Sequence[str]
-) -> None:
+def test_jobs_are_killed_one_after_the_other(tmp_path: Path, spark: SparkSession) -> None:
     source = tmp_path / "source"
     source.mkdir()
     spec = "name: words\nstorage: storage\nlibraries:\n  - glob:\n      include: definitions/**\n"
@@ -82,7 +78,7 @@ def test_jobs_are_killed_one_after_the_other(
         for process in running.values():
             process.wait_for(published)
         seen = 0
-        for victim in victims:
+        for victim in JOBS:
             add()
             running[victim].kill()
             add()

@@ -23,10 +23,40 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 DIES_DURING = [
     pytest.param(Step.LAKE_COMMIT_STAGED, "totals", id="refresh"),
-    pytest.param(Step.LAKE_PREPARE, "events", id="batch", marks=pytest.mark.slow),
+    pytest.param(Step.LAKE_PREPARE, "events", id="batch"),
 ]
+BLAMING = ("refresh_failed", "flow_failed", "checkpoint_aborted", "maintenance_failed")
 
 
+def test_continuous_run_whose_spark_dies_in_a_refresh_begins_anew(tmp_path: Path) -> None:
+    sources = write_project(tmp_path / "project")
+    sources.define_only("totals")
+    taut = Taut(sources.folder, tmp_path)
+    sources.add()
+    at = fault(Step.LAKE_COMMIT_STAGED, "before", "pause", on="lake.default.totals")
+    with taut.start("--continuous", "--interval", "200ms", fault=at) as running:
+        running.wait_until_stopped()
+        kill_java(running)
+        running.resume()
+        running.wait_for("spark_restarting")
+        # The run that begins anew has the same fault.
+        running.wait_until_stopped()
+        running.resume()
+        running.wait_for("batch")
+        running.wait_for("checkpoint")
+        running.terminate()
+        ended = running.wait()
+    ended.require_ok()
+    (died,) = ended.named("spark_died")
+    assert died["error_class"] == "SPARK_DIED", died
+    assert "SIGKILL" in died["error"], died
+    for blaming in BLAMING:
+        assert not ended.named(blaming), ended.describe()
+    nothing_is_blamed(sources)
+    check_tables(sources)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "on"), DIES_DURING)
 def test_killed_java_process_is_told_and_blames_no_dataset(tmp_path: Path, step: Step, on: str) -> None:
     """First under a run that ends with it, then under an idle continuous one, which begins anew."""
@@ -70,13 +100,7 @@ def told_once(ended: Ended) -> None:
     assert died["error_class"] == "SPARK_DIED", died
     assert "SIGKILL" in died["error"], died
     assert [event["state"] for event in ended.named("run")] == ["FAILED"], ended.describe()
-    for blaming in (
-        "refresh_failed",
-        "flow_failed",
-        "checkpoint",
-        "checkpoint_aborted",
-        "maintenance_failed",
-    ):
+    for blaming in (*BLAMING, "checkpoint"):
         assert not ended.named(blaming), ended.describe()
 
 

@@ -1,37 +1,68 @@
-"""A process that stands still while another takes over, and then wakes: it must end, and change nothing."""
+"""A process that stands still while another takes over, and then wakes: it must end, and change nothing.
+
+In CI a run of this process loses its job, and a real one at the folder of its flow (`test_folder_zombies`).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from typing import TypeVar
 from unittest.mock import patch
 
 import pytest
 from tests.support.crash import Running, Taut, fault
 
-from tautochrone.errors import MetaError
+from tautochrone.errors import FencedError, MetaError
 from tautochrone.iceberg.commits.metadata import carry_forward
+from tautochrone.meta import MetaStore
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, Version
 
 from .checks import check
+from .faults import StrikingEffects
 from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
+T = TypeVar("T")
 TABLES = ("totals",)
 SLEEPS_BEFORE = [
-    pytest.param(Step.LAKE_PREPARE, "events", marks=pytest.mark.slow),
-    pytest.param(Step.LAKE_COMMIT, "events", marks=pytest.mark.slow),
-    pytest.param(Step.LAKE_COMMIT_STAGED, "totals", marks=pytest.mark.slow),
+    (Step.LAKE_PREPARE, "events"),
+    (Step.LAKE_COMMIT, "events"),
+    (Step.LAKE_COMMIT_STAGED, "totals"),
     (Step.META_PUBLISH, None),
 ]
 
 
+class Overtaken(StrikingEffects):
+    """Another owner takes the job over right before the first checkpoint is published."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._store = f"sqlite:///{world.sources.storage}/meta.db"
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        if step is Step.META_PUBLISH:
+            with MetaStore.open(self._store) as store:
+                store.jobs.take_over("crash", lease_ms=0)
+        return super().perform(step, subject, action)
+
+
+def test_run_that_loses_its_job_publishes_nothing(world: World) -> None:
+    world.sources.add()
+    attempt = world.run(effects=Overtaken(world))
+    assert isinstance(attempt.error, FencedError), attempt.describe()
+    assert not attempt.named("checkpoint")
+    world.run(takeover=True).require_completed()
+    check(world)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "on"), SLEEPS_BEFORE, ids=lambda value: str(value or "job"))
 def test_zombie_after_a_takeover(world: World, tmp_path: Path, step: Step, on: str | None) -> None:
     with _asleep(world, tmp_path, step, on) as zombie:
@@ -47,6 +78,7 @@ def test_zombie_after_a_takeover(world: World, tmp_path: Path, step: Step, on: s
     check(world)
 
 
+@pytest.mark.slow
 def test_zombie_after_a_roll_back(world: World, tmp_path: Path) -> None:
     """Its batch forked from a version that main stands at again, as if nothing had happened."""
     with _asleep(world, tmp_path, Step.LAKE_COMMIT, "events") as zombie:

@@ -1,4 +1,7 @@
-"""The store's tests run over every place where it can be."""
+"""The store's tests run over every place where it can be; over HTTP only in the long form.
+
+In CI `test_model` and the service's `test_lost_answers` are over HTTP, and `test_wire` says that all crosses.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import pytest
 from tests.support.stores import KINDS, Backing
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(
+    params=[kind if kind != "http" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
     new_backing = Backing(request.param, tmp_path)
     yield new_backing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -198,9 +199,15 @@ def examples(number: int) -> settings:
     )
 
 
+class LongMachine(StoreMachine):
+    """The same with more examples."""
+
+
 TestStore = StoreMachine.TestCase
-TestStore.settings = examples(12)
+TestStore.settings = examples(5)
 TestPostgres = PostgresMachine.TestCase
 TestPostgres.settings = examples(2)
 TestRemote = RemoteMachine.TestCase
 TestRemote.settings = examples(2)
+TestLong = pytest.mark.slow(LongMachine.TestCase)
+TestLong.settings = examples(100)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from tests.support.stores import Backing
 
 from tautochrone.meta import MetaStore
@@ -36,7 +38,18 @@ print(done, fenced)
 """
 
 
-def test_concurrent_takeovers_keep_checkpoints_consistent(backing: Backing) -> None:
+def test_concurrent_takeovers_keep_checkpoints_consistent(database: Backing) -> None:
+    race(database)
+
+
+@pytest.mark.slow
+def test_concurrent_takeovers_over_http(tmp_path: Path) -> None:
+    backing = Backing("http", tmp_path)
+    race(backing)
+    backing.close()
+
+
+def race(backing: Backing) -> None:
     url = backing.shared()
     racers = [
         subprocess.Popen([sys.executable, "-c", RACER, url], stdout=-1, stderr=-1, text=True)

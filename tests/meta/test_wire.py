@@ -58,8 +58,20 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("hint", [hint for _, hint in HINTS], ids=[where for where, _ in HINTS])
 @given(data=st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_all_arguments_and_results_cross_the_wire(hint: Any, data: st.DataObject) -> None:
+    crosses(hint, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hint", [hint for _, hint in HINTS], ids=[where for where, _ in HINTS])
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_many_arguments_and_results_cross_the_wire(hint: Any, data: st.DataObject) -> None:
+    crosses(hint, data)
+
+
+def crosses(hint: Any, data: st.DataObject) -> None:
     alternatives = [kind for kind in get_args(hint) if get_origin(hint) is not Mapping]
     optional = type(None) in alternatives
     value = data.draw(

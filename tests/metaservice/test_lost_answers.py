@@ -1,11 +1,13 @@
 """Whatever answer of the service gets lost after the call took place: asking again means it once.
 
-Each write of the store is done twice on stores of their own, undisturbed and with its answer lost while the
-service restarts, which forgets all calls. Both must say the same and look the same afterwards.
+Each write of the store is done twice on stores of their own, undisturbed in this process, and by a service
+with its answer lost while the service restarts, which forgets all calls. Both must say the same and look the
+same afterwards.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +19,9 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import select
+from starlette.testclient import TestClient
 from tests.metaservice.calls import READS, TOPOLOGY, WRITES, repaired
-from tests.support.stores import ServiceThread
+from tests.support.stores import service_app
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore, Store
@@ -39,37 +42,56 @@ class Service(httpx.BaseTransport):
     requested: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._running = ServiceThread(self.store, self.token)
-        # Certificates take longer to read than a call takes.
-        self._client = httpx.Client(verify=False, timeout=60)
+        self._start()
+
+    def _start(self) -> None:
+        # Without a socket: a server takes longer to start and to end than all calls of a test.
+        app = service_app(self.store, self.token)
+        self._client = TestClient(app, raise_server_exceptions=False)
+        self._client.__enter__()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         method = request.url.path.rpartition("/")[2]
         self.requested.append(method)
         headers = {key: value for key, value in request.headers.items() if key != "host"}
-        url = f"{self._running.url}{request.url.path}"
-        answer = self._client.post(url, content=request.read(), headers=headers)
+        answer = self._client.post(request.url.path, content=request.read(), headers=headers)
         if method == self.lose:
             self.lose = ""
-            self._running.stop()
-            self._running = ServiceThread(self.store, self.token)
+            self._client.__exit__()
+            self._start()
             raise httpx.ReadError("connection reset by peer")
         return httpx.Response(answer.status_code, content=answer.content)
 
     def stop(self) -> None:
-        self._client.close()
-        self._running.stop()
+        self._client.__exit__()
         self.store.close()
 
 
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a store, for copies: to create all tables takes as long as a test."""
+    file = tmp_path_factory.mktemp("empty") / "meta.db"
+    MetaStore.open(f"sqlite:///{file}").close()
+    return file
+
+
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+def opened(tmp_path: Path, empty_store: Path) -> Callable[[str], MetaStore]:
+    """Opens an empty store of that name."""
+
+    def open_copy(name: str) -> MetaStore:
+        file = shutil.copy(empty_store, tmp_path / f"{name}.db")
+        return MetaStore.open(f"sqlite:///{file}", clock=lambda: 1_000)
+
+    return open_copy
+
+
+@pytest.fixture
+def serve(opened: Callable[[str], MetaStore]) -> Iterator[Callable[..., Service]]:
     services: list[Service] = []
 
     def make(name: str = "meta", **how: Any) -> Service:
-        services.append(
-            Service(MetaStore.open(f"sqlite:///{tmp_path}/{name}.db", clock=lambda: 1_000), **how)
-        )
+        services.append(Service(opened(name), **how))
         return services[-1]
 
     yield make
@@ -105,21 +127,27 @@ def test_the_role_read_may_ask_and_pin() -> None:
     ("method", "act"), [*WRITES.items(), ("checkpoints.record_version", repaired)], ids=[*WRITES, "repair"]
 )
 def test_a_lost_answer_changes_nothing(
-    serve: Callable[..., Service], method: str, act: Callable[[Store, Fence], object]
+    serve: Callable[..., Service],
+    opened: Callable[[str], MetaStore],
+    method: str,
+    act: Callable[[Store, Fence], object],
 ) -> None:
-    answers, states = [], []
-    for name, lose in (("calm", ""), ("lossy", method)):
-        service = serve(name)
-        store = RemoteStore("http://service", transport=service, emit=lambda _event: None)
-        store.jobs.start_run("shop", "job", TOPOLOGY)
-        fence = store.jobs.take_over("job")
-        service.lose, service.requested = lose, []
-        answers.append(act(store, fence))
-        states.append(looks(service.store))
-        assert not service.lose, "the method was never called"
+    with opened("calm") as calm:
+        expected = act(calm, _begun(calm))
+        expected_rows = looks(calm)
+    service = serve("lossy")
+    store = RemoteStore("http://service", transport=service, emit=lambda _event: None)
+    fence = _begun(store)
+    service.lose, service.requested = method, []
+    assert act(store, fence) == expected
+    assert not service.lose, "the method was never called"
     assert service.requested.count(method) >= 2
-    assert answers[0] == answers[1]
-    assert states[0] == states[1]
+    assert looks(service.store) == expected_rows
+
+
+def _begun(store: Store) -> Fence:
+    store.jobs.start_run("shop", "job", TOPOLOGY)
+    return store.jobs.take_over("job")
 
 
 def post(service: Service, method: str, arguments: dict[str, Any], call_id: str) -> httpx.Response:
@@ -176,7 +204,7 @@ def test_busy_store_is_retried(serve: Callable[..., Service], monkeypatch: pytes
         names.append(event.name)
 
     service = serve()
-    remote = RemoteStore("http://service", transport=service, retry_ms=3_000, emit=emit)
+    remote = RemoteStore("http://service", transport=service, retry_ms=600, emit=emit)
     busy = [True, True, False]
 
     def take_over(job: str, *, at_least: int = 0) -> Fence:

@@ -108,7 +108,13 @@ def test_receiver_gets_all_events(tmp_path: Path, receiver: tuple[str, list[dict
     assert [event["eventType"] for event in receiver[1]] == ["START", "COMPLETE"] * 20
 
 
-def test_unreachable_receiver_is_reported_without_delay(tmp_path: Path, unused_port: int) -> None:
+def test_unreachable_receiver_is_reported_without_delay(
+    tmp_path: Path, unused_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openlineage.client.transport import http
+
+    # The library tries again for ten seconds.
+    monkeypatch.setitem(http.DEFAULT_RETRY_CONFIG, "total", 0)
     log: list[events.Event] = []
     lineage = listener(f"http://127.0.0.1:{unused_port}", tmp_path, log)
     started = time.monotonic()

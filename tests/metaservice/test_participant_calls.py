@@ -141,10 +141,15 @@ def test_programs_take_few_threads_for_one_participant(service: Service) -> None
     service.store.transactions.begin("a-new", "loader", 1, 60_000, "away")
     answers: list[str] = []
     run = {"owner": "loader", "fence": 1}
-    with serving(app) as url:
+    # Certificates take longer to read than a call takes; each caller waits on a connection of its own.
+    limits = httpx.Limits(max_connections=count + 3)
+    with (
+        serving(app) as url,
+        httpx.Client(base_url=url, timeout=60, verify=False, limits=limits) as client,
+    ):
 
         def commit(number: int) -> None:
-            answer = httpx.post(f"{url}/v1/transactions/a-{number}/commit", json=run, timeout=60)
+            answer = client.post(f"/v1/transactions/a-{number}/commit", json=run)
             answers.append(answer.json()["state"])
 
         callers = [threading.Thread(target=commit, args=(number,)) for number in range(count)]
@@ -152,14 +157,10 @@ def test_programs_take_few_threads_for_one_participant(service: Service) -> None
             caller.start()
         wait_until(lambda: len(answers) == count - CALLS_AT_ONCE)
         assert set(answers) == {"committing"}
-        begun = httpx.post(
-            f"{url}/v1/transactions/b/begin", json={**run, "participant": "healthy"}, timeout=20
-        )
+        begun = client.post("/v1/transactions/b/begin", json={**run, "participant": "healthy"}, timeout=20)
         assert begun.json()["state"] == "initialized"
-        assert (
-            httpx.post(f"{url}/v1/transactions/b/commit", json=run, timeout=20).json()["state"] == "committed"
-        )
-        busy = httpx.post(f"{url}/v1/transactions/a-new/commit", json=run, timeout=20)
+        assert client.post("/v1/transactions/b/commit", json=run, timeout=20).json()["state"] == "committed"
+        busy = client.post("/v1/transactions/a-new/commit", json=run, timeout=20)
         assert (busy.status_code, busy.json()["error_class"]) == (503, "TRANSACTION_BUSY")
         assert service.state("a-new") is _S.INITIALIZED
         assert service.away.most_at_once == CALLS_AT_ONCE

@@ -110,10 +110,10 @@ def test_pins_are_renewed_over_http_by_a_thread(tmp_path: Path) -> None:
         "job", fence, remote.checkpoints.open("job", fence, NewCheckpoint({}, 1)).number, 2
     )
     beats: list[Any] = []
-    leases = Leases(remote, 4_000, lambda: beats.append(1))
+    leases = Leases(remote, 3_000, lambda: beats.append(1))
     holders = [Holder(), Holder()]
     for holder in holders:
-        leases.hold(remote.reads.resolve(lease_ms=4_000).pin, holder)
+        leases.hold(remote.reads.resolve(lease_ms=3_000).pin, holder)
     while len(beats) < 4:  # longer than a lease
         time.sleep(0.05)
     assert remote.pins.pinned_checkpoints() == {1}

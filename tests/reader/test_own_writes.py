@@ -39,7 +39,7 @@ def together():
         .unionByName(spark.table("outside").withColumn("source", sf.lit("outside")))
     )
 """
-TRIES, WAIT_MS = 2, 120_000
+TRIES, WAIT_MS = 1, 120_000
 
 
 class World:

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tests.metaservice.conftest import Shop
 
 from tautochrone.meta import Store
-from tautochrone.meta.sql.reads import MAX_PINS_PER_PRINCIPAL
+from tautochrone.meta.sql import reads
 from tautochrone.metaservice.http.access import LONGEST_LEASE_MS, Access, Role
 
 READ, OTHER, OPERATE = "a-token-that-may-read", "another-one-that-reads", "a-token-that-may-operate"
@@ -97,15 +97,19 @@ def test_callers_cannot_name_another_owner(call: Callable[..., Any], store: Stor
     assert len(store.pins.live()) == 1
 
 
-def test_pins_per_reader_are_limited(call: Callable[..., Any], store: Store) -> None:
-    for _ in range(MAX_PINS_PER_PRINCIPAL):
+def test_pins_per_reader_are_limited(
+    call: Callable[..., Any], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reads.MAX_PINS_PER_PRINCIPAL == 1_000
+    monkeypatch.setattr(reads, "MAX_PINS_PER_PRINCIPAL", 20)
+    for _ in range(20):
         pin = call(READ, "reads.resolve", lease_ms=60_000)["pin"]
     assert call(READ, "reads.resolve", lease_ms=60_000) == "TOO_MANY_PINS"
     assert call(READ, "reads.resolve", lease_ms=0)["pin"] == "", "looking up holds nothing"
     assert call(OTHER, "reads.resolve", lease_ms=60_000)["pin"]
     call(READ, "pins.release", pin=pin)
     assert call(READ, "reads.resolve", lease_ms=60_000)["pin"]
-    assert len(store.pins.live()) == MAX_PINS_PER_PRINCIPAL + 1
+    assert len(store.pins.live()) == 21
 
 
 def test_answers_are_repeated_only_to_their_caller(

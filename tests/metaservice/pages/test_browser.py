@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.metaservice.pages import rendering
 from tautochrone.metaservice.pages.rendering import NAVIGATION
 from tautochrone.model.names import TableName, Version
 
@@ -100,7 +101,8 @@ def test_pages_are_readable(open_site: OpenSite, open_page: Callable[..., Page])
             page.emulate_media(color_scheme=theme)
             poor = page.evaluate(_CONTRAST)
             assert not poor, (path, theme, poor)
-        assert page.evaluate(_CONTRAST.replace("< needed", ">= needed")), "no element was measured"
+        if path == PATHS[0]:
+            assert page.evaluate(_CONTRAST.replace("< needed", ">= needed")), "no element was measured"
         page.set_viewport_size(NARROW)
         page.reload()
         check_width(page, path)
@@ -186,7 +188,7 @@ def test_graph_is_usable_by_keyboard(open_site: OpenSite, open_page: Callable[..
 def test_theme_follows_the_system_until_one_is_chosen(
     open_site: OpenSite, open_page: Callable[..., Page]
 ) -> None:
-    page = open_page(open_site("shop"), color_scheme="dark")
+    page = open_page(open_site("young"), color_scheme="dark")
     back = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(back)
     page.emulate_media(color_scheme="light")
@@ -204,10 +206,17 @@ def test_theme_follows_the_system_until_one_is_chosen(
     assert page.evaluate(back) == dark
 
 
+@pytest.fixture
+def quick_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages refresh themselves ten times as often."""
+    monkeypatch.setattr(rendering, "_REFRESH_S", 0.5)
+
+
+@pytest.mark.usefixtures("quick_refresh")
 def test_page_refreshes_itself_unless_paused_or_focused(
     open_site: OpenSite, open_page: Callable[..., Page]
 ) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     page = open_page(site)
     status, pause = page.locator("#updates"), page.get_by_role("button", name="updates")
     expect(status).to_have_text("Live")
@@ -221,7 +230,7 @@ def test_page_refreshes_itself_unless_paused_or_focused(
     pause.click()
     expect(status).to_have_text("Paused")
     site.store.checkpoints.abort("shop", fence, number)
-    page.wait_for_timeout(6_000)
+    page.wait_for_timeout(1_500)
     expect(problems).to_have_count(1)
     pause.click()
     expect(problems).to_have_count(0, timeout=20_000)
@@ -232,8 +241,9 @@ def test_page_refreshes_itself_unless_paused_or_focused(
     expect(link).to_be_focused()
 
 
+@pytest.mark.usefixtures("quick_refresh")
 def test_page_says_when_the_server_does_not_answer(open_site: OpenSite, chromium: Browser) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     page = chromium.new_page(base_url=site.url)
     page.goto("/")
     page.route("**/*", lambda route: route.abort())

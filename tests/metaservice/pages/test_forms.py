@@ -25,7 +25,7 @@ FORMS = {
 
 @pytest.mark.parametrize("path", FORMS)
 def test_form_of_another_site_is_refused(open_site: OpenSite, path: str) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     token, fields = site.csrf(), FORMS[path]
     own = {CSRF_FIELD: token, **fields}
     assert site.client.post(path, data=own).status_code == 200
@@ -46,7 +46,7 @@ def test_form_of_another_site_is_refused(open_site: OpenSite, path: str) -> None
 
 
 def test_cookie_is_same_site_and_http_only(open_site: OpenSite) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     cookie = site.client.get("/").headers["set-cookie"].lower()
     assert cookie.startswith(CSRF_COOKIE)
     assert "samesite=strict" in cookie
@@ -55,7 +55,7 @@ def test_cookie_is_same_site_and_http_only(open_site: OpenSite) -> None:
 
 
 def test_get_requests_change_nothing(open_site: OpenSite) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     site.client.get("/query", params={"sql": "SELECT 1", "consistency": "weak", "checkpoint": "3"})
     site.client.get("/revision", params={"names": str(DAILY), "to": "3", "confirm": "1", "seen": "x"})
     assert site.client.get("/preview").status_code == 405
@@ -64,7 +64,7 @@ def test_get_requests_change_nothing(open_site: OpenSite) -> None:
 
 
 def test_too_long_and_undecodable_forms_are_refused(open_site: OpenSite) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     assert site.post("/query", sql="x" * 300_000).status_code == 403
     body = f"{CSRF_FIELD}={site.csrf()}&sql=".encode() + b"\xff%FF"
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -72,7 +72,7 @@ def test_too_long_and_undecodable_forms_are_refused(open_site: OpenSite) -> None
 
 
 def test_query_reaches_the_runner(open_site: OpenSite) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     page = parse(site.post("/query", sql="SELECT 1", consistency="weak", checkpoint="").text)
     site.post("/query", sql="SELECT 2", consistency="strong", checkpoint="7")
     assert site.rows.queries == [
@@ -85,7 +85,7 @@ def test_query_reaches_the_runner(open_site: OpenSite) -> None:
 
 
 def test_error_keeps_the_query_and_shows_its_position(open_site: OpenSite) -> None:
-    page = parse(open_site("shop").post("/query", sql="SELECT boom", consistency="strong").text)
+    page = parse(open_site("young").post("/query", sql="SELECT boom", consistency="strong").text)
     (alert,) = [e for e in page.all() if e.attributes.get("role") == "alert"]
     assert "UNRESOLVED_COLUMN" in alert.text
     assert HOSTILE[0] in alert.text
@@ -104,13 +104,13 @@ def test_error_keeps_the_query_and_shows_its_position(open_site: OpenSite) -> No
     ],
 )
 def test_invalid_queries_are_refused(open_site: OpenSite, fields: dict[str, str], error: str) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     assert error in site.post("/query", **fields).text
     assert not site.rows.queries
 
 
 def test_preview_reads_one_known_table(open_site: OpenSite) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     whole = site.post("/preview", name=str(DAILY), checkpoint="5")
     assert "<html" in whole.text
     headers = {"HX-Request": "true", "HX-Target": "rows"}
@@ -129,7 +129,7 @@ def test_preview_reads_one_known_table(open_site: OpenSite) -> None:
 
 
 def test_pages_say_why_forms_are_unavailable(open_site: OpenSite) -> None:
-    site = open_site("shop", bare=True)
+    site = open_site("young", bare=True)
     for path, message in (
         ("/query", "knows no project"),
         ("/revision", "knows no project"),
@@ -143,7 +143,7 @@ def test_pages_say_why_forms_are_unavailable(open_site: OpenSite) -> None:
 
 
 def test_revision_is_shown_then_confirmed(open_site: OpenSite) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     fields = {"names": f"{DAILY}\n  {TOP}\n", "to": "7"}
     page = parse(site.post("/revision", **fields).text)
     assert not site.plans.done
@@ -161,7 +161,7 @@ def test_revision_is_shown_then_confirmed(open_site: OpenSite) -> None:
 
 
 def test_changed_plan_is_shown_again(open_site: OpenSite) -> None:
-    site = open_site("shop")
+    site = open_site("young")
     page = parse(site.post("/revision", names=str(DAILY), to="7", full="1").text)
     hidden = {e.attributes["name"]: e.attributes["value"] for e in page.all("form")[1].all("input")}
     fields = {key: value for key, value in hidden.items() if key not in (CSRF_FIELD, "confirm")}
@@ -193,4 +193,4 @@ def test_changed_plan_is_shown_again(open_site: OpenSite) -> None:
     ],
 )
 def test_invalid_revisions_are_refused(open_site: OpenSite, fields: dict[str, str], error: str) -> None:
-    assert error in open_site("shop").post("/revision", **fields).text
+    assert error in open_site("young").post("/revision", **fields).text

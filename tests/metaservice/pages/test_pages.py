@@ -20,6 +20,7 @@ from .serving import serving
 from .world import DAILY, HOSTILE, SEEDS, TOP, name
 
 OpenSite = Callable[..., Site]
+PagesOf = Callable[[str], dict[str, Element]]
 
 
 def get(site: Site, path: str, **query: object) -> Element:
@@ -29,11 +30,10 @@ def get(site: Site, path: str, **query: object) -> Element:
     return parse(answer.text)
 
 
-def every_page(site: Site) -> dict[str, Element]:
+def every_page(site: Site, tables: int = 7) -> dict[str, Element]:
     """All pages of a site: those of the navigation and those of each dataset and checkpoint."""
     pages = {path: get(site, path) for path, _ in NAVIGATION}
-    # Of a hundred tables the first ones are like the others.
-    for status in site.store.datasets.statuses()[:7]:
+    for status in site.store.datasets.statuses()[:tables]:
         for path in ("/dataset", "/dataset/summary", "/graph"):
             key = "focus" if path == "/graph" else "name"
             pages[f"{path}?{status.dataset}"] = get(site, path, **{key: status.dataset})
@@ -42,9 +42,36 @@ def every_page(site: Site) -> dict[str, Element]:
     return pages
 
 
-@pytest.mark.parametrize(("seed", "bare"), [*((seed, False) for seed in SEEDS), ("shop", True)])
-def test_every_page_of_every_store_is_valid(open_site: OpenSite, seed: str, bare: bool) -> None:
-    for path, page in every_page(open_site(seed, bare=bare)).items():
+@pytest.fixture(scope="module")
+def pages_of_seeds() -> dict[str, dict[str, Element]]:
+    """The pages of the seeds that a test has asked for."""
+    return {}
+
+
+@pytest.fixture
+def pages_of(open_site: OpenSite, pages_of_seeds: dict[str, dict[str, Element]]) -> PagesOf:
+    """All pages of a seed, got once."""
+
+    def pages(seed: str) -> dict[str, Element]:
+        if seed not in pages_of_seeds:
+            # Of a hundred tables the first ones are like the others.
+            pages_of_seeds[seed] = every_page(open_site(seed), 2 if seed == "many" else 7)
+        return pages_of_seeds[seed]
+
+    return pages
+
+
+def test_every_page_without_forms_is_valid(open_site: OpenSite) -> None:
+    check_valid(every_page(open_site("shop", bare=True)))
+
+
+@pytest.mark.parametrize("seed", [seed for seed in SEEDS if seed != "young"])
+def test_every_page_of_every_store_is_valid(pages_of: PagesOf, seed: str) -> None:
+    check_valid(pages_of(seed))
+
+
+def check_valid(pages: dict[str, Element]) -> None:
+    for path, page in pages.items():
         ids = [e.attributes["id"] for e in page.all() if "id" in e.attributes]
         assert len(ids) == len(set(ids)), path
         if path.startswith("/dataset/summary"):
@@ -55,8 +82,8 @@ def test_every_page_of_every_store_is_valid(open_site: OpenSite, seed: str, bare
         assert html.attributes["lang"] == "en"
 
 
-def test_pages_load_nothing_from_other_sites_and_inline_nothing(open_site: OpenSite) -> None:
-    for path, page in every_page(open_site("failing")).items():
+def test_pages_load_nothing_from_other_sites_and_inline_nothing(pages_of: PagesOf) -> None:
+    for path, page in pages_of("failing").items():
         for element in page.all():
             for attribute in ("src", "href", "action", "hx-get", "hx-post"):
                 where = element.attributes.get(attribute, "/")
@@ -92,7 +119,9 @@ def test_links_lead_to_pages(open_site: OpenSite) -> None:
             target = link.attributes["href"].split("#")[0]
             if target and target not in seen:
                 seen.add(target)
-                todo.append(target)
+                # Of forty checkpoints some are like the others.
+                if not target.startswith("/checkpoint?") or target[-1] == "9":
+                    todo.append(target)
     # Eight pages, seven tables, forty checkpoints at the least.
     assert len(seen) > 55
 
@@ -241,10 +270,9 @@ def test_jobs_page_lists_sinks_with_their_batches(open_site: OpenSite) -> None:
     assert "large_orders: batch 2, 7 rows" in text
 
 
-def test_hostile_text_stays_text(open_site: OpenSite) -> None:
-    site = open_site("hostile")
+def test_hostile_text_stays_text(pages_of: PagesOf) -> None:
     all_text = ""
-    for path, page in every_page(site).items():
+    for path, page in pages_of("hostile").items():
         assert all("src" in script.attributes for script in page.all("script")), path
         assert not [e for e in page.all("img") if e.attributes["src"] == "x"], path
         all_text += page.text

@@ -129,24 +129,25 @@ SHOP = [
 ]
 
 
-def shop(store: Store, now: int, *, broken: bool = False) -> None:
+def shop(store: Store, now: int, *, broken: bool = False, checkpoints: int = 40) -> None:
     """One pipeline of five tables with forty checkpoints; the last one of `broken` fails in the middle."""
     seeder, rng = Seeder(store, now), random.Random(4)
     seeder.start("shop", "shop", SHOP)
-    for step in range(40):
-        at_ms = now - (40 - step) * 61_000
+    for step in range(checkpoints):
+        at_ms = now - (checkpoints - step) * 61_000
         number = seeder.cut("shop", {ORDERS: step, PAYMENTS: step, RATES: step // 9, NOW: at_ms}, at_ms)
         for table in (CLEAN, DAILY, TOP):
             refresh = _refresh(rng, step == 0)
             at_ms += refresh.duration_ms + 40
-            if broken and step >= 38 and table is not CLEAN:
+            if broken and step >= checkpoints - 2 and table is not CLEAN:
                 error = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012; transformations/daily.sql:12"
                 failure = unclassified(error) if table is DAILY else waits(DAILY, error)
                 seeder.failed("shop", number, table, failure, at_ms)
             else:
                 seeder.done("shop", number, table, refresh, at_ms)
         seeder.publish("shop", number, at_ms)
-    store.roots.report("shop", seeder.fences["shop"], {ORDERS: Version("39"), PAYMENTS: Version("39")})
+    newest = Version(str(checkpoints - 1))
+    store.roots.report("shop", seeder.fences["shop"], {ORDERS: newest, PAYMENTS: newest})
     store.datasets.describe("shop", seeder.fences["shop"], _details())
     store.datasets.record_expectations(
         "shop", seeder.fences["shop"], TOP, [ExpectationCount("has an id", ViolationAction.DROP, 1_200, -3)]
@@ -193,6 +194,11 @@ def _details() -> list[DatasetDetails]:
     return [daily, clean]
 
 
+def young(store: Store, now: int) -> None:
+    """The shop with few checkpoints, for tests to which its history does not matter."""
+    shop(store, now, checkpoints=8)
+
+
 def failing(store: Store, now: int) -> None:
     """The shop, and its newest checkpoint does not show two of the views."""
     shop(store, now, broken=True)
@@ -209,12 +215,12 @@ def many(store: Store, now: int) -> None:
             inputs = {own[n - 1], *rng.sample(own[:n], 1)}
             entries.append(DatasetEntry(own[n], VIEW, "v", frozenset(inputs)))
         seeder.start(job, f"pipeline {team}", entries)
-        for step in range(3):
-            cut = now - (3 - step) * 600_000 + team * 1_000
+        for step in range(2):
+            cut = now - (2 - step) * 600_000 + team * 1_000
             number = seeder.cut(job, {own[0]: step}, cut)
-            open_ = step == 2 and team in (3, 7)
+            open_ = step == 1 and team in (3, 7)
             for n in range(1, 2 if open_ else 5):
-                if step == 2 and team % 6 == 5 and n >= 2:
+                if step == 1 and team % 6 == 5 and n >= 2:
                     error = "[CAST_INVALID_INPUT] The value 'n/a' of the type STRING cannot be cast to INT."
                     failure = unclassified(error) if n == 2 else waits(own[n - 1], error)
                     seeder.failed(job, number, own[n], failure, cut + 900)
@@ -298,6 +304,7 @@ def hostile(store: Store, now: int) -> None:
 SEEDS = {
     "empty": empty,
     "shop": shop,
+    "young": young,
     "failing": failing,
     "many": many,
     "connected": connected,

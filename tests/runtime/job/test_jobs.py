@@ -48,25 +48,35 @@ def define(pipeline: Pipeline, source: Path) -> None:
     pipeline.write("definitions/words.sql", DEFINITIONS)
 
 
+def settings_of(job: str, patience: str = "0s") -> str:
+    return JOBS.replace("[run]", f'[run]\njob = "{job}"').replace("0s", patience)
+
+
 class Topology:
     """Four jobs over one lake and one store."""
 
-    def __init__(self, folder: Path, spark: SparkSession, patience: str = "0s") -> None:
-        self.patience = patience
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.source = folder / "source"
         self.source.mkdir()
+        self.rows = 0
         self.jobs = {name: self._pipeline(folder, spark, name) for name in ALL}
 
     def _pipeline(self, folder: Path, spark: SparkSession, job: str) -> Pipeline:
-        settings = JOBS.replace("[run]", f'[run]\njob = "{job}"').replace("0s", self.patience)
         spec = (
             f"name: test\nstorage: {folder}/storage\nlibraries:\n  - glob:\n      include: definitions/**\n"
         )
-        pipeline = Pipeline(folder / job, spark, spec=spec, settings=settings)
+        pipeline = Pipeline(folder / job, spark, spec=spec, settings=settings_of(job))
         define(pipeline, self.source)
         return pipeline
 
+    def set_patience(self, patience: str) -> None:
+        for job, pipeline in self.jobs.items():
+            pipeline.write("tautochrone.toml", settings_of(job, patience))
+            pipeline.reload()
+
     def add(self, number: int) -> None:
+        """Ten more rows, in a file of that number."""
+        self.rows += 10
         rows = "".join(f'{{"word": "w{i % 3}", "val": {i + number}}}\n' for i in range(10))
         (self.source / f"{number}.json").write_text(rows)
 
@@ -86,38 +96,51 @@ def topology(tmp_path: Path, spark: SparkSession) -> Iterator[Topology]:
     shutil.rmtree(tmp_path / "storage", ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Topology]:
+    jobs = Topology(tmp_path_factory.mktemp("started"), spark)
+    jobs.add(1)
+    first = jobs.run(*ALL)
+    # The first job to come is alone; each that joins opens one that all take part in.
+    assert first["joins"].state == "COMPLETED"
+    yield jobs
+    jobs.close()
+
+
+@pytest.fixture
+def met(started: Topology) -> Topology:
+    """All jobs are at one checkpoint. The tests share them: each ends as the next one begins."""
+    return started
+
+
 STRONG = """SELECT t.word, t.cnt AS t1, c.cnt AS c1, t.total AS t2, s.total AS s2
   FROM (SELECT word, count(*) AS cnt, sum(val) AS total FROM word_value GROUP BY word) t
   JOIN word_count c ON t.word = c.word JOIN word_sum s ON t.word = s.word"""
 
 
-def test_four_jobs_at_one_checkpoint(topology: Topology) -> None:
-    topology.add(1)
-    first = topology.run(*ALL)
-    # The first job to come is alone; each that joins opens one that all take part in.
-    reader = topology.jobs["joins"].reader
+def test_four_jobs_at_one_checkpoint(met: Topology) -> None:
+    reader, before = met.jobs["joins"].reader, met.rows
     assert reader.sql("SELECT count(*) FROM both").collect()[0][0] == 3
-    assert first["joins"].state == "COMPLETED"
 
-    topology.add(2)
-    topology.run("test", "counts")
+    met.add(2)
+    met.run("test", "counts")
     rows = reader.sql(STRONG).collect()
     assert all(row.t1 == row.c1 and row.t2 == row.s2 for row in rows)
-    assert sum(row.c1 for row in rows) == 10, "sums has not done its part: all stand where they stood"
+    assert sum(row.c1 for row in rows) == before, "sums has not done its part: all stand where they stood"
     weak = reader.sql(STRONG, "weak").collect()
-    assert sum(row.c1 for row in weak) == 20
+    assert sum(row.c1 for row in weak) == met.rows
     assert any(row.t2 != row.s2 for row in weak)
-    store = topology.jobs["test"].job.store
+    store = met.jobs["test"].job.store
     behind = store.reads.resolve(tables=list(store.roots.reported("test"))).behind
     assert "its job sums isn't running" in " ".join(behind.values())
 
-    after = topology.run("sums", "joins")
+    after = met.run("sums", "joins")
     assert after["joins"].of("checkpoint")[0]["state"] == "published"
     rows = reader.sql(STRONG).collect()
-    assert sum(row.c1 for row in rows) == 20
+    assert sum(row.c1 for row in rows) == met.rows
     assert all(row.t1 == row.c1 and row.t2 == row.s2 for row in rows)
     for job in ALL[1:]:
-        assert all(verdict.equal for verdict in topology.jobs[job].verify())
+        assert all(verdict.equal for verdict in met.jobs[job].verify())
     assert {after[job].mode(view)[0] for job, view in (("sums", "word_sum"), ("joins", "both"))} <= {
         "incremental",
         "diff",
@@ -125,58 +148,51 @@ def test_four_jobs_at_one_checkpoint(topology: Topology) -> None:
     }
 
 
-def test_a_job_that_comes_back_jumps_to_the_newest(topology: Topology) -> None:
-    topology.add(1)
-    topology.run(*ALL)
+def test_a_job_that_comes_back_jumps_to_the_newest(met: Topology) -> None:
     # Who has nothing to do opens no checkpoint.
-    again = topology.run(*ALL)
+    again = met.run("test", "joins")
     assert all(happened.of("checkpoint") == [] for happened in again.values())
     assert all(happened.of("no_news") for happened in again.values())
-    store = topology.jobs["test"].job.store
-    for number in (2, 3):
-        topology.add(number)
-        happened = topology.run("test", "counts", "joins")
+    store = met.jobs["test"].job.store
+    for number in (3, 4):
+        met.add(number)
+        happened = met.run("test", "counts", "joins")
         # It cannot go on without its other input, says so, and keeps nobody waiting.
         assert happened["joins"].of("waiting_for_job")[0]["job"] == "sums"
         assert "sums" in happened["joins"].of("checkpoint_left")[0]["reason"]
-    returned = topology.run("sums")["sums"]
+    returned = met.run("sums")["sums"]
     assert len(returned.of("checkpoint")) == 1
-    joined = topology.run("joins")["joins"]
+    joined = met.run("joins")["joins"]
     assert joined.of("checkpoint")[-1]["state"] == "published"
     states = [c.state for c in store.checkpoints.newest(4)]
     assert states[0] is CheckpointState.PUBLISHED
     assert CheckpointState.PARTIAL in states
-    for job in ALL[1:]:
-        assert all(verdict.equal for verdict in topology.jobs[job].verify())
+    assert all(verdict.equal for verdict in met.jobs["joins"].verify())
 
 
-def test_concurrent_runs_end_when_readers_see_all_rows(tmp_path: Path, spark: SparkSession) -> None:
-    topology = Topology(tmp_path, spark, patience="90s")
-    try:
-        topology.add(1)
-        topology.run(*ALL)
-        topology.add(2)
-        with ThreadPoolExecutor(len(ALL)) as pool:
-            # Who ingests is so much earlier that it has done all when the others begin.
-            first = pool.submit(topology.jobs["test"].run)
-            store = topology.jobs["counts"].job.store
-            newest = store.checkpoints.newest(1)[0].number
-            while store.checkpoints.newest(1)[0].number == newest:
-                assert not first.done()
-                time.sleep(0.05)
-            later_runs = {job: pool.submit(topology.jobs[job].run) for job in ("sums", "counts", "joins")}
-            ended = {job: run.result(timeout=200) for job, run in {"test": first, **later_runs}.items()}
-        assert {job: happened.state for job, happened in ended.items()} == dict.fromkeys(ALL, "COMPLETED")
-        (done,) = ended["test"].of("checkpoint")
-        assert (done["state"], done["waits_for"]) == ("open", ["counts", "joins", "sums"])
-        assert ended["test"].of("waiting_for_jobs")[0]["jobs"] == ["counts", "joins", "sums"]
-        (published,) = ended["test"].of("checkpoint_published")
-        assert published["checkpoint"] == done["checkpoint"]
-        rows = topology.jobs["joins"].reader.sql(STRONG).collect()
-        assert sum(row.c1 for row in rows) == 20
-        assert {status.readable for status in store.datasets.statuses()} == {done["checkpoint"]}
-    finally:
-        topology.close()
+def test_concurrent_runs_end_when_readers_see_all_rows(met: Topology) -> None:
+    met.set_patience("90s")
+    met.add(5)
+    with ThreadPoolExecutor(len(ALL)) as pool:
+        # Who ingests is so much earlier that it has done all when the others begin.
+        first = pool.submit(met.jobs["test"].run)
+        store = met.jobs["counts"].job.store
+        newest = store.checkpoints.newest(1)[0].number
+        while store.checkpoints.newest(1)[0].number == newest:
+            assert not first.done()
+            time.sleep(0.05)
+        later_runs = {job: pool.submit(met.jobs[job].run) for job in ("sums", "counts", "joins")}
+        ended = {job: run.result(timeout=200) for job, run in {"test": first, **later_runs}.items()}
+    met.set_patience("0s")
+    assert {job: happened.state for job, happened in ended.items()} == dict.fromkeys(ALL, "COMPLETED")
+    (done,) = ended["test"].of("checkpoint")
+    assert (done["state"], done["waits_for"]) == ("open", ["counts", "joins", "sums"])
+    assert ended["test"].of("waiting_for_jobs")[0]["jobs"] == ["counts", "joins", "sums"]
+    (published,) = ended["test"].of("checkpoint_published")
+    assert published["checkpoint"] == done["checkpoint"]
+    rows = met.jobs["joins"].reader.sql(STRONG).collect()
+    assert sum(row.c1 for row in rows) == met.rows
+    assert {status.readable for status in store.datasets.statuses()} == {done["checkpoint"]}
 
 
 @pytest.mark.parametrize(

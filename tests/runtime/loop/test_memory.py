@@ -32,7 +32,7 @@ def test_an_ended_run_is_freed(pipeline: Pipeline) -> None:
     folder = pipeline.folder / "in"
     folder.mkdir()
     pipeline.write("definitions/p.py", DEFINITIONS.format(folder=str(folder)))
-    for number in range(3):
+    for number in range(2):
         (folder / f"{number}.json").write_text(json.dumps({"id": number}))
         pipeline.run()
     gc.collect()
