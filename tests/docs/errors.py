@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from tautochrone import errors
 
@@ -66,43 +67,46 @@ def read(sources: Sequence[str]) -> list[Raised]:
     Raises:
         UnreadError: a class is neither written out nor passed on.
     """
-    trees = [ast.parse(source) for source in sources]
-    helpers = {name: helper for tree in trees for name, helper in _helpers(tree)}
-    of_fields = [error_class for tree in trees for error_class in _of_fields(tree)]
+    # With the nodes of each: a walk through a tree takes longer than what is read of it.
+    trees = [(tree, list(ast.walk(tree))) for tree in (ast.parse(source) for source in sources)]
+    helpers = {name: helper for _, nodes in trees for name, helper in _helpers(nodes)}
+    of_fields = [error_class for _, nodes in trees for error_class in _of_fields(nodes)]
     first: dict[tuple[str, str], Raised] = {}
-    for tree in trees:
-        for entry in _in_module(tree, helpers, of_fields):
+    for tree, nodes in trees:
+        for entry in _in_module(tree, nodes, helpers, of_fields):
             first.setdefault((entry.kind, entry.error_class), entry)
     known = {error_class for _, error_class in first}
-    for tree in trees:
-        for entry in _reported(tree):
+    for tree, nodes in trees:
+        for entry in _reported(tree, nodes):
             if entry.error_class not in known:
                 first.setdefault((entry.kind, entry.error_class), entry)
     return sorted(first.values())
 
 
-def _helpers(tree: ast.AST) -> Iterator[tuple[str, tuple[int, str]]]:
+def _helpers(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, tuple[int, str]]]:
     """Functions with a parameter `error_class`: its index, and the kind of error that they raise."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef) and node.name != "__init__":
             names = [argument.arg for argument in node.args.args]
+            if "error_class" not in names:
+                continue
             kinds = [kind for call in ast.walk(node) if (kind := _kind(call))]
-            if "error_class" in names and kinds:
+            if kinds:
                 yield node.name, (names.index("error_class"), kinds[0])
 
 
-def _of_fields(tree: ast.AST) -> Iterator[str]:
+def _of_fields(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """The error classes in fields `error_class`: their defaults, and the arguments of constructors."""
     holders = {
         node.name: line.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ClassDef)
         for line in node.body
         if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "error_class" and line.value
     }
     for default in holders.values():
         yield from _classes(default, {}, [])
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and _called(node) in holders:
             given = [*node.args, *(k.value for k in node.keywords if k.arg == "error_class")]
             constants = [a.value for a in given if isinstance(a, ast.Constant)]
@@ -120,16 +124,16 @@ def _kind(node: ast.AST) -> str | None:
 
 
 def _in_module(
-    tree: ast.Module, helpers: dict[str, tuple[int, str]], of_fields: list[str]
+    tree: ast.Module, nodes: Sequence[ast.AST], helpers: dict[str, tuple[int, str]], of_fields: list[str]
 ) -> Iterator[Raised]:
-    constants, texts = _constants(tree), _texts(tree)
+    constants, texts = _constants(tree, nodes), _texts(tree)
     inside = {
         id(call)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.FunctionDef) and node.name in helpers
         for call in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         if _called(node) in helpers:
@@ -141,12 +145,12 @@ def _in_module(
                 yield Raised(kind, error_class, _text(node.args[1], texts), _hint(node, texts))
 
 
-def _reported(tree: ast.Module) -> Iterator[Raised]:
+def _reported(tree: ast.Module, nodes: Sequence[ast.AST]) -> Iterator[Raised]:
     """Classes in events (`events.Name(…, error_class="CLASS")`) and in texts (`[CLASS] sentence`)."""
     texts = _texts(tree)
     # A literal part of an f-string is not a text of its own.
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and id(node) not in parts):
             match = _IN_BRACKETS.match(_text(node, texts))
             if match is not None:
@@ -160,7 +164,7 @@ def _reported(tree: ast.Module) -> Iterator[Raised]:
                 yield Raised(REPORTED, str(error_class.value), text, "")
 
 
-def _constants(tree: ast.Module) -> dict[str, list[str]]:
+def _constants(tree: ast.Module, nodes: Sequence[ast.AST]) -> dict[str, list[str]]:
     """Names that are unpacked from a table of the module: `error_class, words = _WHY_NOT[…]`."""
     tables = {
         target.id: [c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant)]
@@ -170,7 +174,7 @@ def _constants(tree: ast.Module) -> dict[str, list[str]]:
         if isinstance(target, ast.Name)
     }
     constants = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.targets[0], ast.Tuple)
@@ -275,8 +279,16 @@ def _name_of_call(node: ast.Call) -> str:
 
 def _from_spark(error_class: str) -> str:
     """Spark's own sentence of a class that is Spark's."""
-    conditions = json.loads(files("pyspark.errors").joinpath("error-conditions.json").read_text("utf-8"))
-    return " ".join(conditions[error_class]["message"]) if error_class in conditions else ""
+    condition = _conditions().get(error_class)
+    return "" if condition is None else " ".join(condition["message"])
+
+
+@cache
+def _conditions() -> dict[str, Any]:
+    conditions: dict[str, Any] = json.loads(
+        files("pyspark.errors").joinpath("error-conditions.json").read_text("utf-8")
+    )
+    return conditions
 
 
 _HEAD = """\

@@ -21,8 +21,14 @@ def test_the_quickstart_has_at_most_500_words() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_the_quickstart(tmp_path: Path) -> None:
-    """Without the set-up: the environment is that of this test, and the jars exist."""
+@pytest.mark.parametrize(
+    "languages", [{"sh"}, pytest.param({"sh", "python"}, marks=pytest.mark.slow)], ids=len
+)
+def test_the_quickstart(tmp_path: Path, languages: set[str]) -> None:
+    """Without the set-up: the environment is that of this test, and the jars exist.
+
+    Python's reader starts a Spark as the one of `taut query` does.
+    """
     home = tmp_path / "home"
     home.mkdir()
     environment = clean_environment(home) | {
@@ -32,6 +38,7 @@ def test_the_quickstart(tmp_path: Path) -> None:
     }
     set_up, *steps = blocks(section("Quickstart"))
     assert "make setup" in set_up.text
+    steps = [step for step in steps if step.language in languages]
     follow.follow(steps, tmp_path, environment, timeout_s=880, log=tmp_path / "log")
 
 

@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,17 @@ _STATEMENT = re.compile(
     r"\s+(?:COMMENT\s+'[^']*'\s+)?AS\s+(?P<query>SELECT.*)",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tables_are_parsed_once() -> Iterator[None]:
+    """Every replay asks for all flights of the year, whose file takes a second."""
+    source = importlib.import_module("examples.flights.source")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("flights", "weather"):
+            parse = cache(getattr(source, name))
+            patch.setattr(source, name, lambda parse=parse: parse().copy())
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +45,7 @@ while True:
     tell(event="checkpoint", checkpoint=checkpoint)
     if stopped or last:
         break
-    time.sleep(0.2)
+    time.sleep(0.1)
 tell(event="run", state="COMPLETED")
 """
 
@@ -95,7 +97,34 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     script.write_text(TALKER)
     work = tmp_path / "work"
 
-    def perform(*arguments: str, behaviour: str = "good", lost: int = 0, everywhere: bool = False) -> int:
+    def perform(
+        *arguments: str,
+        behaviour: str = "good",
+        lost: int = 0,
+        everywhere: bool = False,
+        replay_s: float | None = 0.3,
+    ) -> int:
+        """With a replay that writes one file and lives so long, or until a run that was killed is back; None:
+        with that of the demo."""
+        replays: list[subprocess.Popen[bytes]] = []
+        restart = demo.Demo.restart
+
+        def start_replay(demonstration: demo.Demo) -> subprocess.Popen[bytes]:
+            (demonstration.input / "events" / "1.json").write_text("{}\n" * 5)
+            command = [sys.executable, "-c", f"import time; time.sleep({replay_s})"]
+            replays.append(subprocess.Popen(command))
+            return replays[0]
+
+        def restart_run(demonstration: demo.Demo, killed: child.Run) -> child.Run:
+            run = restart(demonstration, killed)
+            while run.alive and not run.modes:
+                time.sleep(0.02)
+            replays[0].kill()
+            return run
+
+        if replay_s is not None:
+            monkeypatch.setattr(demo.Demo, "start_replay", start_replay)
+            monkeypatch.setattr(demo.Demo, "restart", restart_run)
         command = [sys.executable, str(script), behaviour]
         monkeypatch.setattr(child, "taut", lambda *arguments_of_taut: [*command, *arguments_of_taut])
 
@@ -106,16 +135,16 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(tautochrone, "connect", connect, raising=False)
         monkeypatch.setattr(demo, "chart", lambda _: Chart(99, [Hour((5, 2, 10 - lost), "███")]))
         monkeypatch.setattr(demo, "WORK", work)
-        monkeypatch.setattr(demo, "ASK_EVERY_SECONDS", 0.2)
+        monkeypatch.setattr(demo, "ASK_EVERY_SECONDS", 0.1)
         for variable in ("FLIGHTS_INPUT", "FLIGHTS_CLICKHOUSE"):
             monkeypatch.setenv(variable, "restored afterwards")
-        return demo.main(["--days", "1", "--seconds", "2", *arguments])
+        return demo.main(["--days", "1", "--seconds", "1", *arguments])
 
     return perform
 
 
 def test_demo_reports_success(stage: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stage() == 0
+    assert stage(replay_s=None) == 0
     output = capsys.readouterr().out
     assert "5 tables agree" in output
     assert output.count("verify ") == 7
@@ -126,7 +155,7 @@ def test_demo_reports_success(stage: Any, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.crash
 def test_a_kill_in_the_middle(stage: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stage("--kill") == 0
+    assert stage("--kill", replay_s=60) == 0
     assert capsys.readouterr().out.count("kill -9") == 1
 
 

@@ -204,7 +204,7 @@ def exact_number(text: str) -> str:
     return f"@{text}@"
 
 
-@pytest.mark.parametrize("is_ansi", ["true", "false"])
+@pytest.mark.parametrize("is_ansi", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_values_that_do_not_fit_fail(spark: SparkSession, is_ansi: str) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.ansi.enabled", is_ansi)

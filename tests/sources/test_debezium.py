@@ -84,11 +84,16 @@ def test_envelopes_of_postgresql(spark: SparkSession) -> None:
     assert times.selectExpr("cast(zoned AS STRING) AS text").first() == Row(text="2026-01-31 10:00:00.5")
 
 
+def in_order(events: DataFrame) -> list[Row]:
+    """In one partition, which takes no shuffle."""
+    return events.coalesce(1).sortWithinPartitions("_sequence").collect()
+
+
 def test_positions_of_databases_order_changes(spark: SparkSession) -> None:
     def order(connector: str, *sources: dict[str, Any]) -> list[int]:
         sent = [event("u", None, {"id": number}, **source) for number, source in enumerate(sources)]
         rows = debezium.events(records(spark, sent), "id INT", connector=connector)
-        return [row.id for row in rows.where("_sequence IS NOT NULL").orderBy("_sequence").collect()]
+        return [row.id for row in in_order(rows.where("_sequence IS NOT NULL"))]
 
     assert order(
         "mysql",
@@ -117,8 +122,8 @@ def test_positions_of_databases_order_changes(spark: SparkSession) -> None:
     assert order("kafka", {}, {}) == [0, 1]
     # A transaction in which two rows exchanged their keys: the deletion came first.
     exchanged = [event("c", None, {"id": 1}, commit_ts=9), event("d", {"id": 1}, None, commit_ts=9)]
-    rows = debezium.events(records(spark, exchanged), "id INT", connector="tidb").orderBy("_sequence")
-    assert [row._op for row in rows.collect()] == ["d", "c"]
+    rows = debezium.events(records(spark, exchanged), "id INT", connector="tidb")
+    assert [row._op for row in in_order(rows)] == ["d", "c"]
 
 
 def test_flattened_records_are_ordered_by_their_offsets(spark: SparkSession) -> None:
@@ -158,38 +163,52 @@ def test_values_that_cannot_be_read_fail(spark: SparkSession, value: Any, messag
 PLACEHOLDER = "__debezium_unavailable_value"
 WRONG_VALUES: list[tuple[str, Any, dict[str, Any]]] = [
     # Other forms of a decimal than the one that was declared.
-    *(("DECIMAL(10, 2)", value, {}) for value in ("12.50", "-1250", 12.5, 1e3, "12", "NaN", "")),
+    *(("DECIMAL(10, 2)", value, {}) for value in ("12.50", "", "NaN")),
     ("DECIMAL(10, 2)", {"scale": 1, "value": "fQ=="}, {}),
     ("DECIMAL(3, 2)", precise(123456), {}),
-    *(("DECIMAL(10, 2)", value, {"decimals": "string"}) for value in (precise(-12345), "NaN", "1e12", "x")),
+    *(("DECIMAL(10, 2)", value, {"decimals": "string"}) for value in (precise(-12345), "1e12")),
     ("DECIMAL(10, 2)", "Infinity", {"decimals": "double"}),
     ("DATE", "yesterday", {}),
     ("DATE", "99999999999", {}),
-    ("DATE", "1.5", {}),
-    ("TIMESTAMP", "noon", {}),
     ("TIMESTAMP", "99999999999999999999", {}),
     ("TIMESTAMP_NTZ", "12:61", {}),
-    ("TIMESTAMP_NTZ", "1.5e9", {}),
     # What stands for a long value that did not change.
     ("STRING", PLACEHOLDER, {}),
     ("BINARY", base64.b64encode(PLACEHOLDER.encode()).decode(), {}),
     ("ARRAY<STRING>", [PLACEHOLDER], {}),
     ("ARRAY<INT>", list(PLACEHOLDER.encode()), {}),
-    ("ARRAY<BIGINT>", list(PLACEHOLDER.encode()), {}),
     # What the JSON parser checks.
     ("INT", 3_000_000_000, {}),
+]
+MORE_WRONG_VALUES: list[tuple[str, Any, dict[str, Any]]] = [
+    *(("DECIMAL(10, 2)", value, {}) for value in ("-1250", 12.5, 1e3, "12")),
+    *(("DECIMAL(10, 2)", value, {"decimals": "string"}) for value in ("NaN", "x")),
+    ("DATE", "1.5", {}),
+    ("TIMESTAMP", "noon", {}),
+    ("TIMESTAMP_NTZ", "1.5e9", {}),
+    ("ARRAY<BIGINT>", list(PLACEHOLDER.encode()), {}),
     ("BIGINT", "many", {}),
     ("BOOLEAN", "yes", {}),
 ]
 
 
-@pytest.mark.parametrize("ansi", ["false", pytest.param("true", marks=pytest.mark.slow)])
-def test_values_of_other_forms_fail(spark: SparkSession, ansi: str) -> None:
+@pytest.mark.parametrize(
+    ("ansi", "values"),
+    [
+        ("false", WRONG_VALUES),
+        pytest.param("false", MORE_WRONG_VALUES, marks=pytest.mark.slow),
+        pytest.param("true", WRONG_VALUES + MORE_WRONG_VALUES, marks=pytest.mark.slow),
+    ],
+    ids=["some", "more", "ansi"],
+)
+def test_values_of_other_forms_fail(
+    spark: SparkSession, ansi: str, values: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
     """Whatever the session's casts do with them: no value may become another one, or NULL."""
     session = spark.newSession()
     session.conf.set("spark.sql.ansi.enabled", ansi)
     silent = []
-    for kind, value, options in WRONG_VALUES:
+    for kind, value, options in values:
         sent = records(session, [event("u", None, {"id": 1, "x": value}, lsn=1)])
         rows = debezium.events(sent, f"id BIGINT, x {kind}", connector="postgresql", **options)
         try:

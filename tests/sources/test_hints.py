@@ -26,7 +26,7 @@ FOLLOWED = {
     "CAPTURE_RIGHTS_MISSING": _POSTGRESQL,
     "CAPTURE_SLOT_IN_USE": "postgresql/test_identities.py",
     "CAPTURE_SLOT_NOT_USABLE": "postgresql/test_identities_of_servers.py",
-    "CAPTURE_WAITS_FOR_TRANSACTIONS": "postgresql/test_schema_changes.py",
+    "CAPTURE_WAITS_FOR_TRANSACTIONS": "postgresql/test_change_log.py",
     "CAPTURE_WITHOUT_TABLES": _POSTGRESQL,
     "SOURCE_LOG_LOST": "postgresql/test_identities_of_servers.py",
 }

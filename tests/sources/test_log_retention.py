@@ -72,17 +72,14 @@ def test_old_changes_are_dropped_through_a_crash(bank: Bank, when: str) -> None:
     assert "LOG_SHORTENED" in refused["error"]
     assert "`taut run`" in refused["hint"]
     # It is copied again, alone, also when the run is killed before.
-    bank.run(Strike(Step.SOURCE_BEGIN, "before", "crash"))
     bank.run(Strike(Step.LAKE_STAGE, "before", "crash"))
     attempt = bank.run()
     attempt.require_completed()
     (again,) = attempt.named("bulk_again")
     assert again["relations"] == ["accounts"]
     assert "old changes of it were dropped" in str(again["reason"])
-    bank.check()
     # The log has all rows of it now.
     bank.run(full_of=("accounts",)).require_completed()
-    bank.check()
     bank.work()
     attempt = bank.run()
     attempt.require_completed()

@@ -32,11 +32,6 @@ from tautochrone.sources import mysql
 
 mysql.capture("bank", url=SparkSession.active().conf.get("bank.url"), tables="{schema}.*")
 """
-_TOTAL = """
-CREATE MATERIALIZED VIEW total AS
-SELECT sum(balance) AS total FROM
-(SELECT balance FROM bank_accounts UNION ALL SELECT CAST(balance AS INT) FROM bank_savings);
-"""
 
 
 _effects = Statement.effects
@@ -76,7 +71,7 @@ class MariaBank(CapturedBank):
         bank = cls(toy.spark, folder, ToyDatabase(folder / "unused.db"), url=schema.server.server_url())
         bank.schema, bank.captured, bank.first = schema, capture, first
         (folder / "transformations" / "bank.py").write_text(_PYTHON.format(schema=schema.name))
-        (folder / "transformations" / "total.sql").write_text(_TOTAL)
+        (folder / "transformations" / "total.sql").unlink()
         bank.set("")
         return bank
 
@@ -97,7 +92,7 @@ class MariaBank(CapturedBank):
         def write() -> None:
             try:
                 with self._connected() as connection:
-                    while not ended.wait(0.01):
+                    while not ended.wait(0.03):
                         self._transfer_between(connection)
             except BaseException as error:
                 self.failures.append(error)

@@ -37,7 +37,6 @@ def test_tables_are_states_of_the_database(bank: MariaBank, schema: Schema) -> N
         bank.run().require_completed()
     bank.work()
     bank.run().require_completed()
-    bank.check()
     schema.run(
         "TRUNCATE TABLE accounts",
         "TRUNCATE savings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 import time
 from dataclasses import replace
@@ -24,7 +25,7 @@ from tautochrone.sources.mysql.binlog import dump_events
 from tautochrone.sources.mysql.change_log import Capture, MySQLChangeLog
 from tautochrone.sources.mysql.connection import address_of, connect
 
-from .conftest import Schema
+from .conftest import Schema, on
 
 _TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(20))"
 
@@ -124,6 +125,7 @@ def test_the_server_of_these_tests_shares_no_temporary_files(schema: Schema) -> 
     assert Path(folder) != Path(tempfile.gettempdir())
 
 
+@on("mariadb")
 def test_the_log_goes_on_behind_a_restart(schema: Schema) -> None:
     schema.run(_TABLE)
     log = schema.change_log()
@@ -380,6 +382,27 @@ def test_columns_that_the_lake_does_not_take_are_passed_over(schema: Schema) -> 
     evolving = schema.change_log()
     assert set(evolving.resume(replace(resumed, bulk=BulkProgress())).bulk.pending) == {name}
     evolving.close()
+
+
+def test_ignored_columns_before_others_copy_their_table(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has no names of columns."""
+    captures = importlib.import_module("tautochrone.sources.mysql.capture")
+    monkeypatch.setattr(captures, "define_log", lambda *_: None)
+    monkeypatch.setattr(captures, "define_table", lambda *_, **__: None)
+    schema.run(_TABLE, "INSERT INTO t VALUES (1, 'x')")
+    url, name = schema.server.server_url(), f"{schema.name}.t"
+    capture("ignoring", url=url, tables=f"{schema.name}.*", schema_changes="ignore")
+    log = MySQLChangeLog(captures._captures["ignoring"])
+    log.set_lake_columns({name: ["id", "a"]})
+    position = replace(log.begin("reader"), bulk=BulkProgress())
+    schema.run("ALTER TABLE t ADD COLUMN made INT FIRST", "INSERT INTO t VALUES (5, 2, 'y')")
+    batch = log.read(position, 100)
+    assert (set(batch.copied_again), set(batch.ignored)) == ({name}, {name})
+    (chunk,) = batch.position.bulk.pending[name]
+    assert events(log.read_chunk(name, chunk)[0]) == [("copy", "1", "x"), ("copy", "2", "y")]
+    log.close()
 
 
 def test_a_table_that_comes_while_the_log_is_read_ends_the_flow_once(schema: Schema) -> None:

@@ -60,7 +60,7 @@ def candidates(charset: str, longest: int, *, is_long: bool) -> list[bytes]:
     if is_long:
         return sequences
     few, many = sequences[:256], sequences[256:]
-    return few + random.Random(charset).sample(many, min(len(many), 400))
+    return few + random.Random(charset).sample(many, min(len(many), 100))
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,13 @@ def logged(log: MySQLChangeLog, position: LogPosition) -> dict[tuple[str, str], 
 
 
 def test_characters_of_every_charset(schema: Schema) -> None:
-    """All of small sets, some of large ones."""
-    assert compare(schema, charsets_of(schema), is_long=False) > 9_000
+    """All of small sets, some of large ones; half of the sets on each server."""
+    half = {
+        charset: longest
+        for charset, longest in charsets_of(schema).items()
+        if sum(charset.encode()) % 2 == schema.is_mysql
+    }
+    assert compare(schema, half, is_long=False) > 2_500
 
 
 @pytest.mark.slow
@@ -207,22 +212,29 @@ def assert_equal(
     assert not wrong, (charset, how, len(wrong), wrong[:5])
 
 
-def bad_values(schema: Schema) -> list[tuple[str, bytes]]:
+def bad_values(schema: Schema, charsets: Mapping[str, int]) -> list[tuple[str, bytes]]:
     """Bytes that a column of a set takes and that the server has no text for."""
     values = []
-    for charset, longest in charsets_of(schema).items():
+    for charset, longest in charsets.items():
         answers = answers_of(schema, charset, candidates(charset, longest, is_long=False)[:330])
         values += [(charset, data) for data, answer in answers.items() if answer.text is None]
     return values
 
 
-def test_bytes_without_a_character_are_an_error(schema: Schema) -> None:
+_WITHOUT_ALL_CHARACTERS = {"cp1251", "greek", "hebrew", "swe7", "dec8", "geostd8"}
+
+
+@pytest.mark.parametrize("of_all", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_bytes_without_a_character_are_an_error(schema: Schema, of_all: bool) -> None:
     """In the copy and in the log, which name the row; what the hint says ends it."""
     schema.run("SET SESSION sql_mode = ''", "CREATE TABLE candidates (b VARBINARY(8))")
-    values = bad_values(schema)
+    taken = charsets_of(schema)
+    if not of_all:
+        taken = {charset: taken[charset] for charset in taken.keys() & {*_WITHOUT_ALL_CHARACTERS, "ujis"}}
+    values = bad_values(schema, taken)
     schema.run("DROP TABLE candidates")
     charsets = list(dict.fromkeys(charset for charset, _data in values))
-    assert {"cp1251", "greek", "hebrew", "swe7", "dec8", "geostd8"} <= {*charsets}
+    assert {*charsets} >= _WITHOUT_ALL_CHARACTERS
     for charset in charsets:
         data = next(data for name, data in values if name == charset)
         table, name = f"bad_{charset}", f"{schema.name}.bad_{charset}"

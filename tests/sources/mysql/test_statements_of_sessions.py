@@ -10,7 +10,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from .conftest import Schema
+from .conftest import Schema, on
 from .followed import Followed
 
 _NAMES = (
@@ -172,6 +172,7 @@ _STATEMENTS = (
 )
 
 
+@on("mariadb")
 def test_statements_of_all_kinds(schema: Schema) -> None:
     for form in _STATEMENTS:
         schema.run("DROP TABLE IF EXISTS t, other, x, away")

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.rows import dict_row
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
-from tests.sources.bank import CAPITAL, Bank
+from tests.sources.bank import Bank
 
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
@@ -44,11 +44,6 @@ from pyspark.sql import SparkSession
 from tautochrone.sources import postgresql
 
 postgresql.capture("bank", url=SparkSession.active().conf.get("bank.url"), tables="public.*", slot="{slot}")
-"""
-_TOTAL = """
-CREATE MATERIALIZED VIEW total AS
-SELECT sum(balance) AS total FROM
-(SELECT balance FROM bank_accounts UNION ALL SELECT CAST(balance AS INT) FROM bank_savings);
 """
 
 
@@ -81,7 +76,8 @@ class CapturedBank(Bank):
         toy = Bank.make(spark, folder)
         bank = cls(toy.spark, folder, ToyDatabase(folder / "unused.db"), url=url, slot=slot)
         (folder / "transformations" / "bank.py").write_text(_PYTHON.format(slot=slot))
-        (folder / "transformations" / "total.sql").write_text(_TOTAL)
+        # The checkpoints of the toy database have a view: here it would be a refresh more in each run.
+        (folder / "transformations" / "total.sql").unlink()
         bank.set("")
         return bank
 
@@ -123,7 +119,7 @@ class CapturedBank(Bank):
             try:
                 with psycopg.connect(self.url, autocommit=True) as connection:
                     connection.execute("SET synchronous_commit = off")
-                    while not ended.wait(0.01):
+                    while not ended.wait(0.03):
                         self._transfer(connection)
             except BaseException as error:
                 self.failures.append(error)
@@ -255,9 +251,6 @@ class CapturedBank(Bank):
                 ]
                 assert fitting, (number, shown)
                 newest = fitting[0]
-                if "total" in versions:
-                    (row,) = _rows(catalog, "total", versions["total"])
-                    assert int(row["total"]) == CAPITAL, number
         assert shown == states[-1]
         assert columns == self.columns()
         catalog.close()

@@ -55,11 +55,9 @@ def test_tables_are_states_of_the_database(bank: CapturedBank, database: psycopg
     with bank.load():
         bank.run(Strike(Step.SOURCE_ACKNOWLEDGE, "before", "crash"))
         bank.run().require_completed()
-    crash_while_columns_come(bank, (Step.LAKE_COMMIT, Step.LAKE_REDEFINE), "after")
+    crash_while_columns_come(bank, (Step.LAKE_REDEFINE,), "after")
     # Large values that an update leaves unchanged are not in the log.
-    database.execute("INSERT INTO accounts (id, balance, note) VALUES (500, 0, repeat('y', 4000))")
-    bank.run().require_completed()
-    database.execute("UPDATE accounts SET id = 500, note = note WHERE id = 500")
+    database.execute("UPDATE accounts SET balance = balance, note = note")
     (count,) = database.execute("SELECT count(*) FROM accounts").fetchone() or ()
     database.execute("TRUNCATE accounts, savings")
     database.execute("INSERT INTO accounts (id, balance, note) VALUES (1, 2000, repeat('z', 4000))")
@@ -89,7 +87,6 @@ def test_first_build_takes_rows_as_they_were_copied(
     ):
         # The log goes on behind the copies, and the tables are built when it has.
         bank.run(Strike(Step.META_OPEN, "before", "crash"))
-        bank.run(Strike(Step.LAKE_COMMIT_STAGED, "before", "crash"))
         attempt = bank.run()
     attempt.require_completed()
     # Accounts may all be closed before they are copied.
@@ -99,7 +96,6 @@ def test_first_build_takes_rows_as_they_were_copied(
     database.execute("INSERT INTO savings VALUES (1, 2000)")
     # With what was written while that run ended.
     bank.run().require_completed()
-    bank.check()
     attempt = bank.run(full_of=("bank_savings",))
     attempt.require_completed()
     assert _steps_of_spark(attempt, "bank_savings") == {

@@ -110,7 +110,6 @@ def test_invalid_values_fail_or_become_null(captured: Captured) -> None:
     ]
     assert pipeline.query("SELECT id, x FROM db_u") == [(1, 2)]
     database.execute("UPDATE t SET day = '0044-03-15 BC', tags = '{{a}}' WHERE \"a,b\" = 1")
-    assert "day = 0044-03-15 BC" in pipeline.run().failure("db_t")
     captured.define(', invalid_values="null"')
     happened = pipeline.run()
     assert happened.state == "COMPLETED"

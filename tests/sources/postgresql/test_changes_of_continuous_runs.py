@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,18 @@ import pytest
 from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyspark.sql import SparkSession
 from tests.support.crash import Running, Taut, fault
+from tests.support.harness import Happened, Pipeline
 
+import tautochrone.app.open
+from tautochrone.app.locate import Options, locate
+from tautochrone.app.open import Project
+from tautochrone.cli.run import Restarts, _definitions_load, _execute
+from tautochrone.errors import DefinitionsOutdatedError, SourceLoginRefusedError, TautochroneError
 from tautochrone.model.effects import Step
+from tautochrone.model.events import Event
+from tautochrone.runtime.job.ownership import Ownership
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
@@ -28,6 +39,7 @@ storage: storage
 libraries:
   - glob: {include: "transformations/**"}
 """
+_SETTINGS = '[spark.conf]\n"shop.url" = { file = "url" }\n'
 _DEFINITION = """
 from pyspark.sql import SparkSession
 from tautochrone.sources import postgresql
@@ -51,12 +63,84 @@ def shop_project(database: psycopg.Connection, tmp_path: Path) -> tuple[Path, Pa
     url = f"host={info.host} dbname={info.dbname} user=postgres"
     (folder / "spark-pipeline.yml").write_text(_SPEC)
     (folder / "transformations" / "shop.py").write_text(_DEFINITION)
-    (folder / "tautochrone.toml").write_text('[spark.conf]\n"shop.url" = { file = "url" }\n')
+    (folder / "tautochrone.toml").write_text(_SETTINGS)
     (folder / "url").write_text(url)
     database.execute(_DDL)
     return folder, logs
 
 
+@pytest.fixture
+def pipeline(shop_project: tuple[Path, Path], spark: SparkSession) -> Iterator[Pipeline]:
+    pipeline = Pipeline(shop_project[0], spark, spec=_SPEC, settings=_SETTINGS)
+    yield pipeline
+    pipeline.close()
+
+
+def test_a_run_ends_when_other_definitions_can_be_loaded(
+    database: psycopg.Connection, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, for a column and a table. A process begins itself anew then."""
+    # The command imports it when it runs.
+    monkeypatch.setattr(tautochrone.app.open, "Project", partial(Project, base=pipeline.session))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    happened = Happened()
+
+    def emit(event: Event) -> None:
+        happened.take(event)
+        if event.name == "checkpoint" and len(happened.of("checkpoint")) == 1:
+            database.execute(
+                "CREATE TABLE cards (number int PRIMARY KEY); INSERT INTO cards VALUES (5), (6);"
+                "ALTER TABLE orders ADD COLUMN amount int;"
+                "UPDATE orders SET amount = 7, product = 'r' WHERE id = 2"
+            )
+
+    options = Options(spec=str(pipeline.folder / "spark-pipeline.yml"), interval="200ms")
+    arguments = argparse.Namespace(continuous=True, embedded=False, full_refresh_all=False)
+    ended = _execute(arguments, options, locate(options), ([], []), Restarts(), Ownership(), emit)
+    assert ended == (0, True)
+    # The flow that lacked definitions was no problem of the run that ended for it.
+    assert [(event["state"], event["problems"]) for event in happened.of("run")] == [("COMPLETED", [])]
+    assert len(happened.of("definitions_reloading")) == 1
+    assert pipeline.run().state == "COMPLETED"
+    for table, columns in (("orders", "id, product, amount"), ("cards", "number")):
+        rows = database.execute(f"SELECT {columns} FROM {table}").fetchall()  # type: ignore[arg-type]
+        assert pipeline.query(f"SELECT {columns} FROM shop_{table}") == sorted(rows)
+
+
+def test_definitions_that_do_not_load_or_are_the_same_end_no_run(
+    database: psycopg.Connection, pipeline: Pipeline
+) -> None:
+    """What a continuous run asks when a flow lacks definitions, or is not let in."""
+    emitted: list[Event] = []
+    folder = pipeline.folder
+    options = Options(spec=str(folder / "spark-pipeline.yml"))
+    outdated = DefinitionsOutdatedError("CAPTURED_TABLE_CHANGED", "orders has another column")
+    refused = SourceLoginRefusedError("CAPTURE_LOGIN_REFUSED", "the password is another one")
+    with _login_with_password(database, folder) as (password_at_server, password_in_file):
+        password_at_server("first-1")
+        password_in_file("first-1")
+        located = locate(options)
+        with Project(options, emitted.append, base=pipeline.session, located=located) as project:
+
+            def load(failure: TautochroneError) -> bool:
+                return _definitions_load(options, project, located, emitted.append, failure)
+
+            # Two tables that would get one name in the lake: definitions that name both do not load.
+            database.execute('CREATE TABLE "a.b" (x int PRIMARY KEY); CREATE TABLE a_b (x int PRIMARY KEY)')
+            assert not load(outdated)
+            database.execute("DROP TABLE a_b")
+            assert load(outdated)
+            password_at_server("second-2")
+            assert not load(refused)
+            assert len(emitted) == 1, "the file is as it was"
+            password_in_file("wrong-3")
+            assert not load(refused)
+            password_in_file("second-2")
+            assert load(refused)
+    assert [event.name for event in emitted] == ["definitions_not_reloaded"] * 2
+
+
+@pytest.mark.slow
 def test_the_run_loads_definitions_and_passwords_anew(
     database: psycopg.Connection, shop_project: tuple[Path, Path]
 ) -> None:

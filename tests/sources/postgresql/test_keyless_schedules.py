@@ -178,7 +178,7 @@ def merged_by_spark(spark: SparkSession, rows: Sequence[Event]) -> Rows:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("count", [10, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5, pytest.param(300, marks=pytest.mark.slow)])
 def test_random_schedules(spark: SparkSession, database: psycopg.Connection, count: int) -> None:
     """At the end of every transaction at which the table may be published."""
     info = database.info

@@ -70,7 +70,7 @@ def tables_of(rows: Iterable[Row], points: Sequence[Sequence[int]]) -> list[dict
     return tables
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(1000, marks=pytest.mark.slow)])
 def test_random_schedules(spark: SparkSession, database: psycopg.Connection, count: int) -> None:
     """At the end of every transaction at which a table may be published, and at the end."""
     info = database.info
