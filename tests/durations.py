@@ -41,6 +41,7 @@ class Recorder:
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._cpu: dict[int, float] = {}
+        self._children: set[int] = set()
 
     def pytest_collection_finish(self) -> None:
         self._cpu_seconds()
@@ -61,20 +62,24 @@ class Recorder:
         return report
 
     def _cpu_seconds(self) -> float:
-        """CPU seconds since the last call, of this process and its children. One that ended between two
-        calls counts by what its parent knows of it."""
+        """CPU seconds since the last call, of this process and its children. A child that ended between two
+        calls counts by what this process knows of it, and the children of a child not after its end."""
         cpu: dict[int, float] = {}
+        children: set[int] = set()
         for process in [self._process, *self._process.children(recursive=True)]:
             try:
-                times = process.cpu_times()
+                times, parent = process.cpu_times(), process.ppid()
             except psutil.Error:
                 continue
             cpu[process.pid] = times.user + times.system
             if process.pid == self._process.pid:
                 cpu[process.pid] += times.children_user + times.children_system
+            elif parent == self._process.pid:
+                children.add(process.pid)
         used = sum(seconds - self._cpu.get(pid, 0.0) for pid, seconds in cpu.items())
-        ended = sum(seconds for pid, seconds in self._cpu.items() if pid not in cpu)
-        self._cpu = cpu
+        # What this process knows of an ended child includes what was counted while the child ran.
+        ended = sum(self._cpu[pid] for pid in self._children if pid not in cpu)
+        self._cpu, self._children = cpu, children
         return max(used - ended, 0.0)
 
 

@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
+from tautochrone.cli.main import main
+
 from .processes import run_taut
 
 pytestmark = pytest.mark.spark
+
+
+def in_process(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What a command that needs no Spark answers as JSON."""
+    capsys.readouterr()
+    assert main([*arguments, "--json", "--spec", str(folder / "spark-pipeline.yml")]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def taut(folder: Path, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
@@ -35,6 +44,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "demo"
 
 
+@pytest.mark.slow
 def test_dry_run_writes_nothing(sample: Path) -> None:
     before = sorted(path for path in sample.rglob("*") if "__pycache__" not in path.parts)
     entries = lines(taut(sample, "dry-run", "--json"))
@@ -69,6 +79,7 @@ def test_a_second_run_finds_no_news(sample: Path) -> None:
 QUERY = "SELECT max(product) AS top, sum(sold) AS n FROM sales"
 
 
+@pytest.mark.slow
 def test_query_reads_and_fails(sample: Path) -> None:
     assert taut(sample, "query", QUERY, "--format", "csv", "--checkpoint", "1").stdout == "top,n\ntea,3\n"
     running = taut(sample, "query", "SELECT sold,\n  1/(sold - sold) FROM sales", expect=1)
@@ -90,12 +101,12 @@ def test_query_writes_json_and_refuses(sample: Path) -> None:
     assert "[CHECKPOINT_NOT_FOUND]" in missing.stderr
 
 
-def test_status_and_checkpoints(sample: Path) -> None:
-    entries = lines(taut(sample, "status", "--json"))
+def test_status_and_checkpoints(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = in_process(capsys, sample, "status")
     assert [entry["checkpoint"] for entry in entries] == [1, 1]
-    history = lines(taut(sample, "status", "sales", "--history", "--json"))
+    history = in_process(capsys, sample, "status", "sales", "--history")
     assert [entry["mode"] for entry in history] == ["full"]
-    assert [entry["state"] for entry in lines(taut(sample, "checkpoints", "--json"))] == ["published"]
+    assert [entry["state"] for entry in in_process(capsys, sample, "checkpoints")] == ["published"]
     assert "[DATASET_NOT_FOUND]" in taut(sample, "status", "nowhere", expect=1).stderr
 
 

@@ -13,6 +13,7 @@ from tautochrone.app import open as opening
 from tautochrone.cli.main import _parser
 from tautochrone.cli.project import dry_run
 from tautochrone.errors import DefinitionError, TautochroneError
+from tautochrone.redaction import MASK, keep_secret
 
 pytestmark = pytest.mark.spark
 
@@ -59,7 +60,10 @@ def taut(tmp_path: Path, spark: SparkSession, capsys: Any, monkeypatch: pytest.M
 
 
 def test_policies_and_what_strict_will_refuse(taut: Taut) -> None:
+    """Nothing is written."""
+    before = sorted(taut.folder.rglob("*"))
     out, err = taut("--json")
+    assert sorted(taut.folder.rglob("*")) == before
     entries = {entry["dataset"].rsplit(".", 1)[1]: entry for entry in map(json.loads, out.splitlines())}
     assert {name: entry["policy"] for name, entry in entries.items()} == {
         "orders": "auto",
@@ -102,6 +106,15 @@ def test_explain_prints_the_tree(taut: Taut) -> None:
     assert aggregate.endswith("; state: 5 columns")
     assert tree[-1].strip() == "scan lake.default.orders"
     assert err == ""
+
+
+def test_explain_masks_a_secret_in_an_expression(taut: Taut) -> None:
+    keep_secret("hush-hush")
+    text = "CREATE MATERIALIZED VIEW hidden AS SELECT k FROM orders WHERE CAST(k AS STRING) <> 'hush-hush';\n"
+    (taut.folder / "d/b.sql").write_text(text)
+    out, err = taut("--explain", "hidden")
+    assert MASK in out
+    assert "hush" not in out + err
 
 
 def test_explain_gives_reasons_for_diff_and_full(taut: Taut) -> None:

@@ -122,6 +122,7 @@ def test_nothing_shows_a_secret(project: Path) -> None:
     assert [str(path) for path in files if shown_anywhere(path.read_bytes().decode("latin-1"))] == []
 
 
+@pytest.mark.slow
 def test_no_answer_shows_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = taut(project, "dry-run", "--explain", "healthy")
     assert "***" in tree

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tests.support.harness import Pipeline
-from tests.support.process import TautProcess
 
 from tautochrone.errors import (
     DefinitionsOutdatedError,
@@ -19,6 +18,7 @@ from tautochrone.model.events import Event, FlowFailed, FlowRecovered
 from tautochrone.runtime.streams.ingestion import Ingestion
 
 from .test_bad_input import define, drop
+from .test_source_files import wait_for
 
 BROKEN = IngestError("FLOW_FAILED", "the broker does not answer")
 
@@ -188,17 +188,14 @@ def test_no_flow_starts_after_stop(bench: Bench) -> None:
 def test_corrected_file_is_read_by_the_running_flow(pipeline: Pipeline) -> None:
     define(pipeline)
     drop(pipeline, "b", '{"id":2,"amount":"many"}')
-    spec = pipeline.folder / "spark-pipeline.yml"
-    with TautProcess(spec, "--continuous", "--interval", "500ms", "--master", "local[2]") as taut:
-        taut.wait_for(lambda _events: taut.count("flow_restarted"))
+    with pipeline.running() as happened:
+        wait_for(lambda: happened.of("flow_restarted"))
         drop(pipeline, "b", '{"id":2,"amount":20}')
-        taut.wait_for(lambda _events: taut.count("flow_recovered"))
+        wait_for(lambda: happened.of("flow_recovered"))
         drop(pipeline, "c", '{"id":3,"amount":30}')
-        taut.wait_for(lambda events: [e for e in events if e["event"] == "batch" and e["batch"] == 1])
-        assert taut.stop() == 0, taut.output()
+        wait_for(lambda: [batch for batch in happened.of("batch") if batch["batch"] == 1])
     assert pipeline.run().checkpoints == [], "all was published"
     assert pipeline.query("SELECT * FROM total") == [(3, 60)]
-    pipeline.verify()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Crashes at every durable step of a batch with bad records: both tables have the batch, or none.
 
-CI simulates a crash before and one between their commits; `make soak` kills a process at every step.
+CI simulates a crash between their commits; `make soak` kills a process at every step.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ STEPS = [
 
 def test_crash_while_quarantining(pipeline: Pipeline, source: Source) -> None:
     _begin(pipeline, source)
-    for step, subject in (STEPS[0], STEPS[4]):
-        before = _produce(pipeline, source)
-        _crash(pipeline, Strike(step, "after", "crash", on=subject.rpartition(".")[2]))
-        _complete(pipeline, source, before)
-    pipeline.verify()
+    step, subject = STEPS[4]
+    before = _produce(pipeline, source)
+    _crash(pipeline, Strike(step, "after", "crash", on=subject.rpartition(".")[2]))
+    _complete(pipeline, source, before)
 
 
 @pytest.mark.slow
@@ -49,6 +48,7 @@ def test_crash_while_quarantining(pipeline: Pipeline, source: Source) -> None:
 def test_kill_while_quarantining(
     pipeline: Pipeline, source: Source, tmp_path: Path, step: Step, subject: str
 ) -> None:
+    pipeline.write("definitions/together.sql", TOGETHER)
     _begin(pipeline, source)
     before = _produce(pipeline, source)
     Taut(tmp_path, tmp_path).killed(fault(step, "after", "kill", on=subject), "--master", "local[2]")
@@ -57,7 +57,6 @@ def test_kill_while_quarantining(
 
 
 def _begin(pipeline: Pipeline, source: Source) -> None:
-    pipeline.write("definitions/together.sql", TOGETHER)
     source.good(4)
     good(pipeline.run())
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from tests.support.kafka import KafkaBroker
 
 from tautochrone.errors import IngestError
+from tautochrone.spark.sources import kafka
 from tautochrone.spark.sources.kafka import KafkaOptions, KafkaSource, check_cluster
 from tautochrone.spark.sources.registry import sources_of
 
@@ -38,7 +39,8 @@ def test_missing_topic(spark: SparkSession, broker: KafkaBroker, topic: Topic) -
     assert caught.value.error_class == "KAFKA_TOPIC_MISSING"
 
 
-def test_unreachable_cluster(spark: SparkSession) -> None:
+def test_unreachable_cluster(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "_TIMEOUT_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(IngestError, match=address) as caught:

@@ -92,6 +92,7 @@ def test_several_topics(reading: Reading, topics: KafkaTopics, prefix: str) -> N
     assert values(pipeline) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_a_topic_that_comes_later_under_a_pattern(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
     topics.create(f"{prefix}-a", 2)
     topics.create(f"other-{prefix}")
@@ -172,6 +173,7 @@ def test_avro(reading: Reading, topics: KafkaTopics, prefix: str, spark: SparkSe
     )
 
 
+@pytest.mark.slow
 def test_json_of_several_shapes(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
     """Nested fields, arrays, missing and additional ones; a broken record is NULL unless FAILFAST is said."""
     topics.create(prefix)

@@ -122,7 +122,6 @@ def test_definitions_behave_as_on_connect(pipeline: Pipeline) -> None:
     # A frame of the import belongs to the definitions that use it.
     pipeline.write("definitions/all.py", text.replace("LIMIT", "2"))
     assert pipeline.run().state == "COMPLETED"
-    pipeline.verify()
     assert pipeline.query("SELECT id FROM base") == [(1,), (2,), (3,), (4,)]
     assert pipeline.query("SELECT odd, count FROM counts") == [(0, 1), (1, 1)]
     assert pipeline.query("SELECT * FROM joined") == [(1, "1", "one", 4, "['one']")]

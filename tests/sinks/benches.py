@@ -5,21 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import pytest
 from pyspark.sql import types as spark
 
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.sink import Intent, Operation, Sink, TransactionId
-from tautochrone.testing.sink_conformance import COLUMNS, begin
+from tautochrone.model.sink import TRANSITIONS, Intent, Operation, Sink, TransactionId, TransactionState
+from tautochrone.testing.sink_conformance import CELLS, COLUMNS, SinkBench, SinkConformance, begin
 from tautochrone.testing.sqlite_sink import ListRows
 
-__all__ = ["ORDERS", "LosesAnswers", "LostAnswerError", "SparkBench", "deliver", "stage"]
+__all__ = ["ORDERS", "FewRefusals", "LosesAnswers", "LostAnswerError", "SparkBench", "deliver", "stage"]
 
 ORDERS = TableName("lake", ("default",), "orders")
 
 
 class LostAnswerError(Exception):
     """The operation was done, and its answer did not arrive."""
+
+
+def _cells() -> list[Any]:
+    """Every operation in every state; of those that a state refuses one is in CI."""
+    in_ci = {(operation, state) for operation in Operation for state in TRANSITIONS[operation]}
+    in_ci |= {(Operation.WRITE, state) for state in TransactionState}
+    in_ci.add((Operation.COMMIT, TransactionState.INITIALIZED))
+    return [pytest.param(*cell, marks=() if cell in in_ci else pytest.mark.slow) for cell in CELLS]
+
+
+class FewRefusals(SinkConformance):
+    """The suite for sinks in which a transaction takes long: `next_state` refuses for all sinks, and over
+    SQLite every refusal is in CI."""
+
+    @pytest.mark.parametrize(("operation", "state"), _cells())
+    def test_operation_in_state(
+        self, bench: SinkBench, sink: Sink, operation: Operation, state: TransactionState
+    ) -> None:
+        super().test_operation_in_state(bench, sink, operation, state)
 
 
 class _Closeable(Protocol):

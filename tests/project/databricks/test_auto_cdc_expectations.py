@@ -71,12 +71,11 @@ def test_events_are_checked_before_they_are_merged(project: DialectProject) -> N
     project.json(
         "events/2.json", event(1, None, "DELETE", 2), event(2, None, "UPSERT", 2), event(3, None, "UPSERT", 2)
     )
-    project.run()
+    project.build()
     assert project.rows("SELECT * FROM newest") == [(3, "Clara")]
     assert project.rows("SELECT * FROM history") == [(1, "Ana", 1, 2), (3, "Clara", 1, None)]
     assert counts(project, "newest") == {"short": (4, 2), "named": (3, 2)}
     assert counts(project, "history") == {"named": (3, 2), "known": (0, 0)}
-    assert project.verdicts == {"newest": True, "history": True}
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ KEPT = {"tautochrone.tombstone-retention": "2 days"}
 def events():
     return spark.readStream.schema(EVENTS).json("@IN@/events")
 
-for name, ignores_nulls in (("newest", False), ("values", True)):
+for name, ignores_nulls in (("newest", False), ("values", True))[:@TABLES@]:
     dp.create_streaming_table(name, table_properties=KEPT)
     dp.create_auto_cdc_flow(
         target=name,
@@ -38,6 +38,10 @@ for name, ignores_nulls in (("newest", False), ("values", True)):
         ignore_null_updates=ignores_nulls,
     )
 """
+
+
+def define(project: DialectProject, retention: str = "2 days", *, tables: int) -> None:
+    project.define("users.py", USERS.replace("2 days", retention).replace("@TABLES@", str(tables)))
 
 
 def event(id_: int, day: int, name: str | None = None) -> dict[str, Any]:
@@ -58,17 +62,20 @@ def verdict_of(project: DialectProject, table: str) -> verify.Verdict:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "tables", [["newest"], pytest.param(["newest", "values"], marks=pytest.mark.slow)], ids=len
+)
 def test_late_events_of_forgotten_deletions_are_refused(
-    project: DialectProject, monkeypatch: pytest.MonkeyPatch
+    project: DialectProject, monkeypatch: pytest.MonkeyPatch, tables: list[str]
 ) -> None:
     monkeypatch.setattr(limits, "MAX_STATE_RUNS", 0)
-    project.define("users.py", USERS)
+    define(project, tables=len(tables))
     project.json("events/1.json", event(1, 1, "Ana"), event(2, 1, "Bo"), event(1, 2), event(2, 5))
     project.build()
     # The horizon is 3 March: the deletion of 1 is forgotten, that of 2 is not.
     project.json("events/2.json", event(3, 10, "Cy"))
     project.run()
-    for table in ("newest", "values"):
+    for table in tables:
         assert remembered(project, table) == [2, 3]
     # Nothing was refused, so all events at once give the same rows, and a difference would be one.
     assert project.verdicts["newest"]
@@ -79,7 +86,7 @@ def test_late_events_of_forgotten_deletions_are_refused(
     # Now it is 8 March. Without the deletion of 1 this event would bring the row back.
     project.json("events/3.json", event(1, 1, "late"), event(4, 7, "new"), event(5, 8, "Di"))
     happened = project.pipeline.run()
-    for table in ("newest", "values"):
+    for table in tables:
         refused = happened.refresh(table)
         assert refused["reason_code"] == "SEVERAL"
         merged, late = refused["reason_params"]["reasons"]
@@ -100,10 +107,10 @@ def test_late_events_of_forgotten_deletions_are_refused(
     assert refused["reason_params"]["reasons"][1]["params"]["events"] == 1
     assert refresh_counts(refused) == {"tautochrone.tombstone-retention": (3, 1)}
     # A longer retention cannot bring back what is forgotten.
-    project.define("users.py", USERS.replace("2 days", "90 days"))
+    define(project, "90 days", tables=len(tables))
     project.json("events/5.json", event(1, 1, "late"))
     assert "AUTO_CDC_CHANGED" in project.pipeline.run().failure("newest")
-    project.run(full=["newest", "values"])
+    project.build(full=tables)
     assert [row[0] for row in project.rows("SELECT id FROM newest")] == [3, 4, 5, 6]
 
 
@@ -116,7 +123,7 @@ def test_retention_needs_times_and_events(project: DialectProject) -> None:
         "@dp.table\n": ("@dp.table(table_properties=KEPT)\n", "TOMBSTONE_RETENTION_NOT_SUPPORTED"),
     }
     for old, (new, error_class) in wrong.items():
-        project.define("users.py", USERS.replace(old, new))
+        project.define("users.py", USERS.replace("@TABLES@", "2").replace(old, new))
         with pytest.raises(DefinitionError) as refused:
             project.pipeline.run()
         assert refused.value.error_class == error_class

@@ -91,7 +91,7 @@ def test_functions_of_the_documentation(project: DialectProject) -> None:
     by_number(project, 5)
     by_date(project, "2026-01-31", person(1, "Lima", 2))
     by_date(project, "2026-02-01", person(1, "Bern", 3), person(2, "Oslo", 3))
-    happened = project.run()
+    happened = project.build()
     assert [batch["rows"] for batch in happened.of("batch") if batch["flow"] == "by_number"] == [2, 0, 3]
     assert project.rows("SELECT * FROM by_number") == []
     first, second, third = (datetime.fromisoformat(day) for day in ("2026-01-30", "2026-01-31", "2026-02-01"))
@@ -99,8 +99,6 @@ def test_functions_of_the_documentation(project: DialectProject) -> None:
         (1, "Bern", 3, third, None), (1, "Lima", 2, first, third),
         (2, "Oslo", 1, first, second), (2, "Oslo", 3, third, None),
     ]  # fmt: skip
-    assert set(project.verdicts.values()) == {True}
-    assert "by_number" in project.verdicts
 
 
 RECORDED = """

@@ -134,7 +134,7 @@ def test_read_files_in_sql_and_values_that_do_not_fit(project: DialectProject) -
     project.data("countries/1.csv", "id,name\n1,NO\n")
     project.json("payments/1.json", {"id": 1, "amount": 5})
     project.json("payments/2.json", {"id": 2, "amount": "many"})
-    events = project.run()
+    events = project.build()
     assert project.rows("SELECT id, amount FROM payments") == [(1, 5)]
     (batch,) = (batch for batch in events.of("batch") if batch["flow"] == "payments")
     assert [count["violations"] for count in batch["expectations"]] == [1]

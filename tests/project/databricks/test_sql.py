@@ -163,7 +163,7 @@ CREATE OR REFRESH MATERIALIZED VIEW big_ids (id COMMENT 'of an order') AS SELECT
 def test_notebook_in_sql(project: DialectProject) -> None:
     project.define("notebook.sql", PIPELINE)
     project.json("orders/1.json", {"id": 1, "amount": 5.0}, {"id": 2, "amount": -1.0}, {"amount": 7.0})
-    project.run()
+    project.build()
     assert project.rows("SELECT * FROM orders") == [(1, 5.0), (2, -1.0)]
     assert project.rows("SELECT * FROM totals") == [(1, 5.0)]
     assert project.rows("SELECT * FROM copies") == [(1, 5.0)]

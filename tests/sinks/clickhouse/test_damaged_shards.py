@@ -30,7 +30,6 @@ _SHORT = {
     ("drop taut_rows_shop__orders", 0, False),
     ("drop taut_layout", 1, False),
     ("older pointer", 1, False),
-    ("empty taut_rows_shop__orders", 1, True),
 }
 ROWS = [(number, f"word {number}") for number in range(1, 13)]
 

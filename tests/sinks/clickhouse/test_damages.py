@@ -74,13 +74,24 @@ def _deliver(bench: EmbeddedBench, sink: Sink, number: int, rows: list[tuple[int
     sink.commit(intent.transaction, Fence(1))
 
 
+_LIVING = {
+    *("drop taut_fences", "drop taut_transactions", "drop taut_replaced", "drop taut_folded"),
+    *("empty taut_published", "empty taut_layout", f"drop {_ROWS}", f"empty {_ROWS}"),
+    *("drop view shop__orders_at", "drop view taut_read_shop__orders"),
+    *("rename", "update", "detach", "insert", "older pointer"),
+}
+_REOPENED = {
+    *("drop taut_published", "empty taut_transactions", "drop view shop__orders"),
+    *("exchange", "delete", "older pointer"),
+}
+"""Each table of the ledger is dropped or emptied; every other damage is met by at least one of the two."""
+
+
 def _cases() -> Iterator[Any]:
-    quick = ("drop taut_published", "empty taut_transactions", "drop view shop__orders", "exchange", "delete",
-             "older pointer")  # fmt: skip
     for damage in _DAMAGES:
-        yield pytest.param(damage, False, id=f"{damage}-living")
-        marks = [] if damage in quick else [pytest.mark.slow]
-        yield pytest.param(damage, True, id=f"{damage}-reopened", marks=marks)
+        for moment, short in (("living", _LIVING), ("reopened", _REOPENED)):
+            marks = () if damage in short else pytest.mark.slow
+            yield pytest.param(damage, moment == "reopened", id=f"{damage}-{moment}", marks=marks)
 
 
 @pytest.mark.parametrize(("damage", "is_reopened"), list(_cases()))

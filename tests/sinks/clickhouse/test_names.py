@@ -146,14 +146,14 @@ def test_names_of_columns_are_delivered_or_refused_first(folder: Path) -> None:
     "fields",
     [
         [("n.x", _LIST), ("n.y", _LIST)],
-        [("n.x", _LIST), ("n.y", _TEXT)],
-        [("n.x", _TEXT), ("n.y", _TEXT)],
-        [("n.x", _LIST)],
+        pytest.param([("n.x", _LIST), ("n.y", _TEXT)], marks=pytest.mark.slow),
+        pytest.param([("n.x", _TEXT), ("n.y", _TEXT)], marks=pytest.mark.slow),
+        pytest.param([("n.x", _LIST)], marks=pytest.mark.slow),
         [("n", _PAIR), ("n.x", _TEXT)],
         [("n", _TEXT), ("n.null", _TEXT)],
         [("n", _LIST), ("n.size0", _TEXT)],
         [("word", _TEXT), ("Word", _TEXT), ("WORD", _LIST)],
-        [("n", _PAIR), ("N", _PAIR)],
+        pytest.param([("n", _PAIR), ("N", _PAIR)], marks=pytest.mark.slow),
     ],
     ids=lambda fields: " ".join(name for name, _ in fields),
 )

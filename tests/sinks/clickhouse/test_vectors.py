@@ -39,7 +39,7 @@ _KINDS: list[tuple[spark.DataType, pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "arrow", "values"), _KINDS, ids=lambda value: str(value)[:20])
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_a_column_is_encoded_as_its_values_are(
     kind: spark.DataType, arrow: pa.DataType, values: st.SearchStrategy[Any], data: st.DataObject

@@ -206,7 +206,6 @@ SHORT = {
     ("delete", "control"),
     ("copy the older pointer", "control"),
     ("recreate", "orders"),
-    ("write", "orders"),
     ("retention", "lines"),
 }
 

@@ -34,6 +34,12 @@ def bench(broker: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[Kafka
     bench.close()
 
 
+either_mode = pytest.mark.parametrize(
+    "bench", ["upsert", pytest.param("changelog", marks=pytest.mark.slow)], indirect=True
+)
+"""For what does not depend on the mode."""
+
+
 def opened(bench: KafkaBench, fence: int = 1) -> Any:
     sink = bench.open()
     sink.fence(Fence(fence))
@@ -88,6 +94,7 @@ def test_each_delivered_checkpoint_is_told_from_the_topic(bench: KafkaBench) -> 
     assert refused.value.error_class == "SINK_CHECKPOINT_GONE"
 
 
+@either_mode
 def test_a_number_given_again_is_that_of_the_newest_commit(bench: KafkaBench) -> None:
     sink = opened(bench)
     deliver_three(sink)
@@ -143,6 +150,7 @@ def change_settings(admin: AdminClient, topic: str, settings: dict[str, str]) ->
     admin.incremental_alter_configs([resource])[resource].result()
 
 
+@either_mode
 def test_a_topic_that_was_created_again_tells_no_older_checkpoint(bench: KafkaBench) -> None:
     sink = opened(bench)
     deliver_three(sink)
@@ -168,6 +176,7 @@ def test_a_topic_that_was_created_again_tells_no_older_checkpoint(bench: KafkaBe
     assert sink.unknown_parts(ORDERS, older).keys() == {"0", "1", "2"}
 
 
+@either_mode
 def test_deleted_records_of_a_topic_are_told_by_their_class(bench: KafkaBench) -> None:
     sink = opened(bench)
     deliver_three(sink)
@@ -182,6 +191,7 @@ def test_deleted_records_of_a_topic_are_told_by_their_class(bench: KafkaBench) -
     assert refused.value.error_class == "SINK_TOPIC_RETENTION"
 
 
+@either_mode
 def test_the_history_of_the_control_topic_is_bounded(
     bench: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,7 +224,7 @@ def test_topics_belong_to_one_sink_of_one_lake(bench: KafkaBench) -> None:
     assert bench.options.topic_of(control) == bench.options.control_topic
 
 
-@pytest.mark.parametrize("limit", ["", "4000"])
+@pytest.mark.parametrize("limit", [pytest.param("", marks=pytest.mark.slow), "4000"])
 def test_a_row_that_is_too_large_is_told_before_anything_is_sent(bench: KafkaBench, limit: str) -> None:
     sink = owner(bench, 1)
     if limit:
@@ -342,8 +342,11 @@ def test_a_wrong_password_is_a_log_in_that_was_refused(
     assert sink.published() is None
     sink.close()
     sink = open_sink("mirror", "kafka-transactional", {**options, "kafka.sasl.password": "wrong-1"})
-    with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED") as refused:
-        sink.published()
+    with monkeypatch.context() as patch:
+        # It waits out this time.
+        patch.setattr(client, "_TIMEOUT_S", 2.0)
+        with pytest.raises(SinkError, match="SINK_LOGIN_REFUSED") as refused:
+            sink.published()
     assert not refused.value.retryable
     assert "wrong-1" not in str(refused.value)
     sink.close()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as spark
-from tests.sinks.benches import ORDERS, deliver
+from tests.sinks.benches import ORDERS, FewRefusals, deliver
 from tests.sinks.mariadb.benches import MariadbBench
 from tests.support.mariadb import SINK_PASSWORD, is_installed, restart_server, sink_url
 
@@ -26,7 +26,7 @@ from tautochrone.model.sink import Intent, TransactionState
 from tautochrone.sinks import examine_sink
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
-from tautochrone.testing.sink_conformance import SinkConformance, begin, transaction
+from tautochrone.testing.sink_conformance import begin, transaction
 from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -42,7 +42,7 @@ def bench() -> Iterator[MariadbBench]:
     bench.close()
 
 
-class TestMariadb(SinkConformance):
+class TestMariadb(FewRefusals):
     @pytest.fixture
     def bench(self) -> Iterator[MariadbBench]:
         bench = MariadbBench()
@@ -247,8 +247,14 @@ def deliver_again(sink: Any) -> None:
         deliver(sink, transaction(2, fence=4), *change)
 
 
-@pytest.mark.parametrize("keyed", [True, False])
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("keyed", "step"),
+    [
+        (True, 17),
+        pytest.param(True, 1, marks=pytest.mark.slow),
+        pytest.param(False, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_killed_at_any_statement_leaves_a_whole_checkpoint(keyed: bool, step: int) -> None:
     statements, ends = 0, set()
     while True:

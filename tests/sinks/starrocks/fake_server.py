@@ -202,6 +202,8 @@ def server() -> FakeServer:
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeServer
     protocol_version = "HTTP/1.1"
+    # Headers and body in one packet: the second one would wait until the client has confirmed the first.
+    wbufsize = -1
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)

@@ -14,7 +14,7 @@ import httpx
 import pymysql
 import pytest
 from pyspark.sql import types as spark
-from tests.sinks.benches import ORDERS, deliver, stage
+from tests.sinks.benches import ORDERS, FewRefusals, deliver, stage
 from tests.sinks.starrocks.benches import StarrocksBench
 
 from tautochrone.errors import SinkError, SinkFencedError
@@ -27,7 +27,7 @@ from tautochrone.sinks.starrocks.client import TransactionClient
 from tautochrone.sinks.starrocks.database import StarRocksDatabase
 from tautochrone.sinks.starrocks.options import starrocks_options
 from tautochrone.sinks.starrocks.tables import MirroredTable
-from tautochrone.testing.sink_conformance import SinkConformance, begin, transaction
+from tautochrone.testing.sink_conformance import begin, transaction
 from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 
 
@@ -46,7 +46,7 @@ def sink(bench: StarrocksBench) -> Any:
     return sink
 
 
-class TestStarrocks(SinkConformance):
+class TestStarrocks(FewRefusals):
     @pytest.fixture
     def bench(self) -> Iterator[StarrocksBench]:
         bench = StarrocksBench()
