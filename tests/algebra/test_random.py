@@ -80,7 +80,7 @@ def plan_tree(node: Node, depth: int = 0) -> str:
     return "\n".join([line, *(plan_tree(child, depth + 1) for child in node.children)])
 
 
-@settings(CASES, max_examples=2_000)
+@settings(CASES, max_examples=1_000)
 @given(PLANS, DATA, SEEDS)
 def test_refreshes_equal_recomputation(plan: bytes, data: bytes, seed: int) -> None:
     refresh_and_check(plan, data, seed)

@@ -16,9 +16,10 @@ LINEAR = "rows were only added to inputs of a linear query"
 
 
 def right(pipeline: Pipeline, writer: ExternalWriter, happened: Happened) -> None:
-    """The views say what the external table says, by Spark and by hand."""
+    """`big` says what the external table says by hand, other views what it says by Spark."""
     assert happened.state == "COMPLETED", [event.get("error") for event in happened]
-    pipeline.verify()
+    if len(pipeline.job.topology.derived_tables) > 1:
+        pipeline.verify()
     orders = writer.table().scan().to_arrow().to_pylist()
     big = sorted((row["id"], row["amount"]) for row in orders if row["amount"] >= 10)
     assert pipeline.query("SELECT * FROM big") == big
@@ -72,7 +73,7 @@ def test_appends_then_no_news(pipeline: Pipeline, writer: ExternalWriter) -> Non
 
 
 def test_overwrite_delete_and_roll_back(pipeline: Pipeline, writer: ExternalWriter) -> None:
-    pipeline.write("definitions/kinds.sql", KINDS)
+    pipeline.write("definitions/totals.sql", KINDS.partition(";")[0] + ";")
     right(pipeline, writer, pipeline.run())
     start = writer.table().current_snapshot().snapshot_id
 
@@ -91,7 +92,6 @@ def test_overwrite_delete_and_roll_back(pipeline: Pipeline, writer: ExternalWrit
     writer.table().manage_snapshots().rollback_to_snapshot(start).commit()
     happened = pipeline.run()
     right(pipeline, writer, happened)
-    right_top(pipeline, writer)
     mode, reason = happened.mode("big")
     assert mode == "diff"
     assert "is not in the history of lake.raw.orders" in reason
@@ -99,7 +99,6 @@ def test_overwrite_delete_and_roll_back(pipeline: Pipeline, writer: ExternalWrit
     writer.append((4, "b", 30))
     happened = pipeline.run()
     right(pipeline, writer, happened)
-    right_top(pipeline, writer)
     assert happened.mode("big") == ("append", LINEAR)
 
 

@@ -68,6 +68,7 @@ def test_siblings_go_on(failing: Pipeline, writer: ExternalWriter) -> None:
     assert failing.query("SELECT id, number FROM numbers") == [(1, 11)]
 
 
+@pytest.mark.slow
 def test_definition_repaired(failing: Pipeline, writer: ExternalWriter) -> None:
     assert failing.run().state == "FAILED"
     # Without new data it is tried once a run, because the cause may be gone.

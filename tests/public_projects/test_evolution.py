@@ -48,7 +48,7 @@ def test_definitions_change(survey: Survey) -> None:
         """,
     )
     survey.json("sales/2.json", {"id": 3, "kind": "b", "amount": 1})
-    happened = survey.run()
+    happened = survey.build()
     assert survey.rows("SELECT * FROM big") == [(1, 5), (2, 50)]
     assert survey.rows("SELECT * FROM totals") == [("a", 2, "55"), ("b", 1, "1")]
     assert survey.rows("SELECT * FROM fresh") == [(2,)]
@@ -68,12 +68,12 @@ def test_stream_gains_columns(survey: Survey) -> None:
     survey.define("sales.py", SALES.replace("amount INT", "amount INT, note STRUCT<text: STRING>"))
     survey.define("notes.sql", "CREATE MATERIALIZED VIEW notes AS SELECT id, note.text FROM sales")
     # First without a new row: a view that names the new column must work anyway.
-    happened = survey.run()
+    happened = survey.build()
     assert happened.of("columns_added")[0]["columns"] == ["note"]
     assert survey.rows("SELECT * FROM notes") == [(1, None)]
     assert survey.rows("SELECT id, note FROM everything") == [(1, None)]
     survey.json("sales/2.json", {"id": 2, "kind": "b", "amount": 20, "note": {"text": "hi"}})
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT * FROM notes") == [(1, None), (2, "hi")]
     assert survey.pipeline.query("SELECT * FROM sales", checkpoint=1) == [(1, "a", 5)]
     assert survey.rows("SELECT id FROM everything") == [(1,), (2,)]
@@ -88,7 +88,7 @@ def test_stream_loses_a_column_and_changes_a_type(survey: Survey) -> None:
     survey.build()
     survey.define("sales.py", SALES.replace("kind STRING, amount INT", "amount BIGINT, place STRING"))
     survey.json("sales/2.json", {"id": 2, "amount": 7, "place": "x"})
-    survey.run()
+    survey.build()
     rows = [(1, "a", 5, None), (2, None, 7, "x")]
     assert survey.rows("SELECT id, kind, amount, place FROM sales") == rows
     assert survey.rows("SELECT id, kind, place FROM everything") == [(1, "a", None), (2, None, "x")]
@@ -97,7 +97,7 @@ def test_stream_loses_a_column_and_changes_a_type(survey: Survey) -> None:
     with pytest.raises(Exception, match=r"INCOMPATIBLE_SCHEMA_CHANGE.*amount"):
         survey.pipeline.run()
     assert survey.rows("SELECT id, kind, amount, place FROM sales") == rows
-    survey.run(full=["sales"])
+    survey.build(full=["sales"])
     rows_as_text = [(1, "a", "5"), (2, None, "7"), (3, "b", "x")]
     assert survey.rows("SELECT id, kind, amount FROM everything") == rows_as_text
     assert survey.pipeline.query("SELECT * FROM sales", checkpoint=1) == [(1, "a", 5)]

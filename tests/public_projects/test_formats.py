@@ -36,7 +36,7 @@ def test_other_formats_become_lake_tables(survey: Survey) -> None:
     survey.define("bronze.py", BRONZE)
     survey.define("gold.sql", GOLD)
     survey.json("raw/1.json", {"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 3, "kind": "b"})
-    happened = survey.run()
+    happened = survey.build()
     assert survey.rows("SELECT * FROM totals") == [("b", 2)]
     mapped = {event["dataset"]: event for event in happened.of("table_format_mapped")}
     assert {name: event["format"] for name, event in mapped.items()} == {
@@ -45,7 +45,7 @@ def test_other_formats_become_lake_tables(survey: Survey) -> None:
     assert {event["reason_code"] for event in mapped.values()} == {"TABLE_FORMAT_MAPPED"}
     assert mapped["lake.default.totals"]["location"] == "definitions/gold.sql:2"
     survey.json("raw/2.json", {"id": 4, "kind": "a"})
-    assert len(survey.run().of("table_format_mapped")) == 3
+    assert len(survey.build().of("table_format_mapped")) == 3
     assert survey.rows("SELECT * FROM totals") == [("a", 1), ("b", 2)]
 
 

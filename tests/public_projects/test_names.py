@@ -66,8 +66,9 @@ def test_names(survey: Survey) -> None:
     assert survey.rows("SELECT * FROM both") == [("ink", 1, None), ("pen", 1, 1)]
     assert survey.rows("SELECT * FROM lake.mart.pricey_names") == [("item-2 Asia/Tokyo",)]
     survey.data("items/2.csv", "id,kind,price\n3,pen,3.5\n4,cap,1\n")
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT * FROM mart.summary") == [("cap", 1), ("ink", 1), ("pen", 2)]
+    assert survey.rows("SELECT * FROM both") == [("cap", 1, None), ("ink", 1, None), ("pen", 2, 1)]
     names = survey.rows("SELECT * FROM mart.pricey_names")
     assert names == [("item-2 Asia/Tokyo",), ("item-3 Asia/Tokyo",)]
     assert survey.rows("SELECT * FROM mart.late") == [(3,), (3,), (4,), (4,)]
@@ -199,7 +200,7 @@ def test_variant(survey: Survey) -> None:
     assert survey.rows("SELECT id, name FROM customers") == [(1, "ann"), (2, "bob")]
     anna = '{"id": 1, "name": "anna"}'
     survey.data("debezium/2.txt", change("u", 3, ann, anna) + change("d", 4, bob, "null"))
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT id, name, variant_get(after, '$.name', 'string') FROM customers") == [
         (1, "anna", "anna")
     ]

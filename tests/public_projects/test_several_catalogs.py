@@ -45,7 +45,7 @@ def test_catalogs_without_settings_are_databases_of_the_lake(survey: Survey) -> 
     assert mapped["gold"]["location"] == "definitions/gold.sql:2"
     assert {event["reason_code"] for event in mapped.values()} == {"CATALOG_MAPPED"}
     survey.json("orders/2.json", {"id": 4, "amount": 6})
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT * FROM gold.sales.total") == [(16, 2)]
     assert survey.rows("SELECT id FROM gold.sales.large ORDER BY id") == [(2,), (4,)]
     assert survey.rows("SELECT count(*) FROM lake.bronze.sales.orders") == [(4,)]
@@ -60,7 +60,7 @@ def test_configured_catalog_is_mapped_when_asked(survey: Survey) -> None:
     assert caught.value.error_class == "SEVERAL_CATALOGS"
     assert 'mapped_catalogs = ["gold"]' in str(caught.value.hint)
     survey.pipeline.write("tautochrone.toml", f'[lake]\nmapped_catalogs = ["gold"]\n[spark.conf]\n{conf}')
-    ignored = survey.run().of("setting_ignored")
+    ignored = survey.build().of("setting_ignored")
     assert [(event["setting"], event["reason_code"]) for event in ignored] == [
         ("spark.sql.catalog.gold", "CATALOG_MAPPED")
     ]

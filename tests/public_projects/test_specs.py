@@ -127,7 +127,7 @@ def test_streams_are_joined_and_united(survey: Survey) -> None:
         {"ad": 2, "shown_at": "2026-01-01T10:20:00Z"},
         {"ad": 3, "shown_at": "2026-01-01T10:20:00Z"},
     )
-    survey.run()
+    survey.build()
     assert survey.rows("SELECT ad FROM matches") == [(1,), (2,)]
     assert survey.rows("SELECT ad FROM seen") == [(1,), (2,), (3,)]
     assert survey.rows("SELECT ad FROM union_of_streams") == [(1,), (2,), (3,), (20,), (30,)]

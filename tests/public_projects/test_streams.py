@@ -67,6 +67,7 @@ def event(number: int, user: str, time: str, amount: float = 1.0) -> dict[str, o
     return {"event_id": f"e{number}", "user_id": user, "event_time": stamp, "amount": amount}
 
 
+@pytest.mark.slow
 def test_windows(survey: Survey) -> None:
     survey.define("pipeline.py", WINDOWS)
     survey.json("events/1.json", event(1, "ann", "10:01"), event(2, "bob", "10:02"), event(1, "ann", "10:01"))
@@ -188,7 +189,7 @@ def test_flows_into_one_table(survey: Survey) -> None:
     assert survey.rows(named) == first
     survey.json("us/2.json", {"id": 5, "amount": 2.25})
     survey.json("archive/2.json", {"id": 6, "amount": 1})
-    survey.run()
+    survey.build()
     assert survey.rows(named) == [*first, (5, "us", "America"), (6, "archive", None)]
     totals = survey.rows("SELECT region, CAST(amount AS DOUBLE), n FROM by_region")
     assert totals == [("archive", 5.0, 2), ("eu", 210.5, 2), ("us", 3.25, 2)]

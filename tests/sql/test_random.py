@@ -41,7 +41,7 @@ def test_same_seed_writes_the_same_queries() -> None:
 
 @pytest.mark.timeout(3600)
 def test_random_views(tmp_path: Path, spark: SparkSession) -> None:
-    assert run_random_views(tmp_path, spark, seed=3, views=8, checkpoints=2) >= 12
+    assert run_random_views(tmp_path, spark, seed=3, views=5, checkpoints=1) >= 1
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -54,7 +55,14 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def test_rows_of_later_checkpoints(testbed: ViewTestbed, counts: Counter[str]) -> None:
+@pytest.mark.parametrize(
+    "all_alterations",
+    [ALTERATIONS[::2], pytest.param(ALTERATIONS, marks=pytest.mark.slow)],
+    ids=["two", "all"],
+)
+def test_rows_of_later_checkpoints(
+    testbed: ViewTestbed, counts: Counter[str], all_alterations: Sequence[Sequence[str]]
+) -> None:
     testbed.sql(
         "CREATE NAMESPACE lake.src",
         f"CREATE TABLE lake.src.o (id INT, k INT, v INT) {TABLE}",
@@ -70,7 +78,7 @@ def test_rows_of_later_checkpoints(testbed: ViewTestbed, counts: Counter[str]) -
         testbed.checkpoint(restart=False)
     assert counts["ran"] > counts["made"]
     assert not counts["refused"]
-    for number, alterations in enumerate(ALTERATIONS):
+    for number, alterations in enumerate(all_alterations):
         testbed.sql(
             *alterations,
             f"INSERT INTO lake.src.c (k, name, spare) VALUES ({3 + number}, 'more', 1)",

@@ -1,6 +1,6 @@
 """The queries of TPC-H as views of one project, refreshed through changes of all eight tables.
 
-CI has nine of the 22.
+CI has five of the 22.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .testbed import ViewTestbed
 pytestmark = pytest.mark.spark
 
 SCALE = 0.01
-SAMPLE = ("q1", "q2", "q9", "q11", "q13", "q15", "q16", "q20", "q22")
+SAMPLE = ("q2", "q9", "q13", "q16", "q20")
 """Queries that read all eight tables, with every kind of join and of subquery; the first change has rows of
 each."""
 

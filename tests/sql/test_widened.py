@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from .testbed import ViewTestbed
@@ -67,6 +69,7 @@ def test_rows_that_no_commit_changed_give_others_with_another_type(testbed: View
     }
 
 
+@pytest.mark.slow
 def test_sums_of_another_scale_have_another_state(testbed: ViewTestbed) -> None:
     testbed.sql(
         f"CREATE TABLE lake.src.t (k INT, d DECIMAL(9,2)) {MERGE}",
@@ -92,8 +95,11 @@ REPLACEMENTS = {
 """Changes, each of a table with this name."""
 
 
-def test_column_is_replaced_under_its_name(testbed: ViewTestbed) -> None:
-    """Every row differs then, although no commit changed one."""
+@pytest.mark.parametrize(
+    "linear", [("renamed",), pytest.param(tuple(REPLACEMENTS), marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_column_is_replaced_under_its_name(testbed: ViewTestbed, linear: Sequence[str]) -> None:
+    """Every row differs then, although no commit changed one. Some tables have a view without aggregates."""
     for table in REPLACEMENTS:
         testbed.sql(
             f"CREATE TABLE lake.src.{table} (k INT, d INT, e INT, s STRUCT<d: INT, f: INT>) {MERGE}",
@@ -101,14 +107,15 @@ def test_column_is_replaced_under_its_name(testbed: ViewTestbed) -> None:
         )
         total = f"SELECT k, sum(d) AS d, sum(s.d) AS s FROM src.{table} GROUP BY k"
         testbed.view(f"total_{table}", total, INCREMENTAL)
-        testbed.view(f"rows_{table}", f"SELECT k, d + s.d AS d FROM src.{table} WHERE k > 0", INCREMENTAL)
+        if table in linear:
+            testbed.view(f"rows_{table}", f"SELECT k, d + s.d AS d FROM src.{table} WHERE k > 0", INCREMENTAL)
     testbed.checkpoint()
     for table, clauses in REPLACEMENTS.items():
         testbed.sql(
             *(f"ALTER TABLE lake.src.{table} {clause}" for clause in clauses),
             f"INSERT INTO lake.src.{table} (k, d, e) VALUES (1, 3, 30)",
         )
-    views = {f"{kind}_{table}" for kind in ("total", "rows") for table in REPLACEMENTS}
+    views = {*(f"total_{table}" for table in REPLACEMENTS), *(f"rows_{table}" for table in linear)}
     happened = testbed.checkpoint(allowed=views)
     for name in views:
         assert happened.refresh(name)["mode"] == "diff"

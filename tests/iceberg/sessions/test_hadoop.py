@@ -57,13 +57,10 @@ class TestHadoop(Hadoop, LakeBench):
     """Behaviours of the port for which its files have other names, and its commits are links."""
 
     is_there = staticmethod(MaintenanceConformance.is_there)
-    test_creating_again_returns_the_same_table = LakeConformance.test_creating_again_returns_the_same_table
     test_tables_of_a_new_namespace_at_once = LakeConformance.test_tables_of_a_new_namespace_at_once
     test_prepare_then_commit = LakeConformance.test_prepare_then_commit
     test_main_moved_is_a_conflict = LakeConformance.test_main_moved_is_a_conflict
-    test_an_older_owner_is_refused_everywhere = LakeConformance.test_an_older_owner_is_refused_everywhere
     test_redefining_keeps_older_versions = LakeConformance.test_redefining_keeps_older_versions
-    test_rolling_back = LakeConformance.test_rolling_back
     test_orphans_and_nothing_else = MaintenanceConformance.test_orphans_and_nothing_else
     test_expired_versions_leave_no_orphans = MaintenanceConformance.test_expired_versions_leave_no_orphans
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
+from pyspark.sql import SparkSession
 
 from tautochrone.errors import LakeError
 from tautochrone.model.effects import Step
 
-from .world import Built, Died, Dying
+from .world import Built, Died, Dying, Original
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -64,13 +68,22 @@ STEPS = (
     Step.META_PUBLISH,
 )
 """Of an adoption, in the order in which they are first taken."""
+BETWEEN_TABLES = (Step.INGEST_SOURCE_FILES, Step.LAKE_ADOPT, Step.META_VERSION)
+"""At these the next process meets some adopted tables, or an open checkpoint."""
 ONCE = {Step.META_START, Step.META_TAKE_OVER, Step.META_OPEN, Step.META_PUBLISH}
 
 
-def test_dying_at_every_step(built: Built) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(BETWEEN_TABLES, id="between tables"),
+        pytest.param(STEPS, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_dying_at_every_step(built: Built, steps: Sequence[Step]) -> None:
     """The adoption that dies at one step completes, up to the next, what died before it."""
     before = built.versions()
-    for step in STEPS:
+    for step in steps:
         assert dies(built, Dying(step)), step
         assert built.versions() == before
     goes_on(built)
@@ -86,6 +99,14 @@ def test_dying_at_every_occurrence(built: Built, step: Step) -> None:
         times += 1
     assert times > len(ROOTS)
     goes_on(built)
+
+
+@pytest.mark.slow
+def test_what_two_runs_built(spark: SparkSession, tmp_path: Path) -> None:
+    """The flows of the second run began at what the first one had read."""
+    built = Original(tmp_path / "shop", spark, runs=2).again()
+    goes_on(built)
+    built.pipeline.close()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`taut adopt` as a process: what it prints, its exit status, and what a SIGKILL leaves."""
+"""`taut adopt`: what it prints, its exit status, and what a SIGKILL leaves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.runtime.commands import taut_in_process
 from tests.support.crash import fault
 
 from tautochrone.model.effects import Step
@@ -16,7 +17,7 @@ from tautochrone.runtime.job.effects import FAULT_VARIABLE
 
 from .world import Built
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
 def taut(built: Built, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
@@ -39,6 +40,7 @@ def test_a_dry_run_tells_what_it_would_do(built: Built) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crash
 def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
     pointers = built.pipeline.pointers()
     killed = taut(built, fault=fault(Step.LAKE_ADOPT, "after", "kill", nth=3))
@@ -55,9 +57,11 @@ def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
     built.check()
 
 
-def test_refusals_are_listed_with_what_to_do(built: Built) -> None:
-    built.pipeline.session.sql("INSERT INTO lake.default.sales VALUES ('z', 1, 1.0)")
-    done = taut(built)
+@pytest.mark.parametrize("as_process", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_refusals_are_listed_with_what_to_do(built: Built, *, as_process: bool) -> None:
+    session = built.pipeline.session
+    session.sql("INSERT INTO lake.default.sales VALUES ('z', 1, 1.0)")
+    done = taut(built) if as_process else taut_in_process(built.folder, session, "adopt")
     assert done.returncode == 1
     assert "[ADOPTION_ROWS_DIFFER] lake.default.sales differs from its query: 0 rows are missing, 1 are" in (
         done.stdout

@@ -91,7 +91,7 @@ def adopt(pipeline: Pipeline, warehouse: Path, effects: CountingEffects | None =
     return happened
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_warehouse_is_copied_and_adopted(pipeline: Pipeline, spark: SparkSession, *, moved: bool) -> None:
     warehouse = pipeline.folder / "made in"
     source = hadoop_warehouse(spark, warehouse)

@@ -24,9 +24,8 @@ pytestmark = pytest.mark.spark
 EVERY, KEPT, BEHIND = 10, 6, 3
 
 
-@pytest.mark.parametrize(
-    "commits", [40, pytest.param(3_000, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("commits", [40, pytest.param(3_000, marks=pytest.mark.timeout(3_600))])
 def test_a_day(spark: SparkSession, commits: int) -> None:
     name = TableName("lake", ("day",), f"t_{uuid.uuid4().hex[:8]}")
     table = IcebergLake(spark, "lake", DirectEffects()).create(

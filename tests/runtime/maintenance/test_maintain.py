@@ -28,7 +28,7 @@ def test_changes_are_followed_over_what_expired(upkept: Upkept) -> None:
     upkept.stream("clean")
     upkept.view("totals")
     upkept.view("odd")
-    for turn in range(5):
+    for turn in range(4):
         upkept.add()
         happened = upkept.pipeline.run()
         assert happened.state == "COMPLETED", happened
@@ -49,6 +49,7 @@ def test_changes_are_followed_over_what_expired(upkept: Upkept) -> None:
         upkept.pipeline.query("SELECT * FROM totals", checkpoint=1)
 
 
+@pytest.mark.slow
 def test_a_pinned_reader_is_undisturbed(upkept: Upkept) -> None:
     upkept.add()
     number = upkept.pipeline.run().checkpoints[-1]
@@ -157,7 +158,6 @@ def test_a_table_that_fails_keeps_no_other_waiting(upkept: Upkept, monkeypatch: 
         return expire(table, *arguments, **more)
 
     monkeypatch.setattr(IcebergTable, "expire", broken)
-    upkept.stream("clean")
     upkept.view("totals")
     for _ in range(3):
         upkept.add()
@@ -166,5 +166,4 @@ def test_a_table_that_fails_keeps_no_other_waiting(upkept: Upkept, monkeypatch: 
     (event,) = happened.of("maintenance_failed")
     assert event["dataset"] == "lake.default.events"
     assert "a manifest is gone" in event["error"]
-    expired = {event["dataset"] for event in happened.of("versions_expired")}
-    assert {"lake.default.clean", "lake.default.totals"} <= expired
+    assert "lake.default.totals" in {event["dataset"] for event in happened.of("versions_expired")}

@@ -320,7 +320,7 @@ def check(spark: SparkSession, name: str, scd_type: int, seed: int, keys: int, b
         assert not refused
 
 
-SHORT = [("postgresql", 2), ("mysql", 1), ("maxwell", 1)]
+SHORT = [("mysql", 2)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,9 +80,18 @@ def test_rows_of_one_copy_are_the_table(spark: SparkSession) -> None:
     assert valid.invalid() is None
 
 
-@pytest.mark.parametrize("leave_unchanged", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_keys_with_events_are_merged(spark: SparkSession, leave_unchanged: bool) -> None:
-    for seed in range(4):
+@pytest.mark.parametrize(
+    ("leave_unchanged", "seeds"),
+    [
+        (True, range(2)),
+        pytest.param(True, range(2, 4), marks=pytest.mark.slow),
+        pytest.param(False, range(4), marks=pytest.mark.slow),
+    ],
+)
+def test_keys_with_events_are_merged(
+    spark: SparkSession, leave_unchanged: bool, seeds: Sequence[int]
+) -> None:
+    for seed in seeds:
         all_events = events(spark, *random_events(seed, leave_unchanged=leave_unchanged))
         copied = copied_rows(all_events, APPLY)
         assert isinstance(copied, CopiedRows)

@@ -9,6 +9,7 @@ from tests.runtime.job.test_jobs import ALL, STRONG, Topology, topology
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Step
+from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.runtime.revision.revise import revise, survey
 
@@ -44,6 +45,36 @@ def correct(topology: Topology, file: int, number: int) -> None:
 
 
 def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
+    go_back_and_meet(topology)
+
+
+@pytest.mark.slow
+def test_a_job_that_skipped_the_checkpoint_goes_further_back(topology: Topology) -> None:
+    newest = go_back_and_meet(topology)
+    store = topology.jobs["test"].job.store
+    for number in (3, 4):
+        topology.add(number)
+        topology.run("test", "counts")
+    (last, partial, *_) = store.checkpoints.newest(2)
+    assert partial.state is CheckpointState.PARTIAL
+    topology.run("sums", "joins")
+    check(topology, 1, 2, 3, 4)
+    plan = take_back(topology, partial.number)
+    earlier = f"checkpoint {newest}, the last one before"
+    further = {table.table.table: earlier in table.reason for table in plan.changed}
+    assert further == {"word_value": False, "word_count": False, "word_sum": True, "both": True}
+    assert {str(table.action) for table in plan.changed} == {"roll back"}
+    assert store.checkpoints.get(last.number).state is CheckpointState.REVOKED
+    with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_REVOKED"):
+        check(topology, 1, 2)
+    topology.run(*ALL)
+    check(topology, 1, 2, 3, 4)
+    for job in ALL[1:]:
+        assert all(verdict.equal for verdict in topology.jobs[job].verify())
+
+
+def go_back_and_meet(topology: Topology) -> CheckpointNumber:
+    """The newest checkpoint, which all jobs have again."""
     topology.add(1)
     topology.run(*ALL)
     check(topology, 1)
@@ -77,24 +108,4 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     assert newest is not None
     assert newest > wrong.number
     assert store.checkpoints.get(newest).state is CheckpointState.PUBLISHED
-
-    # Back to a checkpoint that one job skipped: its table goes further back than the others.
-    for number in (3, 4):
-        topology.add(number)
-        topology.run("test", "counts")
-    (last, partial, *_) = store.checkpoints.newest(2)
-    assert partial.state is CheckpointState.PARTIAL
-    topology.run("sums", "joins")
-    check(topology, 1, 2, 3, 4)
-    plan = take_back(topology, partial.number)
-    earlier = f"checkpoint {newest}, the last one before"
-    further = {table.table.table: earlier in table.reason for table in plan.changed}
-    assert further == {"word_value": False, "word_count": False, "word_sum": True, "both": True}
-    assert {str(table.action) for table in plan.changed} == {"roll back"}
-    assert store.checkpoints.get(last.number).state is CheckpointState.REVOKED
-    with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_REVOKED"):
-        check(topology, 1, 2)
-    topology.run(*ALL)
-    check(topology, 1, 2, 3, 4)
-    for job in ALL[1:]:
-        assert all(verdict.equal for verdict in topology.jobs[job].verify())
+    return newest

@@ -3,7 +3,7 @@ after it whoever comes next carries out the rest, and the result is right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.crash.faults import Crash, Strike, StrikingEffects
@@ -34,6 +34,8 @@ AFTER = [
     Strike(Step.META_REVISED, "before", "crash"),
     Strike(Step.META_REVISED, "after", "crash"),
 ]
+SOME_BEFORE, SOME_AFTER = BEFORE[-1:], [*AFTER[1:3], *AFTER[-3:-1]]
+"""The last step before the decision; two tables, a report, and the end of the revision."""
 
 
 def attempt(world: World, strike: Strike | None, act: Callable[[Job], object]) -> StrikingEffects:
@@ -68,25 +70,32 @@ def run(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deciding", "resume"),
+    ("before", "deciding", "after", "resume"),
     [
-        pytest.param(DECIDING[0], complete_pending, id="resumed by taut revise", marks=pytest.mark.slow),
-        pytest.param(DECIDING[1], run, id="resumed by taut run"),
+        pytest.param(SOME_BEFORE, DECIDING[1], SOME_AFTER, run, id="some steps"),
+        pytest.param(
+            BEFORE, DECIDING[0], AFTER, complete_pending, id="resumed by taut revise", marks=pytest.mark.slow
+        ),
+        pytest.param(BEFORE, DECIDING[1], AFTER, run, id="resumed by taut run", marks=pytest.mark.slow),
     ],
 )
 def test_killed_at_every_step(
-    one_at_a_time: World, deciding: Strike, resume: Callable[[Job], object]
+    one_at_a_time: World,
+    before: Sequence[Strike],
+    deciding: Strike,
+    after: Sequence[Strike],
+    resume: Callable[[Job], object],
 ) -> None:
     world = one_at_a_time
     pointers = world.pipeline.pointers()
-    for strike in BEFORE:
+    for strike in before:
         attempt(world, strike, do)
         assert states(world) == ["published"] * 3
         assert revisions(world) == []
         assert world.pipeline.pointers() == pointers
     attempt(world, deciding, do)
     assert world.pipeline.pointers() == pointers
-    for strike in AFTER:
+    for strike in after:
         # From the decision on, readers see nothing of what is going back, whatever stands half done.
         assert states(world) == ["published", "revoked", "revoked"]
         assert sorted(world.pipeline.job.store.reads.resolve().versions) == sorted(

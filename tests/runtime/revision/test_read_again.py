@@ -11,7 +11,7 @@ from tautochrone.runtime.maintenance.maintain import Maintenance
 
 from .world import GOOD, LATER, RIGHT, World, actions, name
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_rows_state_and_positions_go_back_and_are_replayed(wronged: World) -> None:

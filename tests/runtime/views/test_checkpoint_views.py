@@ -89,7 +89,7 @@ def test_readers_of_a_temporary_view_see_the_same_rows(pipeline: Pipeline) -> No
         assert first == second
         # A row that was there before has the time of this run too.
         assert len({time for _, time in first}) == 1
-        assert all(verdict.equal is None for verdict in pipeline.verify() if "timed" in verdict.dataset.table)
+    assert all(verdict.equal is None for verdict in pipeline.verify() if "timed" in verdict.dataset.table)
     # In each run twice for the analysis, once for the checkpoint, and before each of its three readers is
     # refreshed, to see whether it is still the same query.
     assert calls.read_text() == 2 * 6 * "x"

@@ -46,7 +46,6 @@ def test_a_rewritten_file_is_not_taken_for_a_change_of_all_its_rows(
         assert mode == "incremental"
         assert reason.startswith("0.067 % of t changed")
     assert happened.mode("whole") == ("full", "its refresh policy is full")
-    assert len(pipeline.verify()) == 3
 
     # More than the driver holds is counted too.
     monkeypatch.setattr(limits, "MIN_REWRITTEN_ROWS_TO_COUNT", 1)

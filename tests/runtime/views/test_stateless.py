@@ -57,7 +57,7 @@ def test_the_state_goes_and_comes_back(pipeline: Pipeline, decided: Callable[[Re
         pipeline.session.sql(f"INSERT INTO lake.src.t VALUES ({-step}, {step})")
         happened = pipeline.run()
         modes.append((happened.mode("totals")[0], companions(pipeline)))
-        assert len(pipeline.verify()) == 1
+    assert len(pipeline.verify()) == 1
     assert modes == [("full", 1), ("full", 0), ("full", 1), ("incremental", 1)]
     past = [record.refresh for record in pipeline.job.store.history.refreshes(VIEW)]
     assert past[1] is not None

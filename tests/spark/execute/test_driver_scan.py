@@ -100,27 +100,34 @@ def in_driver(frame: DataFrame) -> DataFrame:
     return local_rows
 
 
-def test_rows_are_those_of_a_job(spark: SparkSession, table: str) -> None:
+@pytest.mark.parametrize("groups", [4, pytest.param(len(VALUES) + 2, marks=pytest.mark.slow)])
+def test_rows_are_those_of_a_job(spark: SparkSession, table: str, groups: int) -> None:
+    """With all columns, and with so many groups of them."""
     rows = spark.table(table)
     assert bag(in_driver(rows)) == bag(rows)
-    for column in rows.columns:
-        assert bag(in_driver(rows.select(column))) == bag(rows.select(column)), column
+    for start in range(groups):
+        chosen = rows.select(rows.columns[start::groups])
+        assert bag(in_driver(chosen)) == bag(chosen), chosen.columns
     placed = rows.select("s", "_file", "_pos", "id")
     assert bag(in_driver(placed)) == bag(placed)
 
 
-def test_conditions_are_those_of_a_job(spark: SparkSession, table: str) -> None:
+@pytest.mark.parametrize("each", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_conditions_are_those_of_a_job(spark: SparkSession, table: str, each: int) -> None:
+    """So many of five conditions for each column, others for the next one."""
     rows = spark.table(table)
-    for name in COMPARED:
+    for number, name in enumerate(COMPARED):
         column, (kind, literals) = ("renamed" if name == "l" else name), VALUES[name]
         first = f"CAST({literals[0]} AS {kind})"
-        for condition in (
+        conditions = (
             f"{column} = {first}",
             f"{column} <=> {first}",
             f"{column} IN ({', '.join(literals)})",
             f"NOT ({column} > {first} OR {column} IS NULL)",
             f"{column} IS NOT NULL AND id IN (0, 4, 5)",
-        ):
+        )
+        for offset in range(each):
+            condition = conditions[(number + 2 * offset) % len(conditions)]
             chosen = rows.where(condition)
             assert bag(in_driver(chosen)) == bag(chosen), condition
 
@@ -315,7 +322,7 @@ def held(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("query", PLANS)
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("zone", [pytest.param("UTC", marks=pytest.mark.slow), "Europe/Berlin"])
 def test_plans_over_held_rows_give_what_a_job_gives(spark: SparkSession, query: str, zone: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:

@@ -73,7 +73,9 @@ class ForgettingTable(Table):
         return self.spark.createDataFrame(list(self.state.values()), schema)
 
 
-@pytest.mark.parametrize("mode", ["newest-without-truncation", "newest-ignoring-null"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("newest-without-truncation", marks=pytest.mark.slow), "newest-ignoring-null"]
+)
 def test_rows_are_those_of_the_events_that_are_not_refused(spark: SparkSession, mode: str) -> None:
     auto_cdc = MODES[mode]
     truncating = auto_cdc.truncate is not None
@@ -90,7 +92,7 @@ def test_rows_are_those_of_the_events_that_are_not_refused(spark: SparkSession, 
         sent = [*events, *choice.sample(events, k=len(events) // 5)]
         sent.sort(key=lambda event: event.sequence + choice.choice((0, 0, 1, 2, 12)))
         taken: list[Event] = []
-        size = max(1, len(sent) // 5)
+        size = max(1, len(sent) // 3)
         with tuned_session(spark, delta_rows=len(sent), input_rows=len(sent)):
             for start in range(0, len(sent), size):
                 batch = sent[start : start + size]

@@ -210,9 +210,7 @@ MODES = {
 CHECKS = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
-@pytest.mark.parametrize(
-    "mode", ["newest", "newest-ignoring-null", "newest-ignoring-null-in-a", "history-ignoring-null"]
-)
+@pytest.mark.parametrize("mode", ["history-ignoring-null-but-in-a"])
 def test_merges_give_what_all_events_give(spark: SparkSession, mode: str) -> None:
     @seed(1)
     @settings(CHECKS, max_examples=2)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -91,12 +91,6 @@ SNAPSHOTS = st.lists(st.dictionaries(st.integers(0, 12), VALUES), min_size=2, ma
 
 @pytest.mark.parametrize("mode", ["history-of-a"])
 def test_events_of_snapshots_give_their_rows(spark: SparkSession, mode: str) -> None:
-    @seed(3)
-    @settings(CHECKS, max_examples=1)
-    @given(SNAPSHOTS)
-    def run(snapshots: list[Snapshot]) -> None:
-        check(spark, MODES[mode], snapshots)
-
     fixed = [
         {1: (0, None), 2: (1, {"x": 1})},
         {1: (0, {}), 3: (None, None)},
@@ -105,7 +99,6 @@ def test_events_of_snapshots_give_their_rows(spark: SparkSession, mode: str) -> 
     ]
     with tuned_session(spark, delta_rows=50, input_rows=50):
         check(spark, MODES[mode], fixed)
-        run()
 
 
 @pytest.mark.slow
