@@ -22,6 +22,8 @@ from .choices import ByteChoices
 from .incremental_view import Step, View, random_step, random_tables, stateful_nodes, with_changes
 from .random_queries import RandomQueries
 
+pytestmark = pytest.mark.thorough
+
 CASES = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 PLANS = st.binary(min_size=160, max_size=160)
 DATA = st.binary(min_size=200, max_size=200)

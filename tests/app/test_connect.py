@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import tautochrone.app.stores
+import tautochrone.reader
 from tautochrone.app import connect
 from tautochrone.app.locate import Options
 
@@ -25,9 +27,11 @@ def test_readers_compute_persisted_views_with_the_settings_of_the_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path))
-    monkeypatch.setattr(connect, "existing_store", lambda settings: None)
+    monkeypatch.setattr(tautochrone.app.stores, "existing_store", lambda settings: None)
     started: list[Any] = []
-    monkeypatch.setattr(connect, "Reader", lambda store, catalog, spark, database: started.append(spark.conf))
+    monkeypatch.setattr(
+        tautochrone.reader, "Reader", lambda store, catalog, spark, database: started.append(spark.conf)
+    )
     spec = str(tmp_path / "spark-pipeline.yml")
     connect.open_connection(Options(spec=spec))
     connect.open_connection(Options(spec=spec, conf={"spark.sql.session.timeZone": "UTC"}))

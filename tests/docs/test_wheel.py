@@ -13,6 +13,8 @@ import pytest
 
 from tautochrone.spark.session.jars import CORE, KAFKA
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 
 

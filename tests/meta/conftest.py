@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 from tests.support.stores import KINDS, Backing
 
+_MARKS = {"postgresql": pytest.mark.server, "http": pytest.mark.slow}
+_KINDS = {kind: pytest.param(kind, marks=_MARKS.get(kind, ())) for kind in KINDS}
 
-@pytest.fixture(
-    params=[kind if kind != "http" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-)
+
+@pytest.fixture(params=_KINDS.values())
 def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
     new_backing = Backing(request.param, tmp_path)
     yield new_backing
     new_backing.close()
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "http"])
+@pytest.fixture(params=[kind for name, kind in _KINDS.items() if name != "http"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
     """For what only concerns the database itself."""
     new_backing = Backing(request.param, tmp_path)

@@ -18,6 +18,8 @@ from tautochrone.model.checkpoint import CheckpointState, Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 
+pytestmark = pytest.mark.thorough
+
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 VIEWS = (A, B)
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))

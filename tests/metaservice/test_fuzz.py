@@ -26,6 +26,8 @@ from tautochrone.metaservice.http.access import LONGEST_LEASE_MS, Access, Role
 
 from .conftest import Shop
 
+pytestmark = pytest.mark.thorough
+
 READ, OPERATE = "a-token-that-may-read", "a-token-that-may-operate"
 BEARER = {"Authorization": f"Bearer {READ}"}
 _FOLDER = tempfile.TemporaryDirectory()

@@ -31,6 +31,8 @@ from tautochrone.metaservice.rpc import RemoteStore
 from tautochrone.model import events
 from tautochrone.model.names import Fence
 
+pytestmark = pytest.mark.thorough
+
 
 @dataclass
 class Service(httpx.BaseTransport):

@@ -21,6 +21,8 @@ from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.rpc import RemoteStore
 from tautochrone.reader import Leases
 
+pytestmark = pytest.mark.thorough
+
 SPEC = "name: shop\nstorage: storage\nlibraries:\n  - glob: {include: t/**}\n"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.meta.simulation.simulation import CI, SOAK, run
 
+pytestmark = pytest.mark.thorough
+
 
 def test_schedules() -> None:
     run(range(CI))

@@ -17,6 +17,8 @@ from tautochrone.metaservice.api import reads
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 
+pytestmark = pytest.mark.thorough
+
 _FOLDER = tempfile.TemporaryDirectory()
 _STORE = MetaStore.open(f"sqlite:///{Path(_FOLDER.name)}/meta.db")
 Shop(_STORE).checkpoint(1)
