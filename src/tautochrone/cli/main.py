@@ -46,10 +46,10 @@ class _Parser(argparse.ArgumentParser):
             )
         parsed, unknown = self.parse_known_args(words, namespace)
         if unknown:
-            self._refuse(self.commands[parsed.command], unknown[0])
+            self._usage_error(self.commands[parsed.command], unknown[0])
         return parsed
 
-    def _refuse(self, command: argparse.ArgumentParser, word: str) -> NoReturn:
+    def _usage_error(self, command: argparse.ArgumentParser, word: str) -> NoReturn:
         option = word.partition("=")[0]
         if not option.startswith("-"):
             command.error(f"it takes no further argument {word!r}; text with blanks needs quotes")

@@ -53,7 +53,6 @@ def history(project: DialectProject) -> list[tuple[Any, ...]]:
     return [(*row[:3], *(None if time is None else times.index(time) for time in row[3:])) for row in rows]
 
 
-@pytest.mark.quick
 def test_what_changes_between_snapshots_is_merged(project: DialectProject) -> None:
     project.define("source.py", SOURCE)
     project.define("tables.py", TABLES)
