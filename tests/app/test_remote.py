@@ -25,9 +25,13 @@ from tautochrone.errors import AccessError, CheckpointUnavailableError, MetaErro
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.pages import Forms
+from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.query import Query, QueryAnswer
+from tautochrone.project.settings import Settings
+from tautochrone.project.spec import PipelineSpec
 from tautochrone.reader import Reader
+from tautochrone.rest_catalog.read_points import ReadPoints
 
 pytestmark = pytest.mark.spark
 
@@ -167,25 +171,53 @@ def test_a_service_without_a_project_has_no_queries(lake: Lake) -> None:
         assert answer.json()["error_class"] == "CROSS_SITE_REQUEST"
 
 
-def test_what_answers_is_announced(uri: str, tmp_path: Path) -> None:
-    storage = tmp_path / "storage"
-    storage.mkdir()
+def test_only_who_has_the_key_may_ask_a_job(lake: Lake) -> None:
+    runner: Any = NotYet()
+    runner.queries += [Query(sql="SELECT 1")] * 2
+    with EmbeddedServer(ReadPoints(lake.store), lake.source, store=lake.store, queries=lambda: runner) as job:
+        for key in ("", "x", job.key[:-1]):
+            with RemoteReader(job.uri, key=key) as stranger:
+                with pytest.raises(QueryError, match="QUERY_KEY_MISSING"):
+                    stranger.sql("SELECT 1")
+                assert stranger.write_token()
+        with RemoteReader(job.uri, key=job.key) as mine:
+            assert mine.sql("SELECT 1").to_pylist() == [{"n": 1}]
+        page = httpx.get(f"{job.uri}/query").text
+        assert "only shows" in page
+
+
+def located(folder: Path, **options: Any) -> tuple[PipelineSpec, Settings]:
+    return locate(Options(spec=str(folder / "spark-pipeline.yml"), **options))
+
+
+def test_what_answers_is_announced(uri: str, folder: Path) -> None:
+    mine = located(folder)
     with (
-        announced(str(storage), uri, INSTANCE, has_spark=False),
-        announced(str(storage), uri, "another", has_spark=True),
+        announced(*mine, uri, INSTANCE, has_spark=False),
+        announced(*mine, uri, "another", has_spark=True),
     ):
-        assert [process.instance for process in serving_processes(str(storage))] == [INSTANCE]
-        copy = tmp_path / "copy"
-        shutil.copytree(storage, copy)
-        assert serving_processes(str(copy)) == []
-        left = [*(storage / "serving").glob("*.json")]
+        assert [process.instance for process in serving_processes(*mine)] == [INSTANCE]
+        # What reads something else would give another answer.
+        others = (
+            {"conf": {"spark.sql.ansi.enabled": "true"}},
+            {"given": {"meta.url": f"sqlite:///{folder}/other.db"}},
+        )
+        for options in others:
+            assert serving_processes(*located(folder, **options)) == []
+        copy = folder / "copy"
+        shutil.copytree(folder / "storage", copy / "storage")
+        shutil.copy(folder / "spark-pipeline.yml", copy)
+        assert serving_processes(*located(copy)) == []
+        left = [*(folder / "storage" / "serving").glob("*.json")]
+        assert {file.stat().st_mode & 0o777 for file in left} == {0o600}
     assert len(left) == 2
-    assert not [*(storage / "serving").iterdir()]
+    assert not [*(folder / "storage" / "serving").iterdir()]
     # What a killed process left goes when another one starts.
-    (storage / "serving" / "dead.json").write_text(left[0].name)
-    with announced(str(storage), uri, INSTANCE, has_spark=True):
-        assert [file.name for file in (storage / "serving").iterdir()] == [f"{INSTANCE}.json"]
-    assert serving_processes(str(storage)) == serving_processes("s3://bucket/storage") == []
+    (folder / "storage" / "serving" / "dead.json").write_text(left[0].name)
+    with announced(*mine, uri, INSTANCE, has_spark=True):
+        names = [file.name for file in (folder / "storage" / "serving").iterdir()]
+        assert names == [f"{INSTANCE}.json"]
+    assert serving_processes(*mine) == []
 
 
 def test_taut_query_goes_through_what_runs(
@@ -204,7 +236,7 @@ def test_taut_query_goes_through_what_runs(
 
     monkeypatch.setattr(queries, "answer_of_spark", answer_of_spark)
     count = "SELECT count(*) AS n, X'0aff' AS b, map(1, TIMESTAMP '2026-01-01 00:00:00') AS m FROM orders"
-    with announced(str(folder / "storage"), uri, INSTANCE, has_spark=True):
+    with announced(*located(folder), uri, INSTANCE, has_spark=True):
         assert main(["query", count, "--format", "json"]) == 0
         assert capsys.readouterr().out == '{"n": 3, "b": "0AFF", "m": {"1": "2026-01-01 00:00:00"}}\n'
         assert main(["query", count, "--checkpoint", "999"]) == 1

@@ -26,13 +26,13 @@ from tautochrone.iceberg.sessions.spark_sessions import empty_session, lake_conf
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
-from tautochrone.metaservice.pages import Forms
-from tautochrone.metaservice.server import EMBEDDED_IN_JOB, EmbeddedServer
+from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model import events
 from tautochrone.model.catalog import Lookup
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.effects import Effects
 from tautochrone.model.names import TableName, quoted
+from tautochrone.model.query import QueryRunner
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SnapshotPosition
 from tautochrone.project.analyse import analyse
@@ -82,10 +82,10 @@ def _redacting(emit: events.Emit) -> events.Emit:
 class LocalReadPointServer(Closeable):
     """This process's own REST catalog (see `model.catalog.ReadPointServer`)."""
 
-    def __init__(self, store: Store, settings: Settings, forms: Callable[[], Forms]) -> None:
+    def __init__(self, store: Store, settings: Settings, queries: Callable[[], QueryRunner]) -> None:
         self.read_points = ReadPoints(store)
         source = metadata_source(settings.catalog)
-        self._server = EmbeddedServer(self.read_points, source, store=store, forms=forms)
+        self._server = EmbeddedServer(self.read_points, source, store=store, queries=queries)
 
     @property
     def uri(self) -> str:
@@ -95,6 +95,11 @@ class LocalReadPointServer(Closeable):
     def instance(self) -> str:
         """By which `/healthz` tells this server from others."""
         return self._server.instance
+
+    @property
+    def key(self) -> str:
+        """What queries must show."""
+        return self._server.key
 
     def show(self, read_point: str, lookup: Lookup) -> None:
         self.read_points.register(read_point, lookup)
@@ -136,6 +141,7 @@ class Project(Closeable):
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
             self._exit_stack.callback(stop_session, base)
         self.base = base
+        self._located = self.spec
         # What only a starting Spark takes cannot be set while definitions are evaluated.
         self.spec = replace(self.spec, configuration=settings_to_evaluate_with(base, self.spec.configuration))
         self.effects: Effects = effects or effects_from_environment()
@@ -234,22 +240,25 @@ class Project(Closeable):
 
     def open_read_point_server(self, store: Store) -> LocalReadPointServer:
         """Start a REST catalog of this process. It is closed with the project."""
-        server = LocalReadPointServer(store, self.settings, partial(self._forms, store))
+        server = LocalReadPointServer(store, self.settings, partial(self._query_runner, store))
         self._exit_stack.callback(server.close)
         self._server = server
         return server
 
-    def _forms(self, store: Store) -> Forms:
-        """What answers the queries of people while this process runs, over its Spark."""
+    def _query_runner(self, store: Store) -> QueryRunner:
+        """What answers `taut query` while this process runs, over its Spark."""
         runner = SparkQueryRunner(self.spec, self.settings, store, base=self.base)
         self._exit_stack.callback(runner.close)
-        return Forms(runner=runner, unavailable_reason=EMBEDDED_IN_JOB)
+        return runner
 
     def announce(self) -> None:
         """Let `taut query` ask this process for as long as it runs. `job` must have been called."""
         assert self._server is not None
+        server = self._server
         self._exit_stack.enter_context(
-            announced(self.settings.storage, self._server.uri, self._server.instance, has_spark=True)
+            announced(
+                self._located, self.settings, server.uri, server.instance, has_spark=True, key=server.key
+            )
         )
 
     def identify(self) -> Identity:

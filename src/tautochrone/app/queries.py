@@ -1,11 +1,10 @@
 """`taut query`: what runs answers it; otherwise a Spark of its own.
 
-What runs is the service that the setting `meta.url` names, `taut serve` on this machine, or a continuous run.
+What runs is `taut serve` on this machine, or a continuous run. The service that the setting `meta.url` names
+may be that of another project, with another lake.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.remote import RemoteReader
@@ -13,7 +12,6 @@ from tautochrone.app.serving import serving_processes
 from tautochrone.errors import CheckpointUnavailableError, TautochroneError
 from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.project.settings import Settings
 
 __all__ = ["answer_of_service", "answer_of_spark"]
 
@@ -28,26 +26,18 @@ def answer_of_service(options: Options, query: Query) -> QueryAnswer | Reason | 
         SpecError, SettingsError: what is wrong with the project.
         CheckpointUnavailableError: no checkpoint shows what the query asks for.
     """
-    _, settings = locate(options)
+    spec, settings = locate(options)
     refusal: Reason | None = None
-    for uri, token in _services(settings):
-        with RemoteReader(uri, token) as reader:
+    for process in serving_processes(spec, settings):
+        with RemoteReader(process.uri, settings.meta_token, key=process.key) as reader:
             try:
                 return reader.arrow(query)
             except CheckpointUnavailableError:
                 raise
             except TautochroneError as error:
                 code = ReasonCode.SERVICE_DID_NOT_ANSWER
-                refusal = Reason.of(code, uri=uri, error_class=error.error_class)
+                refusal = Reason.of(code, uri=process.uri, error_class=error.error_class)
     return refusal
-
-
-def _services(settings: Settings) -> Iterator[tuple[str, str | None]]:
-    if settings.meta_url.lower().startswith(("http://", "https://")):
-        yield settings.meta_url, settings.meta_token
-        return
-    for process in serving_processes(settings.storage):
-        yield process.uri, settings.meta_token
 
 
 def answer_of_spark(options: Options, query: Query) -> QueryAnswer:

@@ -20,7 +20,7 @@ from tautochrone.errors import (
 )
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.closeable import Closeable
-from tautochrone.model.query import ARROW_STREAM, QUERY_METADATA, Query, QueryAnswer
+from tautochrone.model.query import ARROW_STREAM, QUERY_KEY, QUERY_METADATA, Query, QueryAnswer
 from tautochrone.redaction import keep_secret
 
 if TYPE_CHECKING:
@@ -42,11 +42,12 @@ class RemoteReader(Closeable):
     Args:
         url: of `taut serve`, or of a running job.
         token: the bearer token; None: the value of `TAUTOCHRONE_META_TOKEN`.
+        key: of a job's own service: see `app.serving`.
     """
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, *, key: str = "") -> None:
         token = token or os.environ.get(_TOKEN_VARIABLE)
-        headers = {}
+        headers = {QUERY_KEY: key} if key else {}
         if token:
             keep_secret(token)
             headers["Authorization"] = f"Bearer {token}"

@@ -94,8 +94,8 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
             coordinator=coordinator,
             instance=instance,
         )
-        if settings is not None:
-            exit_stack.enter_context(announced(settings.storage, uri_of(bound), instance, has_spark=False))
+        if located is not None:
+            exit_stack.enter_context(announced(*located, uri_of(bound), instance, has_spark=False))
         _log.info("serving at %s", uri_of(bound))
         report_participants(participants)
         if catalog is None:

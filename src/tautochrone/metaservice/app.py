@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tautochrone.metaservice.coordinator import TransactionCoordinator
     from tautochrone.metaservice.http.metrics import Metrics
     from tautochrone.metaservice.pages import Forms
+    from tautochrone.model.query import QueryRunner
 
 __all__ = ["create_app"]
 
@@ -66,6 +67,7 @@ def create_app(
     no_catalog: str = "This service serves no catalog",
     forms: Forms | str = _NO_PROJECT,
     coordinator: TransactionCoordinator | None = None,
+    queries: tuple[QueryRunner, str] | None = None,
     instance: str = "",
 ) -> FastAPI:
     """Compose the application.
@@ -77,6 +79,7 @@ def create_app(
         no_catalog: why no catalog is served, half a sentence for clients that ask for it.
         forms: what runs queries and revisions from the pages, or why the pages have neither.
         coordinator: of the transactions that programs drive; None: one without participants.
+        queries: answers `/api/v1/query` to who shows this key, instead of what runs queries from the pages.
         instance: by which `/healthz` tells this server from one that had its port before.
     """
     app = FastAPI(
@@ -96,7 +99,7 @@ def create_app(
         """The health check. It needs no token."""
         return Health(version=_VERSION, catalog=catalog is not None, instance=instance)
 
-    metrics = None if store is None else _add_store(app, store, forms, coordinator)
+    metrics = None if store is None else _add_store(app, store, forms, coordinator, queries)
     app.router.routes.append(
         _CatalogMount("/v1", no_catalog_app(no_catalog) if catalog is None else catalog_app(*catalog))
     )
@@ -110,7 +113,11 @@ def create_app(
 
 
 def _add_store(
-    app: FastAPI, store: Store, forms: Forms | str, coordinator: TransactionCoordinator | None
+    app: FastAPI,
+    store: Store,
+    forms: Forms | str,
+    coordinator: TransactionCoordinator | None,
+    queries: tuple[QueryRunner, str] | None,
 ) -> Metrics:
     # Imported here, because the catalog alone does not need them.
     from tautochrone.metaservice.api import add_api
@@ -124,7 +131,8 @@ def _add_store(
     add_store_routes(app, store)
     forms = Forms(unavailable_reason=forms) if isinstance(forms, str) else forms
     add_pages(app, store, forms)
-    add_api(app, store, forms.runner, forms.unavailable_reason)
+    runner, key = queries or (forms.runner, "")
+    add_api(app, store, runner, forms.unavailable_reason, key)
     add_transactions(app, store, coordinator or TransactionCoordinator(store))
     if app.state.access.hashes:
         add_login(app, app.state.access, app.state.sessions)

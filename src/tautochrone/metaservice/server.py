@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from secrets import token_urlsafe
 from threading import Thread
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tautochrone.meta import Store
-    from tautochrone.metaservice.pages import Forms
+    from tautochrone.model.query import QueryRunner
     from tautochrone.rest_catalog.metadata import MetadataSource
     from tautochrone.rest_catalog.read_points import ReadPointResolver
 
-__all__ = ["EMBEDDED_IN_JOB", "EmbeddedServer", "embedded_server", "listen", "uri_of", "uvicorn_server"]
+__all__ = ["EmbeddedServer", "embedded_server", "listen", "uri_of", "uvicorn_server"]
 
 _START_TIMEOUT_S = 20.0
 _SHUTDOWN_S = 2
@@ -38,7 +39,9 @@ _TICK_S = 1.0
 """So often the time in the heads of answers is renewed."""
 # More than all requests and streams that the limits allow; further connections wait.
 _MAX_CONNECTIONS = 1_000
-EMBEDDED_IN_JOB = "This is the service of a running job; `taut serve` in the project does this"
+_EMBEDDED_IN_JOB = (
+    "This is the service of a running job, which only shows; `taut serve` in the project does this"
+)
 
 _HINTS = {
     errno.EADDRINUSE: "another program listens there, such as another taut serve: choose another port with "
@@ -155,7 +158,8 @@ class _CompleteOnDemand:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from tautochrone.metaservice.http.problems import is_catalog_path
 
-        if not self._is_complete and not is_catalog_path(scope.get("path", "")):
+        path = scope.get("path", "")
+        if not self._is_complete and not is_catalog_path(path) and path != "/healthz":
             async with self._making:
                 if not self._is_complete:
                     self._app = await asyncio.to_thread(self._make_complete)
@@ -169,7 +173,11 @@ class EmbeddedServer(Closeable):
     With a store it serves what `taut serve` does, for the role read; without a store only the catalog.
 
     Args:
-        forms: makes what runs queries, with the first request for a page or for the API of the store.
+        queries: makes what answers `/api/v1/query` to who knows `key`, with the first request for a page or
+            for the API of the store.
+
+    Attributes:
+        instance: by which `/healthz` tells this server from others.
 
     Raises:
         EnvironmentProblemError: `SERVER_NOT_STARTED`.
@@ -181,7 +189,7 @@ class EmbeddedServer(Closeable):
         source: MetadataSource,
         *,
         store: Store | None = None,
-        forms: Callable[[], Forms] | None = None,
+        queries: Callable[[], QueryRunner] | None = None,
         port: int = 0,
     ) -> None:
         from tautochrone.metaservice.app import create_app
@@ -189,7 +197,7 @@ class EmbeddedServer(Closeable):
 
         self._socket = listen("127.0.0.1", port)
         self._uri = uri_of(self._socket)
-        self.instance = uuid4().hex
+        self.instance, self.key = uuid4().hex, token_urlsafe(32)
         access = Access.on_loopback(Role.READ)
         catalog = create_app(access=access, catalog=(read_points, source), instance=self.instance)
 
@@ -198,7 +206,8 @@ class EmbeddedServer(Closeable):
                 access=access,
                 store=store,
                 catalog=(read_points, source),
-                forms=EMBEDDED_IN_JOB if forms is None else forms(),
+                forms=_EMBEDDED_IN_JOB,
+                queries=None if queries is None else (queries(), self.key),
                 instance=self.instance,
             )
 

@@ -11,10 +11,13 @@ from tautochrone.model.checkpoint import Consistency
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ARROW_STREAM", "QUERY_METADATA", "Query", "QueryAnswer", "QueryRunner"]
+__all__ = ["ARROW_STREAM", "QUERY_KEY", "QUERY_METADATA", "Query", "QueryAnswer", "QueryRunner"]
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 """The media type of an answer over HTTP."""
+
+QUERY_KEY = "X-Tautochrone-Key"
+"""The header with the key of a job's own service, which other users of the machine do not have."""
 
 QUERY_METADATA = b"tautochrone"
 """The key in the metadata of the answer's schema, over HTTP: JSON with `checkpoint` and `behind`."""

@@ -16,11 +16,14 @@ from tautochrone.model.query import QueryRunner
 __all__ = ["add_api"]
 
 
-def add_api(app: FastAPI, store: Store, runner: QueryRunner | None, unavailable_reason: str) -> None:
+def add_api(
+    app: FastAPI, store: Store, runner: QueryRunner | None, unavailable_reason: str, key: str = ""
+) -> None:
     """Put the routes on `app`: those of FLIP-276, and those of `/api/v1`.
 
     Args:
         runner: answers queries; None: nobody does, for `unavailable_reason`.
+        key: what queries must show; empty: nothing.
     """
     flip = APIRouter(responses=PROBLEMS)
     jobs.add_registrations(flip, store)
@@ -29,5 +32,5 @@ def add_api(app: FastAPI, store: Store, runner: QueryRunner | None, unavailable_
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
     for module in (datasets, jobs, checkpoints, reads, events):
         module.add(router, store)
-    add_queries(router, runner, unavailable_reason)
+    add_queries(router, runner, unavailable_reason, key)
     app.include_router(router)

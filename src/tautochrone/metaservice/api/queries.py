@@ -6,17 +6,18 @@ the tables that are `behind`.
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from tautochrone.errors import QueryError
+from tautochrone.errors import AccessError, QueryError
 from tautochrone.metaservice.api.reads import (
     AfterToken,
     ConsistencyType,
@@ -27,7 +28,7 @@ from tautochrone.metaservice.api.reads import (
     token_time_ms,
 )
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.query import ARROW_STREAM, QUERY_METADATA, Query, QueryAnswer, QueryRunner
+from tautochrone.model.query import ARROW_STREAM, QUERY_KEY, QUERY_METADATA, Query, QueryAnswer, QueryRunner
 
 __all__ = ["add_queries", "arrow_stream"]
 
@@ -54,14 +55,26 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add_queries(router: APIRouter, runner: QueryRunner | None, unavailable_reason: str) -> None:
-    """`/query`, which answers `QUERIES_UNAVAILABLE` without a runner."""
+def add_queries(
+    router: APIRouter, runner: QueryRunner | None, unavailable_reason: str, key: str = ""
+) -> None:
+    """`/query`, which answers `QUERIES_UNAVAILABLE` without a runner.
+
+    Args:
+        key: what a query must show in the header `QUERY_KEY`; empty: nothing.
+    """
 
     @router.post("/query", tags=["queries"], response_class=StreamingResponse, responses=_ANSWERS)
-    async def query(request: QueryRequest) -> StreamingResponse:
+    async def query(request: QueryRequest, http: Request) -> StreamingResponse:
         """The rows of a query, all tables at one checkpoint, or each at its newest version (`weak`)."""
         if runner is None:
             raise QueryError("QUERIES_UNAVAILABLE", f"There are no queries here. {unavailable_reason}")
+        if not hmac.compare_digest(http.headers.get(QUERY_KEY, "").encode(), key.encode()) and key:
+            raise AccessError(
+                "QUERY_KEY_MISSING",
+                "This service of a running job answers only who may read the job's storage",
+                hint="`taut query` in the project; `taut serve` answers others",
+            )
         token_time_ms(request.after)
         query_of_request = Query(
             sql=request.sql,
