@@ -180,8 +180,8 @@ def test_only_who_has_the_key_may_ask_a_job(lake: Lake) -> None:
                 with pytest.raises(QueryError, match="QUERY_KEY_MISSING"):
                     stranger.sql("SELECT 1")
                 assert stranger.write_token()
-        with RemoteReader(job.uri, key=job.key) as mine:
-            assert mine.sql("SELECT 1").to_pylist() == [{"n": 1}]
+        with RemoteReader(job.uri, key=job.key) as own:
+            assert own.sql("SELECT 1").to_pylist() == [{"n": 1}]
         page = httpx.get(f"{job.uri}/query").text
         assert "only shows" in page
 
@@ -191,12 +191,12 @@ def located(folder: Path, **options: Any) -> tuple[PipelineSpec, Settings]:
 
 
 def test_what_answers_is_announced(uri: str, folder: Path) -> None:
-    mine = located(folder)
+    own = located(folder)
     with (
-        announced(*mine, uri, INSTANCE, has_spark=False),
-        announced(*mine, uri, "another", has_spark=True),
+        announced(*own, uri, INSTANCE, has_spark=False),
+        announced(*own, uri, "another", has_spark=True),
     ):
-        assert [process.instance for process in serving_processes(*mine)] == [INSTANCE]
+        assert [process.instance for process in serving_processes(*own)] == [INSTANCE]
         # What reads something else would give another answer.
         others = (
             {"conf": {"spark.sql.ansi.enabled": "true"}},
@@ -214,10 +214,10 @@ def test_what_answers_is_announced(uri: str, folder: Path) -> None:
     assert not [*(folder / "storage" / "serving").iterdir()]
     # What a killed process left goes when another one starts.
     (folder / "storage" / "serving" / "dead.json").write_text(left[0].name)
-    with announced(*mine, uri, INSTANCE, has_spark=True):
+    with announced(*own, uri, INSTANCE, has_spark=True):
         names = [file.name for file in (folder / "storage" / "serving").iterdir()]
         assert names == [f"{INSTANCE}.json"]
-    assert serving_processes(*mine) == []
+    assert serving_processes(*own) == []
 
 
 def test_taut_query_goes_through_what_runs(
