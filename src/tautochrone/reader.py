@@ -30,7 +30,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.session import _monkey_patch_RDD
 from pyspark.sql.types import (
+    ArrayType,
     CalendarIntervalType,
+    DataType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -486,7 +489,7 @@ class Leases:
 # -- answers ---------------------------------------------------------------------------------------------
 
 
-_WITHOUT_ARROW_TYPE = (CalendarIntervalType, YearMonthIntervalType)
+_WITHOUT_ARROW_TYPE = (CalendarIntervalType, VariantType, YearMonthIntervalType)
 
 
 def _arrow_rows(frame: DataFrame, query: str) -> pa.Table:
@@ -506,12 +509,22 @@ def _arrow_rows(frame: DataFrame, query: str) -> pa.Table:
 
 
 def _with_arrow_type(field: StructField) -> Column:
-    """A column, as text if Arrow has no such type."""
+    """A column, as text if Arrow has no such type, or Python no such value."""
     column = sf.col(field.name)
     if isinstance(field.dataType, VariantType):
         return sf.to_json(column).alias(field.name)
-    is_text = isinstance(field.dataType, _WITHOUT_ARROW_TYPE)
-    return column.cast("string").alias(field.name) if is_text else column
+    return column.cast("string").alias(field.name) if _is_text_in_arrow(field.dataType) else column
+
+
+def _is_text_in_arrow(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        has_repeated_names = len(set(kind.names)) < len(kind.names)
+        return has_repeated_names or any(_is_text_in_arrow(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _is_text_in_arrow(kind.elementType)
+    if isinstance(kind, MapType):
+        return _is_text_in_arrow(kind.keyType) or _is_text_in_arrow(kind.valueType)
+    return isinstance(kind, _WITHOUT_ARROW_TYPE)
 
 
 # -- names in a query ------------------------------------------------------------------------------------

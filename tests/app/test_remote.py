@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tautochrone.app.query_runner import SparkQueryRunner
 from tautochrone.app.remote import RemoteReader
 from tautochrone.app.serving import announced, serving_processes
 from tautochrone.cli.main import main
+from tautochrone.cli.reading import rows_of
 from tautochrone.errors import AccessError, CheckpointUnavailableError, MetaError, QueryError
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
@@ -53,7 +55,8 @@ VALUES = (
     "INTERVAL '1-2' YEAR TO MONTH", "make_interval(1, 2, 0, 3)", "array(1, NULL)", "array()",
     "map('k', array(1.50), 'n', NULL)", "map(named_struct('a', 1), 2)", "named_struct('a', 1, 'b', X'0a')",
     "parse_json('{\"a\": [1, null]}')", "NULL", "CAST(12345678901234567890.123456789 AS DECIMAL(38, 9))",
-    "CAST('c' AS CHAR(3))",
+    "CAST('c' AS CHAR(3))", "named_struct('a', 1, 'a', 2)", "array(INTERVAL '1-2' YEAR TO MONTH)",
+    "map('k', parse_json('[1]'))", "array(TIMESTAMP '2026-03-29 02:30:00')",
 )  # fmt: skip
 
 
@@ -91,6 +94,7 @@ def test_values_of_every_type(lake: Lake, remote: RemoteReader, value: str) -> N
     conf = {"spark.sql.session.timeZone": "Asia/Kathmandu", "spark.sql.ansi.enabled": "false"}
     with Reader(lake.store, lake.settings, base=lake.spark, database="db", conf=conf) as reader:
         rows = reader.arrow(Query(sql=query)).rows
+        rows_of(rows)  # what `taut query` prints
         received = remote.sql(query)
         assert (received.schema, str(received.to_pylist())) == (rows.schema, str(rows.to_pylist()))
         texts = [row[0] for row in reader.sql(f"SELECT CAST(({value}) AS STRING)").collect()]
@@ -213,7 +217,11 @@ def test_what_answers_is_announced(uri: str, folder: Path) -> None:
     assert len(left) == 2
     assert not [*(folder / "storage" / "serving").iterdir()]
     # What a killed process left goes when another one starts.
-    (folder / "storage" / "serving" / "dead.json").write_text(left[0].name)
+    serving_folder = folder / "storage" / "serving"
+    (serving_folder / "dead.json").write_text(left[0].name)
+    hostile = {"uri": "http://[", "has_spark": True, "key": "", "reads": ""}
+    (serving_folder / "hostile.json").write_text(json.dumps(hostile))
+    (serving_folder / "strange.json").write_text(json.dumps(hostile | {"uri": 7}))
     with announced(*own, uri, INSTANCE, has_spark=True):
         names = [file.name for file in (folder / "storage" / "serving").iterdir()]
         assert names == [f"{INSTANCE}.json"]

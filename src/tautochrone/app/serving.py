@@ -90,7 +90,7 @@ def serving_processes(spec: PipelineSpec, settings: Settings) -> list[ServingPro
         return []
     expected = _what_is_read(spec, settings)
     read = (_read(file, expected) for file in sorted(folder.glob("*.json")))
-    there = (process for process in read if process is not None and _is_there(process))
+    there = (process for process in read if process is not None and _answers(process))
     return sorted(there, key=lambda process: not process.has_spark)
 
 
@@ -124,13 +124,16 @@ def _read(file: Path, expected: str | None = None) -> ServingProcess | None:
         return None
 
 
-def _is_there(process: ServingProcess) -> bool:
+def _answers(process: ServingProcess) -> bool | None:
+    """Whether the process is at its address; None: what is there did not answer in time."""
     try:
         timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S)
         # Plain HTTP on this machine: neither certificates nor a proxy.
         answer = httpx.get(f"{process.uri}/healthz", timeout=timeout, trust_env=False, verify=False)
         return bool(answer.json().get("instance") == process.instance)
-    except (httpx.HTTPError, ValueError, AttributeError):
+    except httpx.TimeoutException:
+        return None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TypeError, AttributeError):
         return False
 
 
@@ -138,5 +141,6 @@ def _remove_stale(folder: Path) -> None:
     """Remove the files of processes that were killed."""
     for file in folder.glob("*.json"):
         process = _read(file)
-        if process is None or not _is_there(process):
+        # One that is busy may still be alive.
+        if process is None or _answers(process) is False:
             file.unlink(missing_ok=True)

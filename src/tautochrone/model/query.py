@@ -49,8 +49,8 @@ class QueryAnswer:
     """The whole result of a query.
 
     Attributes:
-        rows: a `pyarrow.Table`. Timestamps have the session's time zone; VARIANT, intervals of months and
-            intervals of Spark's old type are texts.
+        rows: a `pyarrow.Table`. Timestamps have the session's time zone. Columns of or with VARIANT,
+            intervals of months or of Spark's old type, or structs with a name twice, are texts.
         checkpoint: that was read; None: the newest version of each table, or no table of a pipeline.
         behind: the tables that keep the query from a newer checkpoint, each with its reason.
     """

@@ -68,7 +68,11 @@ def add_queries(
     async def query(request: QueryRequest, http: Request) -> StreamingResponse:
         """The rows of a query, all tables at one checkpoint, or each at its newest version (`weak`)."""
         if runner is None:
-            raise QueryError("QUERIES_UNAVAILABLE", f"There are no queries here. {unavailable_reason}")
+            raise QueryError(
+                "QUERIES_UNAVAILABLE",
+                f"There are no queries here. {unavailable_reason}",
+                hint="ask with `taut query` in the project",
+            )
         if not hmac.compare_digest(http.headers.get(QUERY_KEY, "").encode(), key.encode()) and key:
             raise AccessError(
                 "QUERY_KEY_MISSING",
