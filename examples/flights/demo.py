@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,17 +108,21 @@ class Demo:
     def start_run(self, *more: str) -> Run:
         return Run(["--spec", str(self.spec), *more], self.log, self.say)
 
-    def ask(self, reader: Any, checkpoint: int | None) -> int:
-        """Whether five tables agree at one checkpoint; returns the number of reports there."""
-        from tautochrone.errors import CheckpointUnavailableError
+    def ask_the_run(self, checkpoint: int | None) -> None:
+        """Ask the process that runs, whose Spark answers: no other one starts."""
+        import tautochrone
+        from tautochrone.errors import MetaError, QueryError
 
         try:
-            rows = reader.sql(TIE_OUT, consistency="strong", checkpoint=checkpoint).collect()
-        except CheckpointUnavailableError as error:
-            # It has expired meanwhile, or is not published yet: the next checkpoint is checked.
+            with tautochrone.connect(self.spec, own_spark=False) as reader:
+                self.check(reader.sql(TIE_OUT, checkpoint=checkpoint).to_pylist(), checkpoint)
+        except (MetaError, QueryError) as error:
+            # It was killed, it has expired the checkpoint meanwhile, or it is too busy for this question.
             self.say(f"query       {error.error_class}")
-            return 0
-        answer = tie_out(row.asDict() for row in rows)
+
+    def check(self, rows: Sequence[Mapping[str, Any]], checkpoint: int | None) -> int:
+        """Whether five tables agree at one checkpoint; returns the number of reports there."""
+        answer = tie_out(rows)
         self.checks += 1
         checkpoint_name = "newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
         self.say(f"query       {checkpoint_name}: {answer}")
@@ -127,20 +132,17 @@ class Demo:
 
     def live(self, replay: subprocess.Popen[bytes]) -> None:
         """Run, query and (with `kill`) kill, until the replay is over and the run was stopped."""
-        import tautochrone
-
         run = self.start_run("--continuous", "--interval", "5s")
         try:
             if not self.first_checkpoint(run):
                 return
-            with tautochrone.connect(self.spec) as reader:
-                while run.alive:
-                    self.ask(reader, run.checkpoint)
-                    if replay.poll() is not None:
-                        break
-                    if self.kill and time.monotonic() - self.started > self.seconds / 2:
-                        run = self.restart(run)
-                    time.sleep(ASK_EVERY_SECONDS)
+            while run.alive:
+                self.ask_the_run(run.checkpoint)
+                if replay.poll() is not None:
+                    break
+                if self.kill and time.monotonic() - self.started > self.seconds / 2:
+                    run = self.restart(run)
+                time.sleep(ASK_EVERY_SECONDS)
             if not run.alive:
                 self.problem(f"the run ended by itself: {run.state or 'no state'}, see {self.log}")
             code = run.stop()
@@ -166,7 +168,7 @@ class Demo:
         self.count(run)
         self.kill = False
         new_run = self.start_run("--continuous", "--interval", "5s")
-        # Readers can query while nothing runs: their checkpoint needs no writer.
+        # What was published stays readable.
         new_run.checkpoint = run.checkpoint
         return new_run
 
@@ -187,7 +189,8 @@ class Demo:
         self.count(last)
         sent = self.sent()
         with tautochrone.connect(self.spec) as reader:
-            reports_read = self.ask(reader, None)
+            rows = [row.asDict() for row in reader.sql(TIE_OUT).collect()]
+            reports_read = self.check(rows, None)
             if reports_read != sent:
                 self.problem(f"{sent:,} reports were sent, {reports_read:,} are in the tables")
             self.ask_more(reader)
@@ -260,7 +263,7 @@ def arguments_of(module: str, about: str | None, arguments: list[str] | None) ->
     """The command line of a demonstration: `days`, `seconds`, `kill`."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--days", type=int, default=31, help="days of 2013 to replay (31)")
-    parser.add_argument("--seconds", type=int, default=60, help="how long the replay takes (60)")
+    parser.add_argument("--seconds", type=int, default=30, help="how long the replay takes (30)")
     parser.add_argument("--kill", action="store_true", help="kill -9 the run once and go on")
     return parser.parse_args(arguments)
 

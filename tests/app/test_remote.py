@@ -228,6 +228,17 @@ def test_what_answers_is_announced(uri: str, folder: Path) -> None:
     assert serving_processes(*own) == []
 
 
+def test_a_program_reads_through_what_runs(folder: Path, uri: str) -> None:
+    def connected() -> RemoteReader:
+        return tautochrone.connect(folder, token=TOKEN, own_spark=False)
+
+    with pytest.raises(MetaError, match="NO_RUNNING_SERVICE"):
+        connected()
+    own = located(folder)
+    with announced(*own, uri, INSTANCE, has_spark=True), connected() as reader:
+        assert reader.sql("SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 3}]
+
+
 def test_taut_query_goes_through_what_runs(
     folder: Path,
     uri: str,

@@ -89,6 +89,9 @@ class Reader:
     def collect(self) -> list[Row]:
         return self._rows
 
+    def to_pylist(self) -> list[dict[str, Any]]:
+        return [row.asDict() for row in self._rows]
+
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
@@ -129,7 +132,7 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(child, "taut", lambda *arguments_of_taut: [*command, *arguments_of_taut])
 
         @contextmanager
-        def connect(spec: Path) -> Iterator[Reader]:
+        def connect(spec: Path, *, own_spark: bool = True) -> Iterator[Reader]:
             yield Reader(work / "input", lost, everywhere)
 
         monkeypatch.setattr(tautochrone, "connect", connect, raising=False)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.remote import RemoteReader
+from tautochrone.app.serving import serving_processes
+from tautochrone.errors import MetaError
 
 if TYPE_CHECKING:
     from tautochrone.reader import Reader
@@ -56,28 +58,45 @@ def query_settings(configuration: Mapping[str, str]) -> dict[str, str]:
 def connect(spec: Path | None = None, *, master: str | None = None) -> Reader: ...
 
 
+@overload
+def connect(
+    spec: str | Path | None = None, *, token: str | None = None, own_spark: Literal[False]
+) -> RemoteReader: ...
+
+
 # A text may be a path or a URL, whose readers answer with a DataFrame or with a `pyarrow.Table`.
 @overload
 def connect(spec: str, *, master: str | None = None, token: str | None = None) -> Any: ...
 
 
 def connect(
-    spec: str | Path | None = None, *, master: str | None = None, token: str | None = None
+    spec: str | Path | None = None,
+    *,
+    master: str | None = None,
+    token: str | None = None,
+    own_spark: bool = True,
 ) -> Reader | RemoteReader:
     """Read a pipeline's tables at one checkpoint, by a Spark of this process or through a service.
 
         connect("pipelines/shop").sql("SELECT * FROM totals").show()               # a Spark DataFrame
         connect("http://lake.example:7117").sql("SELECT * FROM totals").to_pandas()  # a pyarrow.Table
+        connect("pipelines/shop", own_spark=False).sql("SELECT * FROM totals")       # a pyarrow.Table
 
     Args:
         spec: the `spark-pipeline.yml`, or a folder at or below it; the current folder when absent. Or the
             URL of `taut serve`: then this process needs neither Java nor the project.
         master: the Spark master, `local[*]` when absent.
         token: the service's bearer token; `TAUTOCHRONE_META_TOKEN` when absent.
+        own_spark: False: read through the continuous run or the `taut serve` of the project on this machine,
+            as `taut query` does. No Spark starts.
 
     Returns:
-        A `Reader`, or a `RemoteReader` for a URL; use it as a context manager. See `Reader.sql` for
-        consistency and checkpoints.
+        A `Reader`; for a URL, or without a Spark of its own, a `RemoteReader`. Use it as a context manager.
+        See `Reader.sql` for consistency and checkpoints.
+
+    Raises:
+        SpecError, SettingsError, MetaError, LakeError: what prevents reading; without a Spark of its own
+            `NO_RUNNING_SERVICE` (retryable).
     """
     if isinstance(spec, str) and spec.lower().startswith(("http://", "https://")):
         return RemoteReader(spec, token)
@@ -85,4 +104,18 @@ def connect(
         from tautochrone.project.spec import find_spec
 
         spec = find_spec(Path(spec))
-    return open_connection(Options(spec=None if spec is None else str(spec), master=master))
+    options = Options(spec=None if spec is None else str(spec), master=master)
+    return open_connection(options) if own_spark else _reader_through_service(options, token)
+
+
+def _reader_through_service(options: Options, token: str | None) -> RemoteReader:
+    spec, settings = locate(options)
+    processes = serving_processes(spec, settings)
+    if not processes:
+        raise MetaError(
+            "NO_RUNNING_SERVICE",
+            f"No process that reads what {spec.path} reads answers queries on this machine",
+            hint="start `taut run --continuous` or `taut serve`, or leave out own_spark=False",
+            retryable=True,
+        )
+    return RemoteReader(processes[0].uri, token or settings.meta_token, key=processes[0].key)

@@ -158,6 +158,7 @@ class ReasonCode(StrEnum):
     NO_VERSION_AT_CHECKPOINT = "NO_VERSION_AT_CHECKPOINT"
 
     # Why a checkpoint waits, is held back or given up.
+    FIRST_BATCHES = "FIRST_BATCHES"
     JOBS_AT_WORK = "JOBS_AT_WORK"
     SINK_LACKS_CHECKPOINT = "SINK_LACKS_CHECKPOINT"
     CHECKPOINT_OPENED_BY_OTHERS = "CHECKPOINT_OPENED_BY_OTHERS"
@@ -524,6 +525,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UPSTREAM_HAS_NO_VERSION: "job {job} has no version of it",
     ReasonCode.LEFT_TO_BE_REBUILT: "{cause}",
     ReasonCode.NO_VERSION_AT_CHECKPOINT: "{table} has no version for this checkpoint",
+    ReasonCode.FIRST_BATCHES: "the first one waits at most {wait_s:g} s for the first rows of {flows}",
     ReasonCode.JOBS_AT_WORK: (
         "they still work on it; jobs that share tables have one open checkpoint at a time"
     ),

@@ -22,6 +22,7 @@ from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model import events
 from tautochrone.model.catalog import NEWEST, job_read_point
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.ownership import Heartbeat
@@ -40,6 +41,8 @@ __all__ = ["Run", "RunState", "wait_while_alive"]
 _POLL_S = 0.05
 _CHECK_S = 1.0
 """How often a waiting run asks whether Spark is alive."""
+_FIRST_BATCHES_S = 30.0
+"""How long the first checkpoint of a job waits for rows: without any, every view is built for nothing."""
 
 
 class RunState(StrEnum):
@@ -143,6 +146,7 @@ class Run:
         try:
             self._begin_run(interval_ms, processingTime=f"{interval_ms} milliseconds")
             try:
+                self._wait_for_first_batches()
                 while not self._stopping.is_set():
                     started = time.monotonic()
                     self._ingestion.watch()
@@ -180,6 +184,22 @@ class Run:
         self._deliveries.begin(interval_ms)
         self._checkpoints.begin()
         self._ingestion.start(self._ingestion_flows(), self._job.store.now_ms(), **trigger)
+
+    def _wait_for_first_batches(self) -> None:
+        """Before a job's first checkpoint, until each flow read its source once or failed; not for long."""
+        if self._job.store.checkpoints.latest_done(self._job.name) is not None:
+            return
+        until = time.monotonic() + _FIRST_BATCHES_S
+        reported = False
+        while (flows := self._ingestion.flows_before_first_batch) and time.monotonic() < until:
+            if self._stopping.is_set():
+                return
+            if not reported:
+                reported = True
+                reason = Reason.of(ReasonCode.FIRST_BATCHES, flows=", ".join(flows), wait_s=_FIRST_BATCHES_S)
+                self._job.emit(events.HeldBack(checkpoint=None, jobs=[], reason=reason))
+            wait_while_alive(self._stopping, _POLL_S)
+            self._ingestion.watch()
 
     def _ingestion_flows(self) -> list[tuple[RunningFlow, Callable[[], SparkSession]]]:
         """The selected flows that read from outside, in the order of the graph."""

@@ -82,6 +82,12 @@ class Ingestion:
             flow.query.name for flow in self._flows if isinstance(flow.problem, _NEEDS_NEW_DEFINITIONS)
         )
 
+    @property
+    def flows_before_first_batch(self) -> tuple[str, ...]:
+        """The names of the flows that neither read their source since they were started nor failed."""
+        flows = (flow for flow in self._flows if flow.problem is None)
+        return tuple(flow.query.name for flow in flows if not flow.query.has_completed_once)
+
     def wait(self, stopping: Event) -> None:
         """Until no flow is at work, or `stopping` is set."""
         for flow in self._flows:

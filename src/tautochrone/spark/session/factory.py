@@ -158,7 +158,9 @@ def settings_to_start(spark: SparkSettings, catalog: str, catalog_conf: Mapping[
         *archive_options(java, on_class_path=_jars_on_class_path(spark)),
     ]
     if spark.short_lived:
-        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        # Without the optimising compiler Java keeps 48 MB of compiled code, which planning some hundred
+        # queries fills: then calls fail with errors of method handles.
+        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m"]
     conf.update(catalog_conf)
     conf["spark.sql.defaultCatalog"] = catalog
     conf.update(spark.conf)
