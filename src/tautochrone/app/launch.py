@@ -38,4 +38,5 @@ def launch(settings: Settings, *, short_lived: bool = False) -> None:
     from tautochrone.spark.session.jars import missing
 
     if not missing(settings.spark.artifacts):
+        short_lived = short_lived or settings.spark.short_lived
         launch_session(replace(settings.spark, short_lived=short_lived), settings.catalog)

@@ -138,6 +138,7 @@ class Project(Closeable):
         self._server: LocalReadPointServer | None = None
         if base is None:
             self._download_jars()
+            short_lived = short_lived or self.settings.spark.short_lived
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
             self._exit_stack.callback(stop_session, base)
         self.base = base

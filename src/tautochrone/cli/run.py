@@ -33,6 +33,7 @@ from tautochrone.model.backoff import Backoff
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
     from tautochrone.app.open import Project
+    from tautochrone.model.reason import Reason
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
     from tautochrone.runtime.job.ownership import Ownership
@@ -56,22 +57,35 @@ def run(arguments: argparse.Namespace) -> int:
     selected = names_of(arguments.refresh), names_of(arguments.full_refresh)
     from tautochrone.app.launch import launch
     from tautochrone.app.locate import locate
+    from tautochrone.app.unchanged import News, end_without_news, last_run
 
     options = options_of(arguments)
     located = locate(options)
-    # Printed before the imports, which take a second, and the JVM, which takes six.
-    starting = events.Starting(pipeline=located[0].name, master=located[1].spark.master)
-    plain_listener(arguments)(starting)
     restarts = Restarts()
+    program = _program_of(arguments, located, restarts)
+    last = None if program is None else last_run(located[1], program)
+    starting = events.Starting(pipeline=located[0].name, master=located[1].spark.master)
+    if last is None:
+        # Printed before the imports, which take a second, and the JVM, which takes six.
+        plain_listener(arguments)(starting)
     ownership = ownership_of(arguments)
     if restarts.in_a_row:
         # A restart must not fence off a process that took the job over since the first start.
         ownership = replace(ownership, takeover=False)
+    if last is not None:
+        news = end_without_news(located[1], last, ownership, plain_listener(arguments))
+        if news is News.NONE:
+            return 0
+        spark = replace(located[1].spark, short_lived=news is News.LITTLE)
+        located = located[0], replace(located[1], spark=spark)
+        plain_listener(arguments)(starting)
     check_not_running(located[1], ownership, plain_listener(arguments))
     launch(located[1])
     with listening(arguments, starting) as emit:
         try:
-            state, restart = _execute(arguments, options, located, selected, restarts, ownership, emit)
+            state, restart = _execute(
+                arguments, options, located, selected, restarts, ownership, emit, program
+            )
         except EnvironmentProblemError as error:
             if not (restarts.in_a_row and error.error_class in _NOT_STARTED):
                 raise
@@ -81,6 +95,19 @@ def run(arguments: argparse.Namespace) -> int:
     if restart and not arguments.embedded:
         restarts.restart_process()
     return state
+
+
+def _program_of(
+    arguments: argparse.Namespace, located: tuple[PipelineSpec, Settings], restarts: Restarts
+) -> str | Reason | None:
+    """What a run depends on besides its sources, if it is to do only what is new, and then end."""
+    if arguments.continuous or arguments.refresh or arguments.full_refresh or arguments.full_refresh_all:
+        return None
+    if restarts.in_a_row:
+        return None
+    from tautochrone.app.unchanged import program_of
+
+    return program_of(*located)
 
 
 def check_refresh_options(arguments: argparse.Namespace) -> None:
@@ -106,10 +133,12 @@ def _execute(
     restarts: Restarts,
     ownership: Ownership,
     emit: events.Emit,
+    program: str | Reason | None,
 ) -> tuple[int, bool]:
     """The exit status, and whether the process must be restarted: its Spark died, or definitions must be
     loaded anew."""
     from tautochrone.app.open import Project
+    from tautochrone.app.unchanged import run_and_remember
     from tautochrone.runtime.job.topology import select
     from tautochrone.runtime.loop.run import Run, RunState
 
@@ -133,8 +162,10 @@ def _execute(
         if arguments.continuous:
             project.announce()
             state = execution.continuously(project.settings.interval_ms)
-        else:
+        elif program is None:
             state = execution.once()
+        else:
+            state = run_and_remember(job, program, execution, emit)
         restart = False
         restarts.full_refreshes_left = sorted(map(str, execution.full_refreshes_left))
         if arguments.continuous and execution.died is not None:

@@ -157,6 +157,11 @@ class ReasonCode(StrEnum):
     LEFT_TO_BE_REBUILT = "LEFT_TO_BE_REBUILT"
     NO_VERSION_AT_CHECKPOINT = "NO_VERSION_AT_CHECKPOINT"
 
+    # Whether a run may be ended without Spark.
+    UNCHANGED_SINCE_LAST_RUN = "UNCHANGED_SINCE_LAST_RUN"
+    CODE_MAY_READ = "CODE_MAY_READ"
+    SOURCE_NOT_WATCHED = "SOURCE_NOT_WATCHED"
+
     # Why a checkpoint waits, is held back or given up.
     FIRST_BATCHES = "FIRST_BATCHES"
     JOBS_AT_WORK = "JOBS_AT_WORK"
@@ -525,6 +530,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UPSTREAM_HAS_NO_VERSION: "job {job} has no version of it",
     ReasonCode.LEFT_TO_BE_REBUILT: "{cause}",
     ReasonCode.NO_VERSION_AT_CHECKPOINT: "{table} has no version for this checkpoint",
+    ReasonCode.UNCHANGED_SINCE_LAST_RUN: "definitions, settings and sources are those of the last run",
+    ReasonCode.CODE_MAY_READ: "{position}: what `{what}` gives is known only when definitions are evaluated",
+    ReasonCode.SOURCE_NOT_WATCHED: "{source}: whether it has news is known only to Spark",
     ReasonCode.FIRST_BATCHES: "the first one waits at most {wait_s:g} s for the first rows of {flows}",
     ReasonCode.JOBS_AT_WORK: (
         "they still work on it; jobs that share tables have one open checkpoint at a time"

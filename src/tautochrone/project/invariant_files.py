@@ -18,14 +18,13 @@ from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Flow
 from tautochrone.project.graph import Invariant, ResolvedFlow
 from tautochrone.project.queries import Project, SqlQuery
+from tautochrone.project.spec import INVARIANTS_FOLDER
 from tautochrone.project.sqltext import NameScope, split
 from tautochrone.project.statements import syntax_error
 from tautochrone.spark.analysis.session_context import parsed_plan
 from tautochrone.spark.jvm.catalyst import cached_packages, kind, walk
 
-__all__ = ["FOLDER", "as_invariant", "read_invariants"]
-
-FOLDER = "invariants"
+__all__ = ["as_invariant", "read_invariants"]
 
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 _HINT = "An invariant is one SELECT over datasets; every row that it returns breaks it."
@@ -39,7 +38,10 @@ def read_invariants(
     Raises:
         DefinitionError: a syntax error (Spark's class), or `INVARIANT_NOT_A_QUERY`.
     """
-    return tuple(_read(file, project, scope, conf, session) for file in sorted((root / FOLDER).glob("*.sql")))
+    return tuple(
+        _read(file, project, scope, conf, session)
+        for file in sorted((root / INVARIANTS_FOLDER).glob("*.sql"))
+    )
 
 
 def _read(

@@ -25,9 +25,11 @@ import yaml
 
 from tautochrone.errors import SpecError
 
-__all__ = ["PipelineSpec", "find_spec", "init_project", "load_spec"]
+__all__ = ["INVARIANTS_FOLDER", "PipelineSpec", "find_spec", "init_project", "load_spec"]
 
 
+INVARIANTS_FOLDER = "invariants"
+"""Next to the spec: each SQL file in it is an invariant."""
 _FILE_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
 _LOCAL_FOLDER = ".tautochrone"
 """In the project, for logs, when the storage is on another file system."""

@@ -242,13 +242,14 @@ class WaitingForJob(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoNews(Event):
-    """Nothing changed since the newest checkpoint."""
+    """Nothing changed since the newest checkpoint. A reason says how that is known without Spark."""
 
     checkpoint: int | None
     duration_ms: int
+    reason: Reason | None = None
 
     def text(self) -> str:
-        return ""
+        return "" if self.reason is None else f"nothing new since checkpoint {self.checkpoint}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

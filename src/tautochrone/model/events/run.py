@@ -25,6 +25,7 @@ __all__ = [
     "OpenlineageFailed",
     "Recommit",
     "Run",
+    "RunNotRemembered",
     "SettingIgnored",
     "SourceReadTwice",
     "SparkDied",
@@ -209,6 +210,16 @@ class SourceReadTwice(Event):
     def text(self) -> str:
         datasets = ", ".join(map(short, self.datasets))
         return f"warning: {datasets} ({', '.join(self.locations)}): {self.reason}\n  hint: {self.hint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNotRemembered(Event):
+    """The next run starts Spark even if nothing changes until then."""
+
+    reason: Reason
+
+    def text(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,409 @@
+"""What a one-shot run knows of its news before Spark starts: without any, it starts none.
+
+At its end a run that was complete writes down what it depended on:
+
+    <storage>/last-run/<hash of the job>.json    {"program": …, "fence": 7, "checkpoint": 3, …}
+
+The next run compares: definitions, settings and environment; who owned the job last, and its newest
+checkpoint; the names, sizes and times of the files in the folders of sources; and where the metadata of each
+table is. When all of it is the same, this run is recorded in the store and over. Whatever is not known
+without Spark, such as how far a topic goes, is a reason to write nothing down.
+
+What is compared is taken before a run reads its sources, so that what comes meanwhile is news for the next
+one. Only the job's own tables are taken at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tautochrone.errors import MetaError, TautochroneError
+from tautochrone.model import events
+from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName, is_file_table
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.readable_code import files_read
+from tautochrone.project.spec import INVARIANTS_FOLDER
+
+if TYPE_CHECKING:
+    from tautochrone.meta import Store
+    from tautochrone.project.graph import ResolvedFlow
+    from tautochrone.project.settings import Settings
+    from tautochrone.project.spec import PipelineSpec
+    from tautochrone.runtime.job.job import Job
+    from tautochrone.runtime.job.ownership import Ownership
+    from tautochrone.runtime.loop.run import Run, RunState
+
+__all__ = ["LastRun", "News", "end_without_news", "last_run", "program_of", "run_and_remember"]
+
+_FOLDER = "last-run"
+_VALID_MS = 3_600_000
+"""After an hour a run starts Spark in any case: it also maintains tables and compares them with the store."""
+_MAX_FILES = 50_000
+"""In all folders of a job. More of them are listed by Spark."""
+_LITTLE_BYTES = 32_000_000
+_SHORT_MS = 20_000
+"""What grew by no more, after a run that took no longer, is read before an optimising compiler pays."""
+_OF_SESSION = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "TERM", "INVOCATION_ID", "JOURNAL_STREAM"})
+"""Environment variables that differ between two starts of the same command."""
+_FILES_IN = "files in "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRun:
+    """What a run depended on.
+
+    Attributes:
+        program: a hash of definitions, settings and environment.
+        incarnation: of the store.
+        folders, tables: of each folder a hash of its files, of each table where its metadata is.
+        observed: the tables of which the checkpoint showed all that their sources held.
+        until_ms: when it is no longer valid, in epoch milliseconds.
+        size: of the files in the folders, in bytes.
+        took_ms: how long the last run took that started Spark, without the start.
+    """
+
+    program: str
+    incarnation: str
+    fence: int
+    checkpoint: int
+    folders: Mapping[str, str]
+    tables: Mapping[str, str]
+    observed: tuple[str, ...]
+    until_ms: int
+    size: int
+    took_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """Folders as they are: of each a hash of its files, and the bytes of all together."""
+
+    hashes: Mapping[str, str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What a run depends on, as it was before the run."""
+
+    program: str
+    folders: _Folders
+    tables: Mapping[str, str]
+
+
+def run_and_remember(job: Job, program: str | Reason, execution: Run, emit: events.Emit) -> RunState:
+    """A one-shot run of everything, which writes down for the next one what it depended on.
+
+    Args:
+        program: of `program_of`, from before the definitions were loaded.
+    """
+    watched, started = _watch(job, program), time.monotonic()
+    if isinstance(watched, Reason):
+        emit(events.RunNotRemembered(reason=watched))
+    state = execution.once()
+    if isinstance(watched, _Watched) and state == "COMPLETED":
+        _remember(job, watched, round((time.monotonic() - started) * 1000))
+    return state
+
+
+def _remember(job: Job, watched: _Watched, took_ms: int) -> None:
+    store = job.store
+    newest = store.checkpoints.latest_published(job.name)
+    if newest is None:
+        return
+    last = LastRun(
+        program=watched.program,
+        incarnation=store.incarnation,
+        fence=int(job.journal.fence),
+        checkpoint=int(newest.number),
+        folders=watched.folders.hashes,
+        tables={**watched.tables, **_locations(job.settings, job.graph.order)},
+        observed=tuple(str(table) for table in job.graph.order if job.topology.ingestion_flows(table)),
+        until_ms=_now_ms() + _VALID_MS,
+        size=watched.folders.size,
+        took_ms=took_ms,
+    )
+    _write(_file_of(job.settings), last)
+
+
+class News(Enum):
+    """What is known of a run's news before Spark starts."""
+
+    NONE = auto()
+    """The run is over."""
+    LITTLE = auto()
+    UNKNOWN = auto()
+
+
+def last_run(settings: Settings, program: str | Reason) -> LastRun | None:
+    """The last run, if it is remembered and was one of the same definitions, settings and environment.
+
+    Args:
+        program: of `program_of`.
+    """
+    last = _read(_file_of(settings))
+    return last if last and _now_ms() < last.until_ms and program == last.program else None
+
+
+def end_without_news(settings: Settings, last: LastRun, ownership: Ownership, emit: events.Emit) -> News:
+    """End a one-shot run of which nothing is new: record it in the store, and emit its events.
+
+    Raises:
+        MetaError: `JOB_RUNNING`.
+    """
+    started = time.monotonic()
+    from tautochrone.app.stores import existing_store
+
+    try:
+        with existing_store(settings) as store:
+            observed_ms = store.now_ms()
+            news = _news(store, settings, last)
+            if news is not News.NONE:
+                return news
+            fence = _record(store, settings, last, ownership, emit, observed_ms)
+    except MetaError as error:
+        if error.error_class == "JOB_RUNNING":
+            raise
+        # The run itself says what is wrong with the store.
+        return News.UNKNOWN
+    if fence != last.fence + 1:
+        # Another process ran the job since the comparison.
+        return News.UNKNOWN
+    _write(_file_of(settings), replace(last, fence=fence))
+    reason = Reason.of(ReasonCode.UNCHANGED_SINCE_LAST_RUN)
+    duration_ms = round((time.monotonic() - started) * 1000)
+    emit(events.NoNews(checkpoint=last.checkpoint, duration_ms=duration_ms, reason=reason))
+    emit(events.Run(state="COMPLETED", problems=[]))
+    return News.NONE
+
+
+def _news(store: Store, settings: Settings, last: LastRun) -> News:
+    newest = store.checkpoints.latest_published(settings.job)
+    if (store.incarnation, int(store.jobs.newest_fence(settings.job))) != (last.incarnation, last.fence):
+        return News.UNKNOWN
+    if newest is None or newest.number != last.checkpoint:
+        return News.UNKNOWN
+    try:
+        if _locations(settings, map(TableName.parse, last.tables)) != last.tables:
+            return News.UNKNOWN
+        folders = _folders_now(last.folders)
+    except (OSError, TautochroneError):
+        return News.UNKNOWN
+    if folders.hashes == last.folders:
+        return News.NONE
+    is_little = folders.size - last.size <= _LITTLE_BYTES and last.took_ms <= _SHORT_MS
+    return News.LITTLE if is_little else News.UNKNOWN
+
+
+def _record(
+    store: Store,
+    settings: Settings,
+    last: LastRun,
+    ownership: Ownership,
+    emit: events.Emit,
+    observed_ms: int,
+) -> int:
+    """Let the store know that the job ran, and that its newest checkpoint shows all that its sources held."""
+    from tautochrone.runtime.job.effects import effects_from_environment
+
+    job = settings.job
+    fence = effects_from_environment().perform(
+        Step.META_TAKE_OVER,
+        job,
+        lambda: ownership.claim_when_free(
+            store, job, emit, lambda claim: store.jobs.take_over(job, lease_ms=settings.lease_ms, claim=claim)
+        ),
+    )
+    if fence == last.fence + 1:
+        store.jobs.heartbeat(
+            job,
+            fence,
+            settings.lease_ms,
+            observed_ms=observed_ms,
+            observations={TableName.parse(name): observed_ms for name in last.observed},
+            checkpoint=last.checkpoint,
+        )
+    store.jobs.end_run(job, fence)
+    return int(fence)
+
+
+# -- what a run depends on -----------------------------------------------------------------------------------
+
+
+def _watch(job: Job, program: str | Reason) -> _Watched | Reason:
+    """What a run that begins depends on; or why that is not known without Spark."""
+    reason = program if isinstance(program, Reason) else _why_not_watched(job)
+    if reason is not None:
+        return reason
+    flows = [flow for table in job.graph.order for flow in job.topology.ingestion_flows(table)]
+    folders = {name.removeprefix(_FILES_IN) for flow in flows for name in flow.sources}
+    try:
+        tables = _locations(job.settings, job.external_tables())
+        return _Watched(str(program), _folders_now(folders), tables)
+    except (OSError, TautochroneError) as error:
+        return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"{type(error).__name__}: {error}")
+
+
+def _why_not_watched(job: Job) -> Reason | None:
+    settings, topology = job.settings, job.topology
+    if settings.jobs or job.tables_of_other_jobs() or settings.align_ms is not None:
+        return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="another job")
+    if job.definitions.sinks or settings.sinks:
+        return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="a sink")
+    for table in job.graph.order:
+        for flow in topology.flows(table):
+            source = _unwatched_source(flow, is_view=topology.is_view(table))
+            if source is not None:
+                return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=source)
+    return None
+
+
+def _unwatched_source(flow: ResolvedFlow, *, is_view: bool) -> str | None:
+    inputs = flow.inputs
+    if inputs.unversioned or inputs.clocks:
+        return ", ".join([*inputs.unversioned, *("the time" for _ in sorted(map(str, inputs.clocks))[:1])])
+    if any(map(is_file_table, inputs.batch)):
+        return "files that a batch query reads"
+    if not is_view and flow.stateful:
+        return "a stream with state"
+    if inputs.external_streams and not flow.sources:
+        return "a stream"
+    return next((source for source in sorted(flow.sources) if not _is_local_folder(source)), None)
+
+
+def _is_local_folder(source: str) -> bool:
+    """Whether a source is a folder, or a file, of this machine without wildcards."""
+    path = source.removeprefix(_FILES_IN)
+    return path != source and path.startswith("/") and not set(path) & set("*?[]{}\\,%")
+
+
+def program_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
+    """A hash of the definitions, the settings and the environment; or why definitions may depend on more."""
+    root = spec.root.resolve()
+    definitions = {file.resolve() for pattern in spec.libraries for file in _matches(root, pattern)}
+    files = files_read(definitions, root)
+    if isinstance(files, Reason):
+        return files
+    digest = hashlib.sha256()
+
+    def add(part: object) -> None:
+        digest.update(json.dumps(part, default=_json_value, sort_keys=True).encode())
+
+    add([sys.version, sys.path, [_times_of(Path(entry)) for entry in sys.path], os.getcwd()])
+    add({name: value for name, value in os.environ.items() if name not in _OF_SESSION})
+    add([spec, settings])
+    for file in sorted(
+        {*files, *_matches(root, f"{INVARIANTS_FOLDER}/*.sql"), *root.glob("*.toml"), spec.path.resolve()}
+    ):
+        add(str(file))
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _json_value(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {part.name: getattr(value, part.name) for part in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return sorted(map(str, value)) if isinstance(value, Set) else repr(value)
+
+
+def _matches(root: Path, pattern: str) -> Iterable[Path]:
+    path = Path(pattern)
+    base, relative = (root, pattern) if not path.is_absolute() else (Path(path.anchor), pattern[1:])
+    return (file for file in base.glob(relative) if file.is_file() and "__pycache__" not in file.parts)
+
+
+def _times_of(folder: Path) -> int | None:
+    """Packages that are installed or removed change the folder that they are in."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _folders_now(folders: Iterable[str]) -> _Folders:
+    """Of each folder a hash of the names, sizes and times of all files in it.
+
+    Raises:
+        OSError: one cannot be listed, or they have too many files.
+    """
+    left, size = _MAX_FILES, 0
+    hashes: dict[str, str] = {}
+    for folder in sorted(folders):
+        entries = _entries(folder, left)
+        left -= len(entries)
+        size += sum(entry[1] for entry in entries)
+        hashes[folder] = hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()
+    return _Folders(hashes, size)
+
+
+def _entries(folder: str, limit: int) -> list[tuple[str, int, int]]:
+    """Name, size and time of each file in a folder, or of a file by itself."""
+    entries: list[tuple[str, int, int]] = []
+    for path, _, names in os.walk(folder, onerror=_raise, followlinks=True):
+        for name in names:
+            status = (Path(path) / name).stat()
+            entries.append((f"{path}/{name}", status.st_size, status.st_mtime_ns))
+        if len(entries) > limit:
+            raise OSError(f"more than {_MAX_FILES} files in the folders of sources")
+    if not entries:
+        status = Path(folder).stat()
+        entries.append((folder, status.st_size if Path(folder).is_file() else 0, status.st_mtime_ns))
+    return entries
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _locations(settings: Settings, tables: Iterable[TableName]) -> dict[str, str]:
+    """Where the newest metadata of each table is, by its catalog."""
+    from tautochrone.rest_catalog.metadata import metadata_source
+
+    source = metadata_source(settings.catalog)
+    return {str(table): source.load(table)[0] for table in tables}
+
+
+# -- the file ------------------------------------------------------------------------------------------------
+
+
+def _file_of(settings: Settings) -> Path | None:
+    if "://" in settings.storage:
+        return None
+    name = hashlib.sha256(settings.job.encode()).hexdigest()[:16]
+    return Path(settings.storage) / _FOLDER / f"{name}.json"
+
+
+def _read(file: Path | None) -> LastRun | None:
+    try:
+        return None if file is None else LastRun(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        # There is none, or another release wrote it.
+        return None
+
+
+def _write(file: Path | None, last: LastRun) -> None:
+    """A storage that cannot be written to has no such file: then each run starts Spark."""
+    if file is None:
+        return
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(asdict(last)))
+        new.replace(file)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
