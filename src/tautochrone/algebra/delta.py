@@ -102,6 +102,10 @@ class Rule(Protocol):
     """How one kind of node is computed, and how its change is."""
 
     @property
+    def node_type(self) -> type[Node]:
+        """The class of the nodes that it is for."""
+
+    @property
     def evaluate(self) -> Callable[..., list[dict[ColumnId, Any]]]:
         """`evaluate(node, *bags)`: the node's rows from its children's, in plain Python. It defines what the
         node means; tests compare `change` with it."""

@@ -10,21 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.nodes import (
-    Aggregate,
-    Expand,
-    Filter,
-    FlatMap,
-    Join,
-    Node,
-    Project,
-    Rename,
-    ScalarFilter,
-    Select,
-    TopK,
-    Union,
-    Window,
-)
+from tautochrone.algebra.nodes import Node
 from tautochrone.algebra.rules.aggregates import AggregateRule
 from tautochrone.algebra.rules.joins import JoinRule, ScalarFilterRule
 from tautochrone.algebra.rules.row_wise import (
@@ -40,18 +26,20 @@ from tautochrone.algebra.rules.windows import TopKRule, WindowRule
 
 __all__ = ["RULES"]
 
-RULES: Mapping[type[Node], Rule] = {
-    Filter: FilterRule(),
-    Project: ProjectRule(),
-    Select: SelectRule(),
-    Rename: RenameRule(),
-    FlatMap: FlatMapRule(),
-    Expand: ExpandRule(),
-    Union: UnionRule(),
-    Join: JoinRule(),
-    Aggregate: AggregateRule(),
-    Window: WindowRule(),
-    TopK: TopKRule(),
-    ScalarFilter: ScalarFilterRule(),
-}
+_RULES: tuple[Rule, ...] = (
+    FilterRule(),
+    ProjectRule(),
+    SelectRule(),
+    RenameRule(),
+    FlatMapRule(),
+    ExpandRule(),
+    UnionRule(),
+    JoinRule(),
+    AggregateRule(),
+    WindowRule(),
+    TopKRule(),
+    ScalarFilterRule(),
+)
+
+RULES: Mapping[type[Node], Rule] = {rule.node_type: rule for rule in _RULES}
 """Every node of a query except the leaves and `Unsupported`."""

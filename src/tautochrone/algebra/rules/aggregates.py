@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from statistics import pvariance
-from typing import Any
+from typing import Any, ClassVar
 
 from tautochrone.algebra.delta import NO_CHANGE, Bag, Change, Differentiator, Row, zset_columns
 from tautochrone.algebra.nodes import (
@@ -61,6 +61,8 @@ class AggregateRule:
     Deletes may make the accumulators of MIN, MAX, bit functions and inexact sums insufficient, as when the
     minimum itself is deleted. Those groups, and only those, are read again from A_after.
     """
+
+    node_type: ClassVar = Aggregate
 
     def evaluate(self, node: Aggregate, rows: Bag) -> list[dict[ColumnId, Any]]:
         groups: dict[tuple[Any, ...], list[Row]] = {} if node.keys else {(): []}

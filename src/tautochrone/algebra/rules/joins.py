@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tautochrone.algebra.delta import NO_CHANGE, Bag, Change, Differentiator, Row, zset_columns
 from tautochrone.algebra.nodes import (
@@ -61,6 +61,8 @@ class JoinRule:
 
     The formulas of the others are at `_inner_join_change` and `_semi_join_change`.
     """
+
+    node_type: ClassVar = Join
 
     def evaluate(self, node: Join, left: Bag, right: Bag) -> list[dict[ColumnId, Any]]:
         if node.kind is JoinKind.SCALAR and len(right) > 1:
@@ -270,6 +272,8 @@ class ScalarFilterRule:
         d 9 +1     d 9 +1
                    b 3 +1
     """
+
+    node_type: ClassVar = ScalarFilter
 
     def evaluate(self, node: ScalarFilter, rows: Bag, *scalars: Bag) -> list[dict[ColumnId, Any]]:
         values: dict[ColumnId, Any] = {}

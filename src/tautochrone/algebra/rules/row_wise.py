@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tautochrone.algebra.delta import NO_CHANGE, Bag, Change, Differentiator, zset_columns
 from tautochrone.algebra.nodes import ColumnId, Expand, Filter, FlatMap, Project, Rename, Select, Unary, Union
@@ -35,6 +35,8 @@ class FilterRule:
         b 3 +1     b 3 +1
     """
 
+    node_type: ClassVar = Filter
+
     def evaluate(self, node: Filter, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [dict(row) for row in rows if node.condition.handle(row)]
 
@@ -61,6 +63,8 @@ class ProjectRule:
         b 3 +1     b +1
     """
 
+    node_type: ClassVar = Project
+
     def evaluate(self, node: Project, rows: Bag) -> list[dict[ColumnId, Any]]:
         pairs = list(zip(node.columns, node.expressions, strict=True))
         return [{c: row[c] if e is None else e.handle(row) for c, e in pairs} for row in rows]
@@ -79,6 +83,8 @@ class ProjectRule:
 class SelectRule:
     """Select leaves columns out: Δπ(A) = π(ΔA). Rows of ΔA may become equal: `a 1 -1` and `a 2 +1`."""
 
+    node_type: ClassVar = Select
+
     def evaluate(self, node: Select, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [{column: row[column] for column in node.columns} for row in rows]
 
@@ -94,6 +100,8 @@ class SelectRule:
 
 class RenameRule:
     """Rename gives columns other ids: Δρ(A) = ρ(ΔA)."""
+
+    node_type: ClassVar = Rename
 
     def evaluate(self, node: Rename, rows: Bag) -> list[dict[ColumnId, Any]]:
         pairs = list(zip(node.columns, node.sources, strict=True))
@@ -129,6 +137,8 @@ class UnionRule:
         a -1     a +1     a -1, a +1
         b +1              b +1
     """
+
+    node_type: ClassVar = Union
 
     def evaluate(self, node: Union, *inputs: Bag) -> list[dict[ColumnId, Any]]:
         return [{column: row[column] for column in node.columns} for rows in inputs for row in rows]
@@ -167,6 +177,8 @@ class FlatMapRule:
         b [] +1
     """
 
+    node_type: ClassVar = FlatMap
+
     def evaluate(self, node: FlatMap, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [
             {**{column: row[column] for column in node.passed}, **generated}
@@ -196,6 +208,8 @@ class ExpandRule:
         b 2 +1     b 2 +1, NULL 2 +1
         b 3 +1     b 3 +1, NULL 3 +1
     """
+
+    node_type: ClassVar = Expand
 
     def evaluate(self, node: Expand, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [

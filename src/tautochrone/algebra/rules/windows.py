@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator, zset_columns
 from tautochrone.algebra.nodes import (
@@ -61,6 +61,8 @@ class WindowRule:
     The order in a partition is total, because the engine breaks ties by all columns. So the same rows always
     give the same result.
     """
+
+    node_type: ClassVar = Window
 
     def evaluate(self, node: Window, rows: Bag) -> list[dict[ColumnId, Any]]:
         partitions: dict[tuple[Any, ...], list[Any]] = {}
@@ -152,6 +154,8 @@ class TopKRule:
 
     The order is total, because the engine breaks ties by all columns.
     """
+
+    node_type: ClassVar = TopK
 
     def evaluate(self, node: TopK, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [dict(row) for row in sorted(rows, key=node.order)[node.offset :][: node.limit]]
