@@ -23,14 +23,12 @@ from tautochrone.algebra.nodes import (
     Consolidate,
     Constant,
     CutSide,
-    Join,
     Materialized,
     Node,
     Scan,
     ScanAtCut,
     TopK,
     Unary,
-    inner_join_of,
     walk,
 )
 from tautochrone.model.checkpoint import NodeRefresh, RefreshMode
@@ -207,7 +205,7 @@ class Differentiator:
     def _change(self, node: Node) -> Change:
         if isinstance(node, Scan):
             return self.engine.change_of(node)
-        if isinstance(node, Constant) or not any(self.change(child) for child in _differentiated(node)):
+        if isinstance(node, Constant) or not any(self.change(below) for below in node.differentiated):
             return NO_CHANGE
         change = self.rules[type(node)].change(node, self)
         if change:
@@ -227,18 +225,6 @@ class Differentiator:
             rule = cast(StatefulRule, self.rules[type(node)])
             return rule.rows_from_state(node, self, side)
         return node.with_children([self._rows_at(child, side) for child in node.children])
-
-
-def _differentiated(node: Node) -> Sequence[Node]:
-    """The nodes whose changes a rule asks for. The rule of an inner join differentiates the inner joins right
-    below it together with it, so their own changes are never computed."""
-    if not isinstance(node, Join) or inner_join_of(node) is None:
-        return node.children
-    inputs: list[Node] = []
-    for child in node.children:
-        join = inner_join_of(child)
-        inputs.extend([child] if join is None else _differentiated(join))
-    return inputs
 
 
 def _is_row_wise_over_one_change(plan: Node) -> bool:

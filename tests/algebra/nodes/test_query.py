@@ -5,13 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.algebra.query_builders import call, columns_of, first, group, join, row_number, scan, where
+from tests.algebra.query_builders import (
+    call,
+    columns_of,
+    expression,
+    first,
+    group,
+    join,
+    row_number,
+    scan,
+    where,
+)
 
 from tautochrone.algebra.nodes import (
     AggregateFunction,
     JoinKind,
     Materialized,
     Node,
+    Project,
+    Rename,
     Select,
     Union,
     inner_join_of,
@@ -60,6 +72,24 @@ def test_keys_come_from_the_child_where_groups_or_partitions_have_them() -> None
     assert where(A, "v", bool).key_origin == {k: k, v: v}
     assert group(A, "k", COUNT).key_origin == {k: k}
     assert row_number(A, "k", "v").key_origin == {k: k}
+
+
+def test_references_are_the_columns_that_a_node_reads() -> None:
+    k, v, j = columns_of("k v j")
+    passed = Project(columns=(k, j), child=A, expressions=(None, expression("v", lambda row: row[v])))
+    assert passed.references == {k, v}
+    assert where(A, "v", bool).references == {v}
+    assert Rename(columns=(j,), child=A, sources=(k,)).references == {k}
+    assert join(A, B, "k=j").references == {k, j}
+    assert row_number(A, "k", "v").references == {k, v}
+    assert A.references == frozenset()
+
+
+def test_inner_joins_are_differentiated_as_one() -> None:
+    third = scan("C", "c")
+    below = Select(columns=columns_of("k j"), child=join(A, B, "k=j"))
+    assert list(join(below, third, "j=c").differentiated) == [A, B, third]
+    assert list(join(below, third, "j=c", JoinKind.LEFT).differentiated) == [below, third]
 
 
 def test_inner_join_of_sees_through_selected_columns() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "ScanAtCut",
     "Unary",
     "plural",
+    "references_of",
     "shortened",
     "walk",
 ]
@@ -95,6 +96,22 @@ class Node:
         """Whether each output row is computed from one row of the only child, by expressions alone. Python
         functions do not count: no engine evaluates them where it plans."""
         return False
+
+    @property
+    def combines_rows(self) -> bool:
+        """Whether an output row is made of several rows, of one child or of both."""
+        return False
+
+    @property
+    def references(self) -> frozenset[ColumnId]:
+        """The columns of the children that the node reads, or selects for its output. Unless it overrides
+        this, all of them."""
+        return frozenset(column for child in self.children for column in child.columns)
+
+    @property
+    def differentiated(self) -> Sequence[Node]:
+        """The nodes below whose changes the node's own change is made of."""
+        return self.children
 
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
@@ -181,6 +198,14 @@ class Materialized(Node):
 
 
 # -- functions -------------------------------------------------------------------------------------------
+
+
+def references_of(
+    columns: Sequence[ColumnId], expressions: Sequence[Expression | None]
+) -> frozenset[ColumnId]:
+    """The columns that expressions read, one per output column; None passes the column of that id on."""
+    pairs = zip(columns, expressions, strict=True)
+    return frozenset[ColumnId]().union(*({column} if e is None else e.references for column, e in pairs))
 
 
 def walk(node: Node) -> Sequence[Node]:

@@ -16,6 +16,7 @@ from tautochrone.algebra.nodes.base import (
     Node,
     Unary,
     plural,
+    references_of,
     shortened,
     walk,
 )
@@ -56,6 +57,10 @@ class Filter(Unary):
         return shortened(self.condition.text)
 
     @property
+    def references(self) -> frozenset[ColumnId]:
+        return self.condition.references
+
+    @property
     def is_row_wise(self) -> bool:
         return True
 
@@ -69,6 +74,10 @@ class Project(Unary):
     """One expression per column, in the order of `columns`. None passes the column of that id on."""
 
     expressions: tuple[Expression | None, ...]
+
+    @property
+    def references(self) -> frozenset[ColumnId]:
+        return references_of(self.columns, self.expressions)
 
     @property
     def is_row_wise(self) -> bool:
@@ -86,6 +95,10 @@ class Select(Unary):
     """Some of the child's columns."""
 
     @property
+    def references(self) -> frozenset[ColumnId]:
+        return frozenset(self.columns)
+
+    @property
     def is_row_wise(self) -> bool:
         return True
 
@@ -99,6 +112,10 @@ class Rename(Unary):
     """The child's columns `sources` under the ids of `columns`, in that order."""
 
     sources: tuple[ColumnId, ...]
+
+    @property
+    def references(self) -> frozenset[ColumnId]:
+        return frozenset(self.sources)
 
     @property
     def is_row_wise(self) -> bool:
@@ -136,6 +153,11 @@ class Expand(Unary):
 
     projections: tuple[tuple[Expression | None, ...], ...]
     """None passes the column of that id on."""
+
+    @property
+    def references(self) -> frozenset[ColumnId]:
+        by_projection = (references_of(self.columns, projection) for projection in self.projections)
+        return frozenset[ColumnId]().union(*by_projection)
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         rows = self.child.max_rows(leaf_rows)
@@ -215,6 +237,26 @@ class Join(Node):
     def describe(self) -> str:
         parts = [plural(len(self.keys), "key"), *(shortened(each.text) for each in self.conditions)]
         return f"{self.kind} ({', '.join(parts)})"
+
+    @property
+    def combines_rows(self) -> bool:
+        return True
+
+    @property
+    def references(self) -> frozenset[ColumnId]:
+        keys = frozenset(column for key in self.keys for column in (key.left, key.right))
+        return keys.union(*(condition.references for condition in self.conditions))
+
+    @property
+    def differentiated(self) -> Sequence[Node]:
+        """The children. An inner join is differentiated together with the inner joins right below it."""
+        if self.kind is not JoinKind.INNER:
+            return self.children
+        inputs: list[Node] = []
+        for child in self.children:
+            join = inner_join_of(child)
+            inputs.extend([child] if join is None else join.differentiated)
+        return inputs
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         return self.left.max_rows(leaf_rows) if self.kind.keeps_left_cardinality else None
@@ -326,6 +368,14 @@ class Aggregate(Unary):
         return self.child.max_rows(leaf_rows) if self.keys else 1
 
     @property
+    def combines_rows(self) -> bool:
+        return True
+
+    @property
+    def references(self) -> frozenset[ColumnId]:
+        return frozenset(self.keys).union(*(call.reads for call in self.calls))
+
+    @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
         return {key: key for key in self.keys}
 
@@ -366,6 +416,10 @@ class Window(Unary):
     running: RunningTotals | None = None
 
     @property
+    def combines_rows(self) -> bool:
+        return True
+
+    @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
         return {column: column for column in self.partition}
 
@@ -401,6 +455,10 @@ class TopK(Unary):
     def describe(self) -> str:
         return f"{self.limit}" + (f" after {self.offset}" if self.offset else "")
 
+    @property
+    def combines_rows(self) -> bool:
+        return True
+
     def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - whatever the child has
         return self.limit
 
@@ -422,6 +480,10 @@ class ScalarFilter(Unary):
 
     def describe(self) -> str:
         return shortened(self.condition.text)
+
+    @property
+    def references(self) -> frozenset[ColumnId]:
+        return self.condition.references
 
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:

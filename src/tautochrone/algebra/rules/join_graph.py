@@ -40,18 +40,15 @@ class JoinGraph:
 
 def join_graph_of(node: Join) -> JoinGraph:
     """The graph of an inner join and of the inner joins right below it."""
-    graph = JoinGraph([], [], [])
-    _add(node, graph)
+    graph = JoinGraph(list(node.differentiated), [], [])
+    _add_conditions(node, graph)
     return graph
 
 
-def _add(node: Node, graph: JoinGraph) -> None:
-    join = inner_join_of(node)
-    if join is None:
-        graph.inputs.append(node)
-        return
-    _add(join.left, graph)
-    _add(join.right, graph)
+def _add_conditions(join: Join, graph: JoinGraph) -> None:
+    for below in map(inner_join_of, join.children):
+        if below is not None:
+            _add_conditions(below, graph)
     graph.keys.extend(join.keys)
     graph.conditions.extend(join.conditions)
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.algebra.explain import explained_nodes
-from tautochrone.algebra.nodes import Aggregate, Join, Scan, TopK, Window, stateful_nodes, walk
+from tautochrone.algebra.nodes import Aggregate, Scan, TopK, stateful_nodes, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.ingest.staging import align
 from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy, worst_mode
@@ -148,7 +148,7 @@ class Plans:
         """How many operators of a view's plan look at other rows than those that changed."""
         plan = self._plan(view, session).view.plan
         # A node that occurs twice in the plan is computed once.
-        return sum(isinstance(node, Aggregate | Join | TopK | Window) for node in dict.fromkeys(walk(plan)))
+        return sum(node.combines_rows for node in dict.fromkeys(walk(plan)))
 
     def columns(self, table: TableName) -> frozenset[str]:
         """The columns that the plans made so far read of a table."""

@@ -6,7 +6,7 @@ correlated subqueries have become joins. Expressions stay Catalyst expressions, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from py4j.java_gateway import JavaObject
@@ -15,26 +15,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tautochrone.algebra.nodes import (
-    Aggregate,
     ColumnId,
     Constant,
     Expand,
-    Expression,
     Filter,
     FlatMap,
     Join,
     JoinKey,
     JoinKind,
     Node,
-    Project,
     Rename,
     ScalarFilter,
     Scan,
     Select,
-    TopK,
     Union,
     Unsupported,
-    Window,
     walk,
 )
 from tautochrone.model.names import TableName
@@ -361,59 +356,8 @@ def _prune_columns(plan: Node) -> Node:
     """
     used: set[ColumnId] = set(plan.columns)
     for node in walk(plan):
-        used.update(_references(node))
+        used.update(node.references)
     return _pruned(plan, used, {})
-
-
-def _references(node: Node) -> Iterator[ColumnId]:
-    """The child's columns that a node reads or selects."""
-    yield from _references_of_row_wise(node)
-    yield from _references_of_other(node)
-
-
-def _references_of_row_wise(node: Node) -> Iterator[ColumnId]:
-    match node:
-        case Filter() | ScalarFilter():
-            yield from node.condition.references
-        case Project():
-            for column, expression in zip(node.columns, node.expressions, strict=True):
-                yield from _references_of_expression(expression, column)
-        case Select():
-            yield from node.columns
-        case Rename():
-            yield from node.sources
-        case Expand():
-            for projection in node.projections:
-                for column, expression in zip(node.columns, projection, strict=True):
-                    yield from _references_of_expression(expression, column)
-        case _:
-            return
-
-
-def _references_of_other(node: Node) -> Iterator[ColumnId]:
-    match node:
-        case Join():
-            for key in node.keys:
-                yield key.left
-                yield key.right
-            for condition in node.conditions:
-                yield from condition.references
-        case Aggregate():
-            yield from node.keys
-            for call in node.calls:
-                yield from call.reads
-        case FlatMap() | Window() | TopK() | Unsupported() | Union():
-            for child in node.children:
-                yield from child.columns
-        case _:
-            return
-
-
-def _references_of_expression(expression: Expression | None, column: ColumnId | None) -> Iterator[ColumnId]:
-    if expression is not None:
-        yield from expression.references
-    elif column is not None:
-        yield column
 
 
 def _pruned(node: Node, used: set[ColumnId], pruned: dict[int, Node]) -> Node:
