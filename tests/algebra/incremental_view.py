@@ -17,13 +17,12 @@ from tautochrone.algebra.nodes import (
     ColumnId,
     Constant,
     Node,
+    Stateful,
     TopK,
     stateful_nodes,
     walk,
 )
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.aggregates import aggregate_state
-from tautochrone.algebra.rules.windows import top_k_state
 
 from .choices import ByteChoices
 from .random_queries import TABLES
@@ -162,7 +161,7 @@ class View:
         self.rows = self.rows - deleted + inserted
         self.changes.append(net_weights(change, self.query.columns))
 
-    def _update_state(self, node: Aggregate | TopK, context: Differentiator) -> None:
+    def _update_state(self, node: Stateful, context: Differentiator) -> None:
         if node.number not in context.state_updates:
             return
         update = context.engine.rows(context.state_update(node.number))  # type: ignore[attr-defined]
@@ -183,17 +182,15 @@ def initial_states(query: Node, tables: Mapping[str, Table], seed: int = 0) -> d
     return states
 
 
-def initial_state(node: Aggregate | TopK, engine: PlanEvaluator, child: Node | None = None) -> StateRows:
+def initial_state(node: Stateful, engine: PlanEvaluator, child: Node | None = None) -> StateRows:
     """What a first build stores for a node, over the rows of `child` or else of the node's own child."""
     columns = node.child.columns
     rows = [tuple(row[column] for column in columns) for row in engine.rows(child or node.child)]
     constant = Constant(columns=columns, handle=rows)
-    if isinstance(node, TopK):
-        return engine.rows(top_k_state(node, constant))
-    return engine.rows(aggregate_state(node, constant, Differentiator(engine, engine.rules)))
+    return engine.rows(Differentiator(engine, engine.rules).first_state(node.over(constant)))
 
 
-def updated_state(node: Aggregate | TopK, state: Bag, update: Bag) -> StateRows:
+def updated_state(node: Stateful, state: Bag, update: Bag) -> StateRows:
     """The newest row of each group; for a `TopK` the update is the whole state."""
     if isinstance(node, TopK):
         return [dict(row) for row in update]
@@ -201,8 +198,8 @@ def updated_state(node: Aggregate | TopK, state: Bag, update: Bag) -> StateRows:
     return list(newest.values())
 
 
-def _key(node: Aggregate, row: Row) -> tuple[Any, ...]:
-    return tuple(comparable(row[key]) for key in node.keys)
+def _key(node: Stateful, row: Row) -> tuple[Any, ...]:
+    return tuple(comparable(row[key]) for key in node.state_keys)
 
 
 # -- checks ----------------------------------------------------------------------------------------------
@@ -225,7 +222,7 @@ def _check_node(node: Node, context: Differentiator, before: PlanEvaluator, afte
     assert row_counts(engine.rows(context.rows_after(node)), node.columns) == new, f"{name} after"
 
 
-def _check_state(node: Aggregate | TopK, state: Bag, fresh: Bag, child_rows: Bag) -> None:
+def _check_state(node: Stateful, state: Bag, fresh: Bag, child_rows: Bag) -> None:
     """An updated state equals a fresh one."""
     if isinstance(node, Aggregate):
         live, expected = ([row for row in rows if row[node.count]] for rows in (state, fresh))

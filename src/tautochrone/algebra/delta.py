@@ -18,7 +18,6 @@ from typing import Any, Protocol, cast
 
 from tautochrone.algebra.nodes import (
     WEIGHT,
-    Aggregate,
     ColumnId,
     Consolidate,
     Constant,
@@ -27,7 +26,7 @@ from tautochrone.algebra.nodes import (
     Node,
     Scan,
     ScanAtCut,
-    TopK,
+    Stateful,
     Unary,
     walk,
 )
@@ -116,7 +115,10 @@ class Rule(Protocol):
 
 
 class StatefulRule(Rule, Protocol):
-    """The rule of a node that can have a state."""
+    """The rule of a `Stateful` node."""
+
+    def state_of(self, node: Any, rows: Node, context: Differentiator) -> Node:
+        """The state of the node when its child has these rows, as a first build stores it."""
 
     def rows_from_state(self, node: Any, context: Differentiator, side: CutSide) -> Node:
         """The node's rows at a cut, from its state instead of its inputs."""
@@ -190,6 +192,10 @@ class Differentiator:
         """A plan of the node's rows at the cut after."""
         return self._rows_at(node, CutSide.AFTER)
 
+    def first_state(self, node: Stateful) -> Node:
+        """A plan of a node's state at the cut after, as a first build stores it."""
+        return self._stateful_rule(node).state_of(node, self.rows_after(node.child), self)
+
     def inputs_changed(self, node: Node) -> bool:
         """Whether any input below a node changed."""
         return any(isinstance(leaf, Scan) and bool(self.change(leaf)) for leaf in walk(node))
@@ -221,10 +227,12 @@ class Differentiator:
     def _plan_at(self, node: Node, side: CutSide) -> Node:
         if isinstance(node, Scan):
             return ScanAtCut(columns=node.columns, scan=node, side=side)
-        if isinstance(node, Aggregate | TopK) and node.number in self.states:
-            rule = cast(StatefulRule, self.rules[type(node)])
-            return rule.rows_from_state(node, self, side)
+        if isinstance(node, Stateful) and node.number in self.states:
+            return self._stateful_rule(node).rows_from_state(node, self, side)
         return node.with_children([self._rows_at(child, side) for child in node.children])
+
+    def _stateful_rule(self, node: Stateful) -> StatefulRule:
+        return cast(StatefulRule, self.rules[type(node)])
 
 
 def _is_row_wise_over_one_change(plan: Node) -> bool:

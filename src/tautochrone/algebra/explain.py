@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.nodes import Aggregate, Constant, Node, Scan, TopK, Unsupported, plural
+from tautochrone.algebra.nodes import Constant, Node, Scan, Stateful, Unsupported, plural
 from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["ExplainedNode", "explained_nodes"]
@@ -72,6 +72,4 @@ def _mode(node: Node, rules: Mapping[type[Node], Rule]) -> tuple[RefreshMode | N
 
 
 def _state_columns(node: Node) -> int:
-    if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.is_mergeable):
-        return len(node.state_columns)
-    return 0
+    return len(node.state_columns) if isinstance(node, Stateful) and node.has_state else 0

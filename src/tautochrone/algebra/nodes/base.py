@@ -19,6 +19,7 @@ __all__ = [
     "Node",
     "Scan",
     "ScanAtCut",
+    "Stateful",
     "Unary",
     "plural",
     "references_of",
@@ -145,6 +146,42 @@ class Unary(Node):
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         return self.child.max_rows(leaf_rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Stateful(Unary):
+    """A node that can have a state: rows that are stored with the view, from which the next refresh goes on.
+
+    Attributes:
+        number: the node's position among the stateful nodes of its view. It names the node's state.
+    """
+
+    number: int
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a state would help."""
+        return True
+
+    @property
+    def is_buffer(self) -> bool:
+        """Whether its state is stored as a whole each time, not row by row."""
+        return False
+
+    @property
+    def state_keys(self) -> tuple[ColumnId, ...]:
+        """The columns that tell rows of the state apart; the first of `state_columns`."""
+        return ()
+
+    @property
+    def state_columns(self) -> tuple[ColumnId, ...]:
+        """The columns of the state."""
+        raise NotImplementedError
+
+    @property
+    def state_texts(self) -> Sequence[str]:
+        """What else decides about the rows of the state: a state with other texts is of no use."""
+        raise NotImplementedError
 
 
 # -- leaves ----------------------------------------------------------------------------------------------

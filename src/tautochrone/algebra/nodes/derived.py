@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tautochrone.algebra.nodes.base import ColumnId, Expression, LeafRows, Materialized, Node, Unary
+from tautochrone.algebra.nodes.base import ColumnId, Expression, LeafRows, Materialized, Node, Stateful, Unary
 from tautochrone.algebra.nodes.query import Aggregate, TopK
 
 __all__ = [
@@ -215,7 +215,7 @@ class StateScan(Node):
     """The state of `operator` as it was committed with the view: one row per group, or one per buffered row
     of a `TopK`."""
 
-    operator: Aggregate | TopK
+    operator: Stateful
 
     def describe(self) -> str:
         return f"of {self.operator.label} {self.operator.describe()}"

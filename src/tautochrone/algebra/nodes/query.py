@@ -14,6 +14,7 @@ from tautochrone.algebra.nodes.base import (
     LeafRows,
     Materialized,
     Node,
+    Stateful,
     Unary,
     plural,
     references_of,
@@ -332,19 +333,17 @@ class AggregateCall:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Aggregate(Unary):
+class Aggregate(Stateful):
     """One row per group; without keys always exactly one row. Without calls: DISTINCT.
 
     Attributes:
         columns: the keys, then the outputs of the calls.
         count: the state's column for the number of rows in the group.
-        number: the node's position among the stateful nodes of its view. It names the node's state.
     """
 
     keys: tuple[ColumnId, ...]
     calls: tuple[AggregateCall, ...]
     count: ColumnId
-    number: int
 
     @property
     def is_mergeable(self) -> bool:
@@ -352,12 +351,24 @@ class Aggregate(Unary):
         return all(call.is_mergeable for call in self.calls)
 
     @property
+    def has_state(self) -> bool:
+        return self.is_mergeable
+
+    @property
     def accumulators(self) -> tuple[ColumnId, ...]:
         return (self.count, *(column for call in self.calls for column in call.accumulators))
 
     @property
+    def state_keys(self) -> tuple[ColumnId, ...]:
+        return self.keys
+
+    @property
     def state_columns(self) -> tuple[ColumnId, ...]:
         return (*self.keys, *self.accumulators)
+
+    @property
+    def state_texts(self) -> Sequence[str]:
+        return [call.text for call in self.calls]
 
     def describe(self) -> str:
         calls = shortened(", ".join(call.text or str(call.function) for call in self.calls) or "distinct")
@@ -425,18 +436,16 @@ class Window(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class TopK(Unary):
+class TopK(Stateful):
     """ORDER BY … LIMIT … OFFSET: the first `limit` rows after `offset` in a total order.
 
     Attributes:
-        number: the node's position among the stateful nodes of its view. It names the node's state.
         complete: the state's column that says whether the buffered rows are all rows of the child.
     """
 
     order: Any
     limit: int
     offset: int
-    number: int
     complete: ColumnId
 
     @property
@@ -449,8 +458,16 @@ class TopK(Unary):
         return 2 * (self.limit + self.offset) + 20
 
     @property
+    def is_buffer(self) -> bool:
+        return True
+
+    @property
     def state_columns(self) -> tuple[ColumnId, ...]:
         return (*self.columns, self.complete)
+
+    @property
+    def state_texts(self) -> Sequence[str]:
+        return [*map(str, self.order), str(self.limit), str(self.offset)]
 
     def describe(self) -> str:
         return f"{self.limit}" + (f" after {self.offset}" if self.offset else "")
@@ -536,10 +553,6 @@ def row_wise_parts(plan: Node) -> Sequence[Node] | None:
     return None
 
 
-def stateful_nodes(plan: Node) -> list[Aggregate | TopK]:
+def stateful_nodes(plan: Node) -> list[Stateful]:
     """The nodes of a plan that have a state, parents first."""
-    return [
-        node
-        for node in walk(plan)
-        if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.is_mergeable)
-    ]
+    return [node for node in walk(plan) if isinstance(node, Stateful) and node.has_state]

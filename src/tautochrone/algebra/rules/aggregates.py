@@ -30,15 +30,15 @@ from tautochrone.algebra.nodes import (
     Rename,
     Select,
     StateScan,
+    Unary,
     Union,
-    Window,
     WithWeight,
     plural,
 )
 from tautochrone.algebra.pushdown import push_down_keys
 from tautochrone.model.checkpoint import RefreshMode
 
-__all__ = ["AggregateRule", "aggregate_state", "few_rows_at_most", "recompute_changed_groups"]
+__all__ = ["AggregateRule", "few_rows_at_most", "recompute_changed_groups"]
 
 
 class AggregateRule:
@@ -96,6 +96,9 @@ class AggregateRule:
         )
         return Change(plan, insert_only=False, consolidated=bool(node.keys))
 
+    def state_of(self, node: Aggregate, rows: Node, context: Differentiator) -> Node:
+        return _state(node, rows, context)
+
     def rows_from_state(self, node: Aggregate, context: Differentiator, side: CutSide) -> Node:
         def output(child: Node) -> Node:
             return FinalAggregate(
@@ -125,8 +128,7 @@ class AggregateRule:
         return RefreshMode.INCREMENTAL, f"groups that changed, for {_first_not_mergeable(node)}"
 
 
-def aggregate_state(node: Aggregate, rows: Node, context: Differentiator) -> Node:
-    """The state of a node whose child has these rows, as a first build stores it."""
+def _state(node: Aggregate, rows: Node, context: Differentiator) -> Node:
     inserts = WithWeight(columns=zset_columns(rows.columns), child=rows)
     return Select(columns=node.state_columns, child=_partial(node, inserts, context))
 
@@ -223,7 +225,7 @@ def _recomputed_groups(
     if on:
         semi_join = KeySemiJoin(columns=rows.columns, child=rows, keys=groups, on=on)
         rows = push_down_keys(semi_join, context.engine)
-    state = aggregate_state(node, rows, context)
+    state = _state(node, rows, context)
     # Both sides of the join need disjoint columns.
     ids = tuple(context.engine.fresh() for _ in node.keys)
     after = Rename(columns=(*ids, *node.accumulators), child=state, sources=(*node.keys, *node.accumulators))
@@ -255,9 +257,7 @@ def few_rows_at_most(node: Node) -> int | None:
     return rows if rows is not None and rows <= _FEW_ROWS else None
 
 
-def recompute_changed_groups(
-    node: Aggregate | Window, keys: tuple[ColumnId, ...], context: Differentiator
-) -> Change:
+def recompute_changed_groups(node: Unary, keys: tuple[ColumnId, ...], context: Differentiator) -> Change:
     """The change of what depends on all rows of a group, such as medians, lists and ranks, by recomputing the
     groups with these key columns that changed.
 

@@ -31,7 +31,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.algebra.rules.aggregates import few_rows_at_most, recompute_changed_groups
 from tautochrone.model.checkpoint import RefreshMode
 
-__all__ = ["TopKRule", "WindowRule", "top_k_state"]
+__all__ = ["TopKRule", "WindowRule"]
 
 
 class WindowRule:
@@ -175,9 +175,14 @@ class TopKRule:
         # At least one row, also for LIMIT 0: an empty buffer cannot say whether it is complete.
         if merged.rows < max(node.limit + node.offset, 1) and not _is_complete(node, merged, context):
             context.record(node, "the buffer was exhausted: read again")
-            merged = engine.materialize(top_k_state(node, context.rows_after(node.child)))
+            merged = engine.materialize(context.first_state(node))
         context.state_updates[node.number] = merged
         return _difference(node, _first_rows(node, stored), _first_rows(node, merged))
+
+    def state_of(self, node: TopK, rows: Node, context: Differentiator) -> Node:
+        no_rows = Materialized(columns=node.state_columns, handle=None, rows=0)
+        inserts = WithWeight(columns=zset_columns(rows.columns), child=rows)
+        return MergeTopK(columns=node.state_columns, stored=no_rows, change=inserts, top_k=node)
 
     def rows_from_state(self, node: TopK, context: Differentiator, side: CutSide) -> Node:
         if side is CutSide.AFTER and context.change(node):
@@ -186,13 +191,6 @@ class TopKRule:
 
     def mode(self, node: TopK) -> tuple[RefreshMode, str]:
         return RefreshMode.INCREMENTAL, f"first {node.limit} rows, with a buffer"
-
-
-def top_k_state(node: TopK, rows: Node) -> Node:
-    """The state of a node whose child has these rows, as a first build stores it."""
-    no_rows = Materialized(columns=node.state_columns, handle=None, rows=0)
-    inserts = WithWeight(columns=zset_columns(rows.columns), child=rows)
-    return MergeTopK(columns=node.state_columns, stored=no_rows, change=inserts, top_k=node)
 
 
 def _difference(node: TopK, before: Node, after: Node) -> Change:

@@ -16,10 +16,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.algebra.delta import Change, Differentiator
-from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, walk
+from tautochrone.algebra.nodes import CutSide, Materialized, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.aggregates import aggregate_state
-from tautochrone.algebra.rules.windows import top_k_state
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import expectation_counts, require_expectations_met
 from tautochrone.model import limits
@@ -279,12 +277,7 @@ class IncrementalRefresh:
         for layout in self.planned.layouts.values():
             node = layout.node
             differentiator = Differentiator(engine, RULES, states=frozenset(built))
-            rows = differentiator.rows_after(node.child)
-            plan = (
-                aggregate_state(node, rows, differentiator)
-                if isinstance(node, Aggregate)
-                else top_k_state(node, rows)
-            )
+            plan = differentiator.first_state(node)
             built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.metadata)
         differentiator = Differentiator(engine, RULES, states=frozenset(built))
         frame = engine.lowering.frame(differentiator.rows_after(self.planned.view.plan)).toDF(*self._names())

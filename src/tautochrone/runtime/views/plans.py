@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.algebra.explain import explained_nodes
-from tautochrone.algebra.nodes import Aggregate, Scan, TopK, stateful_nodes, walk
+from tautochrone.algebra.nodes import Scan, Stateful, stateful_nodes, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.ingest.staging import align
 from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy, worst_mode
@@ -47,11 +47,11 @@ _NOT_STORED = ("interval", "void", "map", "variant")
 class NodeStateLayout(StateLayout):
     """The state of one stateful node of a view's plan."""
 
-    node: Aggregate | TopK
+    node: Stateful
 
     @property
     def is_buffer(self) -> bool:
-        return isinstance(self.node, TopK)
+        return self.node.is_buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +87,13 @@ def _reads(view: View) -> dict[TableName, frozenset[str]]:
     return columns
 
 
-def _layout(view: View, node: Aggregate | TopK) -> NodeStateLayout | None:
+def _layout(view: View, node: Stateful) -> NodeStateLayout | None:
     types = [json.loads(view.attributes[column].dataType().json()) for column in node.state_columns]
     texts = [json.dumps(of_column) for of_column in types]
     if any(word in text for text in texts for word in _NOT_STORED):
         return None
-    keys: tuple[str, ...] = ()
-    if isinstance(node, Aggregate):
-        keys = tuple(f"k{i}" for i in range(len(node.keys)))
-        expressions = [str(view.attributes[key].name()) for key in node.keys] + [
-            call.text for call in node.calls
-        ]
-    else:
-        expressions = [str(entry.toString()) for entry in node.order] + [str(node.limit), str(node.offset)]
+    keys = tuple(f"k{i}" for i in range(len(node.state_keys)))
+    expressions = [*(str(view.attributes[key].name()) for key in node.state_keys), *node.state_texts]
     values = tuple(f"a{i}" for i in range(len(types) - len(keys)))
     named = zip((*keys, *values, RUN), (*types, "long"), strict=True)
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
