@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -15,37 +16,26 @@ from pyspark.sql import DataFrame
 
 from tautochrone.algebra.nodes import (
     WEIGHT,
-    Aggregate,
-    ChangedGroups,
     ColumnId,
-    Consolidate,
     Constant,
     Expand,
     Expression,
     Filter,
-    FinalAggregate,
     FlagFilter,
     FlatMap,
     Join,
     JoinKind,
     KeySemiJoin,
     Materialized,
-    MergeGroups,
-    MergeTopK,
     MultiKeySemiJoin,
     Node,
     NullExtend,
-    OrderedFrom,
-    PartialAggregate,
-    PredicateChange,
     Project,
     Rename,
     ScalarFilter,
     ScanAtCut,
     Select,
     StateScan,
-    TopK,
-    Totals,
     Union,
     Window,
     WithWeight,
@@ -60,12 +50,7 @@ from tautochrone.spark.translate.to_catalyst_semi_joins import (
     lower_superset,
     should_broadcast,
 )
-from tautochrone.spark.translate.to_catalyst_windows import (
-    lower_merge_top_k,
-    lower_ordered_from,
-    lower_top_k,
-    lower_totals,
-)
+from tautochrone.spark.translate.to_catalyst_windows import LOWER_BY_ORDER
 
 __all__ = ["Leaf", "Lowering"]
 
@@ -95,7 +80,6 @@ class Lowering(LoweringContext):
         self._already_lowered: dict[int, Materialized] = {}
         self._leaves: dict[int, Leaf] = {}
         self._used_leaves: set[int] = set()
-        aggregates = AggregateLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
             ScanAtCut: leaves.scan,
             StateScan: lambda node: leaves.state(node, None),
@@ -116,17 +100,8 @@ class Lowering(LoweringContext):
             KeySemiJoin: lambda node: lower_key_semi_join(self, node),
             MultiKeySemiJoin: lambda node: lower_multi_key_semi_join(self, node),
             FlagFilter: self._flag_filter,
-            OrderedFrom: lambda node: lower_ordered_from(self, node),
-            Totals: lambda node: lower_totals(self, node),
-            TopK: lambda node: lower_top_k(self, node),
-            Aggregate: aggregates.aggregate,
-            PartialAggregate: aggregates.partial_aggregate,
-            MergeGroups: aggregates.merge_groups,
-            FinalAggregate: aggregates.final_aggregate,
-            ChangedGroups: aggregates.changed_groups,
-            MergeTopK: lambda node: lower_merge_top_k(self, node),
-            PredicateChange: aggregates.predicate_change,
-            Consolidate: aggregates.consolidate,
+            **AggregateLowering(self).rules,
+            **{node_type: partial(lower, self) for node_type, lower in LOWER_BY_ORDER.items()},
         }
 
     def plan(self, node: Node) -> JavaObject:

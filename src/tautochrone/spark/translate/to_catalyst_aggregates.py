@@ -7,7 +7,8 @@ SUM of no values is NULL and not 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame
@@ -46,8 +47,17 @@ class AggregateLowering:
 
     def __init__(self, lowering: LoweringContext) -> None:
         self._lowering = lowering
+        self.rules: Mapping[type[Node], Callable[[Any], JavaObject]] = {
+            Aggregate: self._aggregate,
+            Consolidate: self._consolidate,
+            PredicateChange: self._predicate_change,
+            PartialAggregate: self._partial_aggregate,
+            MergeGroups: self._merge_groups,
+            FinalAggregate: self._final_aggregate,
+            ChangedGroups: self._changed_groups,
+        }
 
-    def aggregate(self, node: Aggregate) -> JavaObject:
+    def _aggregate(self, node: Aggregate) -> JavaObject:
         lowering = self._lowering
         catalyst = lowering.catalyst
         child = lowering.coalesced(node.child)
@@ -59,7 +69,7 @@ class AggregateLowering:
 
     # -- Z-sets -----------------------------------------------------------------------------------
 
-    def consolidate(self, node: Consolidate) -> JavaObject:
+    def _consolidate(self, node: Consolidate) -> JavaObject:
         """Equal rows with opposite weights cancel; the remaining ones occur once per copy, with weight ±1."""
         lowering = self._lowering
         rows = [quoted(column) for column in node.columns[:-1]]
@@ -73,7 +83,7 @@ class AggregateLowering:
             select_expressions(summed.where("taut_sum <> 0"), [*rows, copies]), node.columns
         )
 
-    def predicate_change(self, node: PredicateChange) -> JavaObject:
+    def _predicate_change(self, node: PredicateChange) -> JavaObject:
         lowering = self._lowering
         before, after = lowering.columns.fresh(), lowering.columns.fresh()
         rows = node.columns[:-1]
@@ -95,7 +105,7 @@ class AggregateLowering:
 
     # -- state ------------------------------------------------------------------------------------
 
-    def partial_aggregate(self, node: PartialAggregate) -> JavaObject:
+    def _partial_aggregate(self, node: PartialAggregate) -> JavaObject:
         lowering = self._lowering
         aggregate = node.aggregate
         names: dict[int, ColumnId] = {}
@@ -146,7 +156,7 @@ class AggregateLowering:
             return "0L"
         return f"count_if({counts} AND {WEIGHT} < 0)"
 
-    def merge_groups(self, node: MergeGroups) -> JavaObject:
+    def _merge_groups(self, node: MergeGroups) -> JavaObject:
         lowering = self._lowering
         aggregate = node.aggregate
         # Both sides have one row per changed group, so the hint needs no statistics.
@@ -203,7 +213,7 @@ class AggregateLowering:
             f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {sum_of_both} END"
         )
 
-    def final_aggregate(self, node: FinalAggregate) -> JavaObject:
+    def _final_aggregate(self, node: FinalAggregate) -> JavaObject:
         lowering = self._lowering
         aggregate = node.aggregate
         source = dict(zip(aggregate.accumulators, node.sources, strict=True))
@@ -223,7 +233,7 @@ class AggregateLowering:
         rows = frame.select(*map(quoted, aggregate.keys), *map(self._column, self._values(aggregate, source)))
         return lowering.with_column_ids(rows, node.columns)
 
-    def changed_groups(self, node: ChangedGroups) -> JavaObject:
+    def _changed_groups(self, node: ChangedGroups) -> JavaObject:
         lowering = self._lowering
         aggregate = node.aggregate
         sides = [

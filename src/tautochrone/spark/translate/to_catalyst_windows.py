@@ -3,23 +3,24 @@ bound on, and totals of those before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.algebra.nodes import Materialized, MergeTopK, OrderedFrom, TopK, Totals
+from tautochrone.algebra.nodes import Materialized, MergeTopK, Node, OrderedFrom, TopK, Totals
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.translate.lowering_context import LoweringContext
 
-__all__ = ["lower_merge_top_k", "lower_ordered_from", "lower_top_k", "lower_totals"]
+__all__ = ["LOWER_BY_ORDER"]
 
 _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_top_counted"
 
 
-def lower_top_k(lowering: LoweringContext, node: TopK) -> JavaObject:
+def _lower_top_k(lowering: LoweringContext, node: TopK) -> JavaObject:
     """The plan of ORDER BY … LIMIT … OFFSET."""
     catalyst = lowering.catalyst
     plan = catalyst.logical("Sort")(
@@ -31,7 +32,7 @@ def lower_top_k(lowering: LoweringContext, node: TopK) -> JavaObject:
     return catalyst.logical("GlobalLimit")(limit, catalyst.logical("LocalLimit")(limit, plan))
 
 
-def lower_merge_top_k(lowering: LoweringContext, node: MergeTopK) -> JavaObject:
+def _lower_merge_top_k(lowering: LoweringContext, node: MergeTopK) -> JavaObject:
     """See `MergeTopK`. Rows after the last stored one are ignored unless the stored ones are all rows."""
     top_k, names = node.top_k, [f"r{i}" for i in range(len(node.top_k.columns))]
     change = lowering.frame_named_by_ids(node.change).toDF(*names, "weight")
@@ -124,7 +125,7 @@ def _direction(entry: JavaObject) -> str:
     return f"{ascending} NULLS {'FIRST' if kind(entry.nullOrdering()) == 'NullsFirst' else 'LAST'}"
 
 
-def lower_ordered_from(lowering: LoweringContext, node: OrderedFrom) -> JavaObject:
+def _lower_ordered_from(lowering: LoweringContext, node: OrderedFrom) -> JavaObject:
     """The plan of the rows from a bound on, or of those before it."""
     catalyst = lowering.catalyst
     key, bound = lowering.columns.attribute(node.key), lowering.columns.attribute(node.bound_key)
@@ -144,8 +145,16 @@ def lower_ordered_from(lowering: LoweringContext, node: OrderedFrom) -> JavaObje
     return lowering.selected(catalyst.logical("Filter")(condition, plan), node.columns)
 
 
-def lower_totals(lowering: LoweringContext, node: Totals) -> JavaObject:
+def _lower_totals(lowering: LoweringContext, node: Totals) -> JavaObject:
     """The plan of one row with aggregate functions over all rows."""
     catalyst = lowering.catalyst
     child = lowering.coalesced(node.child)
     return catalyst.logical("Aggregate")(catalyst.seq(), catalyst.seq(node.handle), child, catalyst.none)
+
+
+LOWER_BY_ORDER: Mapping[type[Node], Callable[[LoweringContext, Any], JavaObject]] = {
+    TopK: _lower_top_k,
+    MergeTopK: _lower_merge_top_k,
+    OrderedFrom: _lower_ordered_from,
+    Totals: _lower_totals,
+}
