@@ -30,6 +30,8 @@ from tautochrone.algebra.nodes import (
     Unary,
     walk,
 )
+from tautochrone.algebra.pushdown import Sizes
+from tautochrone.algebra.strategy import Strategy
 from tautochrone.model.checkpoint import NodeRefresh, RefreshMode
 from tautochrone.model.reason import Reason, ReasonCode
 
@@ -71,7 +73,7 @@ class Change:
 NO_CHANGE = Change(None)
 
 
-class Engine(Protocol):
+class Engine(Sizes, Protocol):
     """What computes plans. Spark in production, plain Python in tests."""
 
     def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:
@@ -87,12 +89,6 @@ class Engine(Protocol):
 
     def fresh(self) -> ColumnId:
         """A column id that no plan uses yet."""
-
-    def reads_many_rows(self, node: Node) -> bool:
-        """Whether reading all inputs of `node` would be expensive, so that it should be read by key."""
-
-    def reads_few_rows(self, node: Node) -> bool:
-        """Whether `node` reads so few rows that selecting by key saves nothing."""
 
 
 class Rule(Protocol):
@@ -148,6 +144,11 @@ class Differentiator:
     nodes: list[NodeRefresh] = field(default_factory=list)
     _changes: dict[int, Change] = field(default_factory=dict)
     _rows: dict[tuple[int, CutSide], Node] = field(default_factory=dict)
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the plans of rules are computed."""
+        return Strategy(self.engine)
 
     def change(self, node: Node) -> Change:
         """The change of a node between the cuts, as a plan that need not be computed yet."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from tautochrone.algebra.delta import Engine
 from tautochrone.algebra.nodes import (
     ColumnId,
     Join,
@@ -21,13 +21,23 @@ from tautochrone.algebra.nodes import (
     Union,
 )
 
-__all__ = ["push_down_keys"]
+__all__ = ["Sizes", "push_down_keys"]
 
 _KeyPairs = Sequence[tuple[ColumnId, ColumnId]]
 """A relation's columns, each with the column of the keys that it must equal."""
 
 
-def push_down_keys(semi_join: KeySemiJoin, engine: Engine) -> Node:
+class Sizes(Protocol):
+    """What is known of the number of rows that a plan reads, before it is computed."""
+
+    def reads_many_rows(self, node: Node) -> bool:
+        """Whether reading all inputs of `node` would be expensive, so that it should be read by key."""
+
+    def reads_few_rows(self, node: Node) -> bool:
+        """Whether `node` reads so few rows that selecting by key saves nothing."""
+
+
+def push_down_keys(semi_join: KeySemiJoin, sizes: Sizes) -> Node:
     """The same rows as `semi_join`, with the keys applied as far down as they are known.
 
     An anti-join stays where it is, and so does a semi-join whose keys are not materialized. Small relations
@@ -37,21 +47,21 @@ def push_down_keys(semi_join: KeySemiJoin, engine: Engine) -> Node:
     """
     if semi_join.anti or not isinstance(semi_join.keys, Materialized):
         return semi_join
-    plan, is_exact = _PushDown(semi_join, engine).push_into(semi_join.child, semi_join.on)
+    plan, is_exact = _PushDown(semi_join, sizes).push_into(semi_join.child, semi_join.on)
     return plan if is_exact or not semi_join.exact else semi_join.over(plan)
 
 
 class _PushDown:
     """One set of keys on its way down a plan."""
 
-    def __init__(self, semi_join: KeySemiJoin, engine: Engine) -> None:
+    def __init__(self, semi_join: KeySemiJoin, sizes: Sizes) -> None:
         self._semi_join = semi_join
-        self._engine = engine
+        self._sizes = sizes
 
     def push_into(self, plan: Node, on: _KeyPairs) -> tuple[Node, bool]:
         """`plan` with all rows whose key is in the set, and whether it has no other rows. Otherwise it also
         has rows with other keys, which may be wrong."""
-        if not on or self._engine.reads_few_rows(plan):
+        if not on or self._sizes.reads_few_rows(plan):
             return plan, False
         if isinstance(plan, Union):
             inputs = [self.push_into(child, on) for child in plan.inputs]

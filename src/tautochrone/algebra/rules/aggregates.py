@@ -35,7 +35,6 @@ from tautochrone.algebra.nodes import (
     WithWeight,
     plural,
 )
-from tautochrone.algebra.pushdown import push_down_keys
 from tautochrone.model.checkpoint import RefreshMode
 
 __all__ = ["AggregateRule", "few_rows_at_most", "recompute_changed_groups"]
@@ -180,7 +179,7 @@ def _merged_groups(
     on = tuple((key, key) for key in node.keys)
     stored: Node = StateScan(columns=node.state_columns, operator=node)
     partial: PartialAggregate | Materialized = partial_aggregate
-    if not (engine.reads_few_rows(stored) and engine.reads_few_rows(partial_aggregate)):
+    if not context.strategy.reads_few_rows(stored, partial_aggregate):
         partial = engine.materialize(partial_aggregate)
         if partial.rows == 0:
             return None
@@ -223,8 +222,7 @@ def _recomputed_groups(
     rows = context.rows_after(node.child)
     on = tuple((key, key) for key in node.keys)
     if on:
-        semi_join = KeySemiJoin(columns=rows.columns, child=rows, keys=groups, on=on)
-        rows = push_down_keys(semi_join, context.engine)
+        rows = context.strategy.with_keys(rows, groups, on)
     state = _state(node, rows, context)
     # Both sides of the join need disjoint columns.
     ids = tuple(context.engine.fresh() for _ in node.keys)
@@ -283,8 +281,6 @@ def recompute_changed_groups(node: Unary, keys: tuple[ColumnId, ...], context: D
     for sign, rows_of in sides:
         rows = rows_of(node.child)
         if keys:
-            on = tuple((key, key) for key in keys)
-            semi_join = KeySemiJoin(columns=rows.columns, child=rows, keys=change.plan, on=on)
-            rows = push_down_keys(semi_join, context.engine)
+            rows = context.strategy.with_keys(rows, change.plan, [(key, key) for key in keys])
         inputs.append(WithWeight(columns=columns, child=node.over(rows), sign=sign))
     return Change(Union(columns=columns, inputs=tuple(inputs)), insert_only=False)

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tautochrone.algebra.delta import NO_CHANGE, Bag, Change, Differentiator, Row, zset_columns
+from tautochrone.algebra.join_graph import JoinGraph, join_graph_of
 from tautochrone.algebra.nodes import (
     ColumnId,
     Filter,
     Join,
     JoinKind,
-    KeySemiJoin,
     Materialized,
     Node,
     NullExtend,
@@ -20,14 +20,7 @@ from tautochrone.algebra.nodes import (
     Select,
     WithWeight,
 )
-from tautochrone.algebra.pushdown import push_down_keys
-from tautochrone.algebra.rules.join_graph import (
-    JoinGraph,
-    join_along_keys,
-    join_graph_of,
-    multiway_join_change,
-    restrict_to_keys,
-)
+from tautochrone.algebra.rules.inner_joins import join_along_keys, multiway_join_change
 from tautochrone.algebra.rules.row_wise import sum_changes
 from tautochrone.errors import RefreshError
 from tautochrone.model.checkpoint import RefreshMode
@@ -215,19 +208,19 @@ def _semi_join_change(node: Join, context: Differentiator) -> Change:
         rows = context.rows_after(node.right)
         if node.keys:
             on = [(key.right, key.left) for key in node.keys]
-            rows = restrict_to_keys(rows, left.plan, on, node.keys, context)
+            rows = context.strategy.partners(rows, left.plan, on, node.keys)
         changes.append(Change(replace(node, columns=columns, left=left.plan, right=rows), left.insert_only))
     if right.plan is not None:
         # Without keys one changed right row may affect every left row.
         affected = context.engine.materialize(
             _affected_rows(node, context.rows_before(node.left), right.plan, context),
-            may_be_large=not node.keys and context.engine.reads_many_rows(node.left),
+            may_be_large=not node.keys and context.strategy.may_be_large(node.left),
         )
         if affected.rows:
             for sign, rows in ((1, context.rows_after(node.right)), (-1, context.rows_before(node.right))):
                 if node.keys:
                     on = [(key.right, key.right) for key in node.keys]
-                    rows = restrict_to_keys(rows, right.plan, on, node.keys, context)
+                    rows = context.strategy.partners(rows, right.plan, on, node.keys)
                 joined = replace(node, left=affected, right=rows)
                 plan = WithWeight(columns=columns, child=joined, sign=sign)
                 changes.append(Change(plan, insert_only=False))
@@ -237,14 +230,9 @@ def _semi_join_change(node: Join, context: Differentiator) -> Change:
 def _affected_rows(node: Join, left: Node, right_change: Node, context: Differentiator) -> Node:
     """Left rows that some changed right row could join."""
     if node.keys:
-        semi_join = KeySemiJoin(
-            columns=left.columns,
-            child=left,
-            keys=right_change,
-            on=tuple((key.left, key.right) for key in node.keys),
-            null_safe=any(key.null_safe for key in node.keys),
-        )
-        return push_down_keys(semi_join, context.engine)
+        on = [(key.left, key.right) for key in node.keys]
+        null_safe = any(key.null_safe for key in node.keys)
+        return context.strategy.with_keys(left, right_change, on, null_safe=null_safe)
     if node.conditions:
         return Join(
             columns=left.columns,
@@ -317,7 +305,7 @@ def _has_other_value(scalar: Node, node: ScalarFilter, context: Differentiator) 
     A scalar whose inputs changed may have the same value as before. To know that takes one more step, which
     is worth it unless the child has few rows.
     """
-    if context.engine.reads_few_rows(context.rows_before(node.child)):
+    if context.strategy.reads_few_rows(context.rows_before(node.child)):
         return bool(context.change(scalar))
     return bool(context.materialized_change(scalar, consolidated=True))
 

@@ -1,56 +1,27 @@
-"""A tree of inner joins as one join of many inputs: how rows of one input are joined with all others, and the
-change of the join when many of its inputs changed."""
+"""Inner joins of many inputs: how rows of one input are joined with all others, and the change of the join
+when many of its inputs changed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tautochrone.algebra.delta import NO_CHANGE, Change, Differentiator, zset_columns
+from tautochrone.algebra.join_graph import JoinGraph
 from tautochrone.algebra.nodes import (
-    ColumnId,
     Consolidate,
-    Expression,
     Join,
     JoinKey,
     JoinKind,
-    KeySemiJoin,
     Materialized,
     MultiKeySemiJoin,
     Node,
     Select,
     Union,
     WithWeight,
-    inner_join_of,
 )
-from tautochrone.algebra.pushdown import push_down_keys
 
-__all__ = ["JoinGraph", "join_along_keys", "join_graph_of", "multiway_join_change", "restrict_to_keys"]
-
-
-@dataclass(frozen=True, slots=True)
-class JoinGraph:
-    """The inputs, the equalities between them, and the other conditions over all of them."""
-
-    inputs: list[Node]
-    keys: list[JoinKey]
-    conditions: list[Expression]
-
-
-def join_graph_of(node: Join) -> JoinGraph:
-    """The graph of an inner join and of the inner joins right below it."""
-    graph = JoinGraph(list(node.differentiated), [], [])
-    _add_conditions(node, graph)
-    return graph
-
-
-def _add_conditions(join: Join, graph: JoinGraph) -> None:
-    for below in map(inner_join_of, join.children):
-        if below is not None:
-            _add_conditions(below, graph)
-    graph.keys.extend(join.keys)
-    graph.conditions.extend(join.conditions)
+__all__ = ["join_along_keys", "multiway_join_change"]
 
 
 def join_along_keys(
@@ -76,10 +47,11 @@ def join_along_keys(
     remaining = [index for index in range(len(graph.inputs)) if index != position]
     used_conditions: set[int] = set()
     while remaining:
-        following = min(remaining, key=lambda index: _rank(graph, index, current, remaining, context))
+        following = context.strategy.next_input(graph, current, remaining)
         remaining.remove(following)
         relation = graph.inputs[following]
-        reads_by_key = _keys_between(graph, current, relation) and not context.engine.reads_few_rows(relation)
+        has_key = bool(graph.keys_between(current, relation))
+        reads_by_key = has_key and not context.strategy.reads_few_rows(relation)
         if reads_by_key and not isinstance(current, Materialized):
             # The keys must be known: they are read as literals.
             current = context.engine.materialize(current)
@@ -89,41 +61,12 @@ def join_along_keys(
     return Select(columns=zset_columns(node.columns), child=current)
 
 
-def _rank(
-    graph: JoinGraph, position: int, current: Node, remaining: list[int], context: Differentiator
-) -> tuple[bool, int, bool, int]:
-    """The order of joining: inputs that a key leads to first, small ones before large ones.
-
-    Of the inputs that a key leads to, those come first that share no key with another remaining input. A key
-    that only restricts together with others matches too many rows alone: joining customers with suppliers on
-    the nation gives, for each order, all suppliers of that nation.
-    """
-    relation = graph.inputs[position]
-    linked = sum(
-        bool(_keys_between(graph, graph.inputs[index], relation)) for index in remaining if index != position
-    )
-    has_key = bool(_keys_between(graph, current, relation))
-    return not has_key, linked, context.engine.reads_many_rows(relation), position
-
-
-def _keys_between(graph: JoinGraph, current: Node, relation: Node) -> list[JoinKey]:
-    """The equalities between the rows joined so far and another input, `current` on the left."""
-    joined, added = set(current.columns), set(relation.columns)
-    keys = []
-    for key in graph.keys:
-        if key.left in joined and key.right in added:
-            keys.append(key)
-        elif key.right in joined and key.left in added:
-            keys.append(key.swapped())
-    return keys
-
-
 def _joined(
     current: Node, rows: Node, graph: JoinGraph, used_conditions: set[int], context: Differentiator
 ) -> Join:
-    keys = _keys_between(graph, current, rows)
+    keys = graph.keys_between(current, rows)
     if keys and isinstance(current, Materialized):
-        rows = restrict_to_keys(rows, current, [(key.right, key.left) for key in keys], keys, context)
+        rows = context.strategy.partners(rows, current, [(key.right, key.left) for key in keys], keys)
     columns = (*current.columns, *rows.columns)
     conditions = []
     for number, condition in enumerate(graph.conditions):
@@ -140,34 +83,8 @@ def _joined(
     )
 
 
-def restrict_to_keys(
-    rows: Node,
-    keys: Node,
-    on: list[tuple[ColumnId, ColumnId]],
-    join_keys: Sequence[JoinKey],
-    context: Differentiator,
-) -> Node:
-    """`rows` without most of those that cannot match in the join above, which has `join_keys`."""
-    semi_join = KeySemiJoin(
-        columns=rows.columns,
-        child=rows,
-        keys=keys,
-        on=tuple(on),
-        null_safe=any(key.null_safe for key in join_keys),
-        exact=False,
-    )
-    return push_down_keys(semi_join, context.engine)
-
-
 # -- many changed inputs ---------------------------------------------------------------------------------
 
-
-_MIN_CHANGED_INPUTS = 3
-"""From this number of changed inputs on, two joins of all inputs cost less than one per changed input."""
-
-_Tree = dict[int, tuple[int, list[JoinKey]]]
-"""Position of an input → the position of its parent and the keys between them, the parent's on the left.
-Parents come before their children."""
 
 _Affecting = list[tuple[Materialized, list[JoinKey]]]
 """Rows of the inputs right below an input, and the keys by which they lead to its rows."""
@@ -194,13 +111,12 @@ def multiway_join_change(node: Join, graph: JoinGraph, context: Differentiator) 
     """
     changes = [context.materialized_change(relation) for relation in graph.inputs]
     changed = [position for position, change in enumerate(changes) if change.plan is not None]
-    if len(changed) < _MIN_CHANGED_INPUTS:
+    if not context.strategy.joins_all_at_once(len(changed)):
         return None
-    root = max(range(len(graph.inputs)), key=lambda position: _root_rank(graph, position, context))
-    tree = _tree(graph, root)
-    if not {root, *tree}.issuperset(changed):
+    root = context.strategy.root(graph)
+    if not {root, *graph.tree(root)}.issuperset(changed):
         return None
-    affected = _affected_root_rows(graph, root, tree, changes, context)
+    affected = _affected_root_rows(graph, root, changes, context)
     with_before, with_after = _starts(graph.inputs[root], changes[root], affected)
     sums = [
         join_along_keys(node, graph, root, start, _rows_of_inputs(graph, rows_at), context)
@@ -216,39 +132,16 @@ def multiway_join_change(node: Join, graph: JoinGraph, context: Differentiator) 
     return Change(Consolidate(columns=columns, child=whole), insert_only, consolidated=True)
 
 
-def _root_rank(graph: JoinGraph, position: int, context: Differentiator) -> tuple[bool, bool, int]:
-    """The root is read once and by key, so it is the largest input, linked to the most others."""
-    relation = graph.inputs[position]
-    linked = sum(
-        bool(_keys_between(graph, relation, neighbor))
-        for neighbor in graph.inputs
-        if neighbor is not relation
-    )
-    return context.engine.reads_many_rows(relation), not context.engine.reads_few_rows(relation), linked
-
-
-def _tree(graph: JoinGraph, root: int) -> _Tree:
-    """The inputs that keys lead to from the root, the nearest first."""
-    tree: _Tree = {}
-    front = [root]
-    for parent in front:
-        for position, relation in enumerate(graph.inputs):
-            keys = _keys_between(graph, graph.inputs[parent], relation)
-            if position != root and position not in tree and keys:
-                tree[position] = parent, keys
-                front.append(position)
-    return tree
-
-
 def _rows_of_inputs(graph: JoinGraph, rows_at: Callable[[Node], Node]) -> Callable[[int], Node]:
     return lambda position: rows_at(graph.inputs[position])
 
 
 def _affected_root_rows(
-    graph: JoinGraph, root: int, tree: _Tree, changes: Sequence[Change], context: Differentiator
+    graph: JoinGraph, root: int, changes: Sequence[Change], context: Differentiator
 ) -> Materialized | None:
     """The rows T of the root; None when no row of the other inputs affects it."""
     affecting: defaultdict[int, _Affecting] = defaultdict(list)
+    tree = graph.tree(root)
     for position in reversed(tree):
         parent, keys = tree[position]
         rows = _rows_that_affect_parent(

@@ -11,9 +11,10 @@ from tests.algebra.query_builders import bag, join, scan
 from tests.support.plan_evaluator import PlanEvaluator
 
 from tautochrone.algebra.delta import Differentiator, zset_columns
+from tautochrone.algebra.join_graph import join_graph_of
 from tautochrone.algebra.nodes import Materialized, Node, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.join_graph import join_along_keys, join_graph_of, multiway_join_change
+from tautochrone.algebra.rules.inner_joins import join_along_keys, multiway_join_change
 
 SHAPES = {
     "star": ("f1=d1", "f2=e1", "f3=g1"),
