@@ -104,3 +104,11 @@ def test_stateful_nodes_come_parents_first() -> None:
     top = first(groups, "k", 1)
     assert stateful_nodes(top) == [top, groups]
     assert stateful_nodes(median) == []
+
+
+def test_state_of_groups_has_keys_and_a_buffer_has_none() -> None:
+    groups, top = group(A, "k", COUNT), first(A, "v", 1)
+    assert (groups.is_buffer, groups.state_keys) == (False, columns_of("k"))
+    assert groups.state_columns[:2] == (*columns_of("k"), groups.count)
+    assert (top.is_buffer, top.state_keys) == (True, ())
+    assert top.state_columns == (*columns_of("k v"), top.complete)
