@@ -159,6 +159,10 @@ class Stateful(Unary):
     number: int
 
     @property
+    def combines_rows(self) -> bool:
+        return True
+
+    @property
     def has_state(self) -> bool:
         """Whether a state would help."""
         return True

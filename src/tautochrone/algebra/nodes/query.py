@@ -379,10 +379,6 @@ class Aggregate(Stateful):
         return self.child.max_rows(leaf_rows) if self.keys else 1
 
     @property
-    def combines_rows(self) -> bool:
-        return True
-
-    @property
     def references(self) -> frozenset[ColumnId]:
         return frozenset(self.keys).union(*(call.reads for call in self.calls))
 
@@ -471,10 +467,6 @@ class TopK(Stateful):
 
     def describe(self) -> str:
         return f"{self.limit}" + (f" after {self.offset}" if self.offset else "")
-
-    @property
-    def combines_rows(self) -> bool:
-        return True
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - whatever the child has
         return self.limit
