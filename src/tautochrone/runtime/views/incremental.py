@@ -218,9 +218,13 @@ class IncrementalRefresh:
         change = differentiator.materialized_change(self.planned.view.plan, consolidated=True)
         nodes = tuple(dict.fromkeys(differentiator.nodes))
         require_incremental(self.task, nodes)
-        updates = {number: engine.frame(update) for number, update in differentiator.state_updates.items()}
         local_updates = {
             number for number, update in differentiator.state_updates.items() if engine.is_on_driver(update)
+        }
+        updates = {
+            # Local rows are computed by a plan that is made once for its shape.
+            number: engine.frame(engine.materialized(update) if number in local_updates else update)
+            for number, update in differentiator.state_updates.items()
         }
         delta, violations = self._delta(engine, change)
         local = change.plan is not None and engine.is_on_driver(change.plan)

@@ -445,6 +445,10 @@ class SparkEngine:
         leaves = (leaf for leaf in walk(plan) if not leaf.children)
         return all(isinstance(leaf, Materialized) and kind(leaf.handle) == "LocalRelation" for leaf in leaves)
 
+    def materialized(self, plan: Node) -> Materialized:
+        """The result of a plan, which may be one already."""
+        return plan if isinstance(plan, Materialized) else self.materialize(plan)
+
     def frame(self, plan: Node) -> DataFrame:
         """A DataFrame of a plan, columns in order. It needs no Spark job if the plan `is_on_driver`."""
         return self.lowering.frame(plan)
