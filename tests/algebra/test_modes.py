@@ -18,9 +18,23 @@ def modes(query: Node, *, state: bool) -> set[RefreshMode]:
     return {node.mode for node in context.nodes}
 
 
+def reasons(query: Node, *, state: bool) -> list[str]:
+    """What is recorded after an insert and a delete."""
+    view = View(query, {"t": [(1, 2), (2, 3), (2, 4)]})
+    context = view.refresh({"t": [((1, 9), 1), ((2, 4), -1)]}, without=() if state else list(view.states))
+    return [str(node.reason) for node in context.nodes]
+
+
 def test_groups_without_state_stay_incremental() -> None:
     grouped = group(T, "k", call(AggregateFunction.SUM, "v"))
     assert RefreshMode.DIFF not in modes(grouped, state=True) | modes(grouped, state=False)
+    assert reasons(grouped, state=True) == ["merged into groups"]
+    assert reasons(grouped, state=False) == ["it has no state: groups that changed are computed again"]
+
+
+def test_a_node_has_one_reason() -> None:
+    for query in (group(T, "", call(AggregateFunction.SUM, "v")), first(T, "v", 2)):
+        assert reasons(query, state=False) == ["it has no state: computed over all rows and compared"]
 
 
 def test_total_without_state_is_diff() -> None:

@@ -143,6 +143,7 @@ class Differentiator:
     state_updates: dict[int, Node] = field(default_factory=dict)
     nodes: list[NodeRefresh] = field(default_factory=list)
     _changes: dict[int, Change] = field(default_factory=dict)
+    _recorded: set[int] = field(default_factory=set)
     _rows: dict[tuple[int, CutSide], Node] = field(default_factory=dict)
 
     @property
@@ -205,6 +206,7 @@ class Differentiator:
         """Record how a node was refreshed; by default with the mode and the reason of its rule."""
         rule_mode, rule_reason = self.rules[type(node)].mode(node)
         described = Reason.of(ReasonCode.NODE_RULE, rule=reason or rule_reason)
+        self._recorded.add(id(node))
         self.nodes.append(NodeRefresh(node=node.label, mode=mode or rule_mode, reason=described))
 
     # -- inside ------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class Differentiator:
         if isinstance(node, Constant) or not any(self.change(below) for below in node.differentiated):
             return NO_CHANGE
         change = self.rules[type(node)].change(node, self)
-        if change:
+        if change and id(node) not in self._recorded:
             self.record(node)
         return change
 

@@ -77,7 +77,9 @@ class AggregateRule:
 
     def change(self, node: Aggregate, context: Differentiator) -> Change:
         if not node.is_mergeable or node.number not in context.states:
-            if node.is_mergeable and not node.keys:
+            if node.is_mergeable and node.keys:
+                context.record(node, "it has no state: groups that changed are computed again")
+            elif node.is_mergeable:
                 context.record(node, "it has no state: computed over all rows and compared", RefreshMode.DIFF)
             return recompute_changed_groups(node, node.keys, context)
         child = context.change(node.child)
