@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tautochrone.model.reason import Reason
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
+    from tautochrone.runtime.job.job import Job
     from tautochrone.runtime.job.ownership import Ownership
     from tautochrone.runtime.loop.run import Run
 
@@ -133,7 +134,7 @@ def _execute(
     restarts: Restarts,
     ownership: Ownership,
     emit: events.Emit,
-    program: str | Reason | None,
+    program: str | Reason | None = None,
 ) -> tuple[int, bool]:
     """The exit status, and whether the process must be restarted: its Spark died, or definitions must be
     loaded anew."""
@@ -159,6 +160,7 @@ def _execute(
 
         execution = Run(job, selection, definitions_load if may_restart else None)
         stopping = _stop_on_signals(execution, emit)
+        number_before = _newest_checkpoint(job)
         if arguments.continuous:
             project.announce()
             state = execution.continuously(project.settings.interval_ms)
@@ -171,10 +173,16 @@ def _execute(
         if arguments.continuous and execution.died is not None:
             restart = not stopping.wait(_announce_restart(restarts, emit, execution.died))
         elif execution.outdated is not None:
-            wait_s = restarts.count()
+            # Definitions that made a checkpoint since they were loaded are no failure in a row.
+            wait_s = restarts.count(anew=_newest_checkpoint(job) != number_before)
             emit(events.DefinitionsReloading(in_s=wait_s, error=str(execution.outdated)))
             restart = not stopping.wait(wait_s)
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], restart
+
+
+def _newest_checkpoint(job: Job) -> int | None:
+    newest = job.store.checkpoints.latest_done(job.name)
+    return None if newest is None else int(newest.number)
 
 
 def _stop_on_signals(execution: Run, emit: events.Emit) -> threading.Event:
@@ -247,9 +255,10 @@ class Restarts:
     folder: str = field(default_factory=os.getcwd)
     _since: float = field(default_factory=time.monotonic)
 
-    def count(self) -> float:
-        """Count one more; seconds until it may happen."""
-        self.in_a_row = 1 if time.monotonic() - self._since >= _STABLE_AFTER_S else self.in_a_row + 1
+    def count(self, *, anew: bool = False) -> float:
+        """Count one more, or the first one `anew`; seconds until it may happen."""
+        anew = anew or time.monotonic() - self._since >= _STABLE_AFTER_S
+        self.in_a_row = 1 if anew else self.in_a_row + 1
         return _RESTART_BACKOFF.wait_s(self.in_a_row)
 
     def restart_process(self) -> None:

@@ -104,6 +104,8 @@ def test_waits_between_restarts_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch
     assert following.folder == os.getcwd()
     long_ago = Restarts(in_a_row=5, _since=-1e9)
     assert long_ago.count() == 1
+    assert following.count(anew=True) == 1
+    assert following.count() == 2
 
 
 def test_restart_knows_the_full_refreshes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
