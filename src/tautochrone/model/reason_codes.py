@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     NO_EVENTS_OF_KEYS = "NO_EVENTS_OF_KEYS"
     ROWS_ADDED_TO_LINEAR_QUERY = "ROWS_ADDED_TO_LINEAR_QUERY"
     ESTIMATED_COSTS = "ESTIMATED_COSTS"
+    COMPARED_FOR_READERS = "COMPARED_FOR_READERS"
     FEW_INPUT_ROWS = "FEW_INPUT_ROWS"
     COMMITTED_BEFORE_CRASH = "COMMITTED_BEFORE_CRASH"
     ADOPTED = "ADOPTED"
@@ -384,6 +385,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NO_EVENTS_OF_KEYS: "its input got no event that changes a row",
     ReasonCode.ROWS_ADDED_TO_LINEAR_QUERY: "rows were only added to inputs of a linear query",
     ReasonCode.ESTIMATED_COSTS: _costs_text,
+    ReasonCode.COMPARED_FOR_READERS: "rows that stay are no change for the views that read it ({readers})",
     ReasonCode.FEW_INPUT_ROWS: "its inputs hold few rows",
     ReasonCode.COMMITTED_BEFORE_CRASH: "committed by the run before",
     ReasonCode.ADOPTED: "taken over: {proof}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,17 @@ def test_without_measurements_a_fifth_is_the_limit(
     changed: int | None, rows: int | None, mode: RefreshMode
 ) -> None:
     assert decide(AUTO, facts(changed, rows)).mode is mode
+
+
+@pytest.mark.parametrize(
+    ("changed", "readers", "mode"),
+    [(400, 0, FULL), (400, 1, DIFF), (400, 3, DIFF), (3_000, 3, FULL), (10, 3, DIFF)],
+)
+def test_what_others_read_is_compared(changed: int, readers: int, mode: RefreshMode) -> None:
+    past = [ran(INCREMENTAL, 9_000, changed), ran(FULL, 1_000)] * 3
+    decision = decide(AUTO, replace(facts(changed, 10_000, *past), readers=readers))
+    assert decision.mode is mode
+    assert decision.is_full_despite_small_change is (changed <= 500)
 
 
 def test_half_of_a_small_input_may_meet_half_of_a_large_one() -> None:

@@ -11,7 +11,7 @@ from tests.support.harness import Pipeline
 from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy
 from tautochrone.model.names import TableName
 from tautochrone.runtime.views import choose_mode as choose
-from tautochrone.runtime.views.choose_mode import Decision, Facts
+from tautochrone.runtime.views.choose_mode import Decision, Estimate, Facts
 
 pytestmark = pytest.mark.spark
 
@@ -76,3 +76,37 @@ def test_after_a_large_change_the_state_is_up_to_date(
     pipeline.session.sql("DELETE FROM lake.src.t WHERE id < 9")
     assert pipeline.run().mode("totals")[0] == "incremental"
     assert len(pipeline.verify()) == 1
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", "DOUBLE"])
+def test_views_above_follow_what_is_computed_anew(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    estimate = choose.estimate
+
+    def estimated(facts: Facts) -> Estimate:
+        ms = 9_000 if facts.changed[0].name == "t" else 1
+        return replace(estimate(facts), incremental_ms=ms, full_ms=1_000)
+
+    monkeypatch.setattr(choose, "estimate", estimated)
+    pipeline.write(
+        "definitions/v.sql",
+        f"CREATE MATERIALIZED VIEW some AS SELECT id % 1500 AS g, CAST(sum(k) AS {kind}) AS s "
+        "FROM src.t GROUP BY 1;"
+        "CREATE MATERIALIZED VIEW totals AS SELECT s, count(*) AS n FROM some GROUP BY s",
+    )
+    pipeline.run()
+    pipeline.session.sql("INSERT INTO lake.src.t VALUES (7, 1), (8, 2)")
+    happened = pipeline.run()
+    below = happened.refresh("some")
+    if kind == "DOUBLE":
+        assert (below["mode"], below["rows_deleted"]) == ("full", 1500)
+    else:
+        assert (below["mode"], below["rows_inserted"], below["rows_deleted"]) == ("diff", 2, 2)
+        assert {r["code"] for r in below["reason_params"]["reasons"]} == {
+            "ESTIMATED_COSTS",
+            "COMPARED_FOR_READERS",
+        }
+        assert happened.mode("totals")[0] == "incremental"
+        assert happened.refresh("totals")["rows_inserted"] < 6
+    assert len(pipeline.verify()) == 2

@@ -208,7 +208,7 @@ class CheckpointRefresher:
         context = _refresh_context(job, self._pipeline_views)
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
-        self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed)
+        self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed, self._readers)
         self._streams = StreamRefresher(context, self._sessions, streams)
         self._keyed = KeyedRefresher(context, self._sessions)
         self._auto_cdc = AutoCdcRefresher(context, self._sessions)
@@ -318,9 +318,13 @@ class CheckpointRefresher:
 
     def _is_shared(self, table: TableName) -> bool:
         """Whether several views of the job read a table."""
+        return self._readers(table) > 1
+
+    def _readers(self, table: TableName) -> int:
+        """How many views of the job read a table."""
         topology = self._topology
         readers = [name for name in topology.derived_tables if table in topology.inputs(name)]
-        return sum(map(topology.is_view, readers)) > 1
+        return sum(map(topology.is_view, readers))
 
     # -- one dataset ------------------------------------------------------------------------------
 

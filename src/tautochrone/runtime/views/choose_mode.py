@@ -86,6 +86,10 @@ SMALL_SHARE = 0.05
 """A full computation that is cheaper although at most this share of the rows changed is expected to be
 cheaper the next time too."""
 
+COMPARED_SHARE = 1 / AMPLIFICATION
+"""What is computed anew is compared with the stored rows, if other views read it and at most this share of
+the rows changed: all its rows would be new to them, and each of them would be computed anew, too."""
+
 ENOUGH_RUNS = 3
 NEWEST_RUNS = 5
 """Only so many of the newest runs of a kind are used, because machines and data change."""
@@ -126,6 +130,7 @@ class Facts:
         view_rows: rows of the view as it stands; None when unknown.
         steps: operators of the query that look at other rows than those that changed.
         obstacles: why the plan, or nodes of it, cannot follow a change; empty when all can.
+        readers: how many other views read this one.
         history: refreshes of the same definition, newest first.
     """
 
@@ -135,6 +140,7 @@ class Facts:
     view_rows: int | None = None
     steps: int = 0
     obstacles: tuple[Reason, ...] = ()
+    readers: int = 0
     history: tuple[Refresh, ...] = ()
 
     @property
@@ -162,18 +168,24 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A mode, its reason, and what it was based on (None: there was nothing to compare)."""
+    """A mode, its reason, and what it was based on (None: there was nothing to compare).
+
+    Attributes:
+        for_readers: everything is computed, and compared so that the views above see little change.
+    """
 
     mode: RefreshMode
     reason: Reason
     estimate: Estimate | None = field(default=None)
+    for_readers: bool = False
 
     @property
     def is_full_despite_small_change(self) -> bool:
         """Whether everything is computed although little changed: the next change will not be followed
         either. After a large change it may well be."""
         share = None if self.estimate is None else self.estimate.share
-        return self.mode is RefreshMode.FULL and share is not None and share <= SMALL_SHARE
+        computes_all = self.mode is RefreshMode.FULL or self.for_readers
+        return computes_all and share is not None and share <= SMALL_SHARE
 
     @property
     def expected_ms(self) -> int | None:
@@ -199,8 +211,12 @@ def decide(policy: RefreshPolicy, facts: Facts) -> Decision:
         return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=costs)
     slack = NOISE_MS if costs.incremental_runs >= ENOUGH_RUNS else UNMEASURED_SLACK_MS
     dearer = costs.incremental_ms > max(costs.full_ms * TOLERANCE, costs.full_ms + slack)
-    mode = RefreshMode.FULL if dearer else RefreshMode.INCREMENTAL
-    return Decision(mode=mode, reason=reason, estimate=costs)
+    if not dearer:
+        return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=costs)
+    if facts.readers and costs.share is not None and costs.share <= COMPARED_SHARE:
+        reason = joined_reasons([reason, Reason.of(ReasonCode.COMPARED_FOR_READERS, readers=facts.readers)])
+        return Decision(mode=RefreshMode.DIFF, reason=reason, estimate=costs, for_readers=True)
+    return Decision(mode=RefreshMode.FULL, reason=reason, estimate=costs)
 
 
 def estimate(facts: Facts) -> Estimate:
@@ -334,6 +350,7 @@ def choose(
     forced: Reason | None = None,
     obstacles: Obstacles | None = None,
     steps: Callable[[], int] = lambda: 0,
+    readers: int = 0,
     sizes: Sizes | None = None,
     bounds: Sizes | None = None,
 ) -> Choice:
@@ -346,6 +363,7 @@ def choose(
         forced: a reason to compare contents although no input changed.
         obstacles: see `Obstacles`; absent, only rows added below a linear query are followed.
         steps: as of `Facts`; called only for a change that can be followed.
+        readers: as of `Facts`.
         sizes: see `Sizes`; absent, no size is known.
         bounds: cheaper sizes, for a view whose changes will not be followed; absent, `sizes` is used.
 
@@ -388,6 +406,7 @@ def choose(
         view_rows=None if sizes is None else sizes(task.name, task.fork.version, task.fork.version).rows,
         steps=steps() if followed else 0,
         obstacles=hindered,
+        readers=readers,
         history=_history(context, task.name),
     )
     decision = decide(policy, facts)
