@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -35,9 +36,12 @@ __all__ = [
     "AppendedRows",
     "ChangeKind",
     "CollectedChange",
+    "ColumnStatistics",
     "CommitMetadata",
     "Committed",
     "Compacted",
+    "DataFile",
+    "DeletionVector",
     "Dropped",
     "Expired",
     "Fork",
@@ -55,6 +59,7 @@ __all__ = [
     "TableVersion",
     "TaskStage",
     "TaskWriter",
+    "VersionFiles",
 ]
 
 
@@ -326,6 +331,85 @@ class TableDefinition:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A data file of a version.
+
+    Attributes:
+        location: as the table's metadata has it.
+        path: on this machine; None: it is in another kind of storage.
+        format: `PARQUET`, `AVRO` or `ORC`.
+        rows: deleted ones included.
+        deletes: names its deleted rows: equal texts mean the same rows. Empty: none are deleted.
+    """
+
+    location: str
+    path: Path | None
+    format: str
+    bytes: int
+    rows: int
+    encrypted: bool
+    deletes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnStatistics:
+    """What is known of the values of a column in a data file, deleted rows included. None: it is not known.
+
+    Attributes:
+        nulls, nans: numbers of rows.
+        lower, upper: bounds of the values that are neither NULL nor NaN, as Iceberg's JSON of a single value.
+            Those of texts and bytes may be shortened.
+    """
+
+    nulls: int | None
+    nans: int | None
+    lower: Any
+    upper: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """Deleted positions of a data file.
+
+    Attributes:
+        positions: their number.
+        content: a length, a magic number, a 64-bit Roaring bitmap in its portable form, and a check sum: what
+            deletion vectors of Iceberg and of Delta have in common. Empty without positions.
+    """
+
+    positions: int
+    content: bytes
+
+
+class VersionFiles(Protocol):
+    """The data files of a version of a table. Deleted rows are read only where they are asked for."""
+
+    @property
+    def table(self) -> TableName: ...
+
+    @property
+    def version(self) -> Version: ...
+
+    @property
+    def columns(self) -> Sequence[Mapping[str, Any]]:
+        """Of the version, each as Iceberg's JSON of a schema has a field."""
+
+    @property
+    def files(self) -> Mapping[str, DataFile]:
+        """By location."""
+
+    def statistics(self, locations: Sequence[str]) -> Sequence[Mapping[int, ColumnStatistics]]:
+        """By id of the column, of each of these files."""
+
+    def deletion_vectors(self, locations: Sequence[str]) -> Sequence[DeletionVector]:
+        """Of each of these files.
+
+        Raises:
+            LakeError: `ROWS_DELETED_BY_VALUE`, positions do not tell which rows of a file are deleted.
+        """
+
+
 class ReadableTable(Protocol):
     """What can be asked of versions that are there."""
 
@@ -362,6 +446,9 @@ class LakeTable(ReadableTable, Protocol):
 
     def common_ancestor(self, first: Version, second: Version) -> Version | None:
         """The newest version from which both came; None when history does not lead that far back."""
+
+    def files_at(self, version: Version) -> VersionFiles:
+        """The data files of a version."""
 
     def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
         """Spark read options that show only the rows appended between two versions; only valid when

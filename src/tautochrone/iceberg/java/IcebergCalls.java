@@ -1,6 +1,8 @@
 package tautochrone;
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -18,6 +20,7 @@ import org.apache.iceberg.HasTableOperations;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.Schema;
+import org.apache.iceberg.SingleValueParser;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.SnapshotRef;
 import org.apache.iceberg.SnapshotUpdate;
@@ -41,6 +44,8 @@ import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecut
 import org.apache.iceberg.spark.FileRewriteCoordinator;
 import org.apache.iceberg.spark.SparkSchemaUtil;
 import org.apache.iceberg.spark.source.SparkRewriteTable;
+import org.apache.iceberg.types.Conversions;
+import org.apache.iceberg.types.Type;
 import org.apache.iceberg.types.Types;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -324,6 +329,110 @@ public final class IcebergCalls {
         for (int i = 0; i < removal.replaced.size(); i++) {
             delta.removeDeletes((DeleteFile) removal.replaced.get(i));
         }
+    }
+
+    /**
+     * Of each file task: the data file's location, format, bytes and rows, whether it is encrypted, and a text that
+     * is equal for equal delete files.
+     */
+    public String dataFiles(List tasks) {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < tasks.size(); i++) {
+            FileScanTask task = (FileScanTask) tasks.get(i);
+            DataFile file = (DataFile) task.file();
+            append(text, file.location());
+            append(text, file.format().name());
+            append(text, Long.toString(file.fileSizeInBytes()));
+            append(text, Long.toString(file.recordCount()));
+            append(text, file.keyMetadata() == null ? "-" : "+");
+            StringBuilder deletes = new StringBuilder();
+            for (int k = 0; k < task.deletes().size(); k++) {
+                DeleteFile delete = (DeleteFile) task.deletes().get(k);
+                deletes.append(delete.content()).append(' ').append(delete.location());
+                deletes.append(' ').append(delete.contentOffset()).append('\n');
+            }
+            append(text, deletes.toString());
+        }
+        return text.toString();
+    }
+
+    /**
+     * Of file tasks what is known of the values in each column: its id, and its nulls, its NaNs, its lower and upper
+     * bound (as JSON), each if it is known.
+     *
+     * @param numbers of the tasks in the list, separated by commas
+     * @return for each of them the number of columns, then these
+     */
+    public String columnStatistics(Schema schema, List tasks, String numbers) {
+        StringBuilder text = new StringBuilder();
+        String[] chosen = numbers.split(",");
+        for (int i = 0; i < chosen.length; i++) {
+            DataFile file = (DataFile) ((FileScanTask) tasks.get(Integer.parseInt(chosen[i]))).file();
+            StringBuilder columns = new StringBuilder();
+            int count = 0;
+            Iterator ids = schema.idToName().keySet().iterator();
+            while (ids.hasNext()) {
+                Integer id = (Integer) ids.next();
+                Type type = schema.findType(id.intValue());
+                if (!type.isPrimitiveType()) {
+                    continue;
+                }
+                count++;
+                append(columns, id.toString());
+                appendOptional(columns, number(file.nullValueCounts(), id));
+                appendOptional(columns, number(file.nanValueCounts(), id));
+                appendOptional(columns, bound(file.lowerBounds(), id, type));
+                appendOptional(columns, bound(file.upperBounds(), id, type));
+            }
+            append(text, Integer.toString(count));
+            text.append(columns);
+        }
+        return text.toString();
+    }
+
+    private String number(Map counts, Integer id) {
+        Object count = counts == null ? null : counts.get(id);
+        return count == null ? null : count.toString();
+    }
+
+    private String bound(Map bounds, Integer id, Type type) {
+        ByteBuffer bytes = bounds == null ? null : (ByteBuffer) bounds.get(id);
+        if (bytes == null) {
+            return null;
+        }
+        Object value = Conversions.fromByteBuffer(type, (ByteBuffer) bytes.duplicate());
+        return SingleValueParser.toJson(type, value);
+    }
+
+    /**
+     * The deleted positions of file tasks as deletion vectors, in the bytes that a Puffin file has.
+     *
+     * @param numbers of the tasks in the list, separated by commas; none has rows that are deleted by value
+     * @return for each of them the number of positions, and the bytes in base 64
+     */
+    public String deletionVectors(Table table, List tasks, String numbers) {
+        final FileIO io = table.io();
+        DeleteLoader loader = new BaseDeleteLoader(new Function() {
+            public Object apply(Object file) {
+                return io.newInputFile((DeleteFile) file);
+            }
+        });
+        StringBuilder text = new StringBuilder();
+        String[] chosen = numbers.split(",");
+        for (int i = 0; i < chosen.length; i++) {
+            FileScanTask task = (FileScanTask) tasks.get(Integer.parseInt(chosen[i]));
+            PositionDeleteIndex index =
+                    loader.loadPositionDeletes(task.deletes(), ((DataFile) task.file()).location());
+            byte[] bytes = new byte[0];
+            if (index.cardinality() > 0) {
+                ByteBuffer serialized = index.serialize();
+                bytes = new byte[serialized.remaining()];
+                serialized.get(bytes);
+            }
+            append(text, Long.toString(index.cardinality()));
+            append(text, Base64.getEncoder().encodeToString(bytes));
+        }
+        return text.toString();
     }
 
     /** The value of a property of a table, or null. */

@@ -25,6 +25,7 @@ from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.calls import history, references
 from tautochrone.iceberg.reads.collected_change import collected_append, collected_change
 from tautochrone.iceberg.reads.data_files import appended_rows
+from tautochrone.iceberg.reads.version_files import IcebergVersionFiles
 from tautochrone.model.effects import Effects
 from tautochrone.model.lake import (
     AppendedRows,
@@ -38,6 +39,7 @@ from tautochrone.model.lake import (
     Rows,
     TableChange,
     TableVersion,
+    VersionFiles,
 )
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason
@@ -279,6 +281,9 @@ class IcebergReading:
         if version == NO_VERSION:
             return session.read.table(self._name.sql).limit(0)
         return session.read.option("versionAsOf", version).table(self._name.sql)
+
+    def files_at(self, version: Version) -> VersionFiles:
+        return IcebergVersionFiles(self._iceberg, self._name, self._loaded_with(version), version)
 
     def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
         if old == NO_VERSION:
