@@ -35,11 +35,12 @@ from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.lake import RowChange, Rows, VersionFiles
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 
 __all__ = [
+    "PUBLICATIONS",
     "TRANSITIONS",
     "Capabilities",
     "CheckpointHistory",
@@ -63,11 +64,16 @@ __all__ = [
     "SinkFlow",
     "SinkMaintenance",
     "SinkStatus",
+    "TakesFiles",
     "TransactionId",
     "TransactionState",
     "next_state",
     "require_base",
 ]
+
+
+PUBLICATIONS: Mapping[str, str] = MappingProxyType({"delta": "delta-publication", "hudi": "hudi-publication"})
+"""The formats in which tables can be published, and the sink of each: its name, which is also its format."""
 
 
 class Guarantee(StrEnum):
@@ -508,6 +514,30 @@ class CheckpointHistory(Protocol):
 
     def unknown_parts(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Reason]:
         """Parts of `Sink.audit` that the sink cannot tell for this checkpoint, and why."""
+
+
+@runtime_checkable
+class TakesFiles(Protocol):
+    """What a publication offers: a sink whose tables are made of the lake's own data files.
+
+    It gets `write_files` of each table instead of `Sink.write` and `Sink.replace`, and each published
+    checkpoint by itself instead of the net change of several.
+    """
+
+    def write_files(
+        self, transaction: TransactionId, files: VersionFiles, *, moves_rows: bool
+    ) -> Sequence[SentChunk]:
+        """Stage a version of a table: the difference to the files that the table has now is computed here.
+
+        Args:
+            moves_rows: whether the rows may be others than at the delivered version; a compaction moves none.
+
+        Raises:
+            SinkError: `SINK_SCHEMA_UNSUPPORTED`, the format cannot have such a table. Nothing was written.
+        """
+
+    def digest_files(self, files: VersionFiles) -> Mapping[str, Digest]:
+        """What `Sink.audit` would answer if the sink showed exactly these files. Changes nothing."""
 
 
 @runtime_checkable

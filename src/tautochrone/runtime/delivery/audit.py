@@ -20,6 +20,7 @@ from tautochrone.model.sink import (
     RowDifference,
     Sink,
     SinkDeclaration,
+    TakesFiles,
 )
 from tautochrone.sinks import open_sink
 
@@ -149,8 +150,12 @@ class _Auditor:
         if name not in self._versions:
             return None
         sink, checkpoint = self._sink, self._checkpoint
-        rows = self._lake.load(name).read(self._session, self._versions[name])
-        expected = sink.digest(name, rows)
+        table, version = self._lake.load(name), self._versions[name]
+        if isinstance(sink, TakesFiles):
+            expected, rows = sink.digest_files(table.files_at(version)), None
+        else:
+            rows = table.read(self._session, version)
+            expected = sink.digest(name, rows)
         unknown = sink.unknown_parts(name, checkpoint) if isinstance(sink, CheckpointHistory) else {}
         nothing = Digest(0, "")
         parts = [

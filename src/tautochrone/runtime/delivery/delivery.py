@@ -32,9 +32,9 @@ from tautochrone.errors import (
 )
 from tautochrone.meta.protocols.deliveries import Deliveries
 from tautochrone.model import events
-from tautochrone.model.checkpoint import Consistency, Resolution
-from tautochrone.model.lake import LakeTable, RowChange, Rows
-from tautochrone.model.names import Fence, TableName
+from tautochrone.model.checkpoint import CheckpointState, Consistency, Resolution
+from tautochrone.model.lake import NO_VERSION, ChangeKind, LakeTable, RowChange, Rows
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     DeliveryPolicy,
@@ -46,6 +46,7 @@ from tautochrone.model.sink import (
     Sink,
     SinkDeclaration,
     SinkMaintenance,
+    TakesFiles,
     TransactionId,
     TransactionState,
 )
@@ -59,6 +60,7 @@ from tautochrone.sinks import open_sink
 __all__ = ["Delivery", "DeliveryWorker", "needs_attention"]
 
 _PIN_MS = 3_600_000
+_READABLE = frozenset({CheckpointState.PUBLISHED, CheckpointState.PARTIAL})
 _FIRST_ROWS = 10_000_000
 """Tables with so many rows at most are compared by the first delivery of a process."""
 _LATER_ROWS = 100_000
@@ -74,8 +76,8 @@ _POLL_S = 5.0
 _LAST_TRIES = 3
 """Failed tries in a row after which the end of a run waits no longer for a sink."""
 
-_SINK_CLASS = "SINK_"
-"""The prefix of the classes of errors that our sinks raise."""
+_SINK_CLASSES = ("SINK_", "PUBLICATION_")
+"""The prefixes of the classes of errors that our sinks raise."""
 _LOGIN_REFUSED = "SINK_LOGIN_REFUSED"
 """It does change when the file of a password does, as when passwords are rotated."""
 
@@ -132,6 +134,8 @@ class Delivery:
         resolution = self._resolve()
         if resolution is None:
             return False
+        if isinstance(sink, TakesFiles):
+            resolution = self._next_of(resolution)
         try:
             if self._is_older(resolution):
                 return False
@@ -243,12 +247,14 @@ class Delivery:
             and self.job.store.checkpoints.highest_used_number() <= published.checkpoint
         )
 
-    def _resolve(self) -> Resolution | None:
-        """The checkpoint that a strong read of the tables would see now, pinned."""
+    def _resolve(self, number: CheckpointNumber | None = None) -> Resolution | None:
+        """The checkpoint that a strong read of the tables would see now, or that of a number, pinned; None:
+        it cannot be read."""
         try:
             resolution = self.job.store.reads.resolve(
                 Consistency.STRONG,
                 self.declaration.tables,
+                number,
                 lease_ms=_PIN_MS,
                 owner=f"sink {self.declaration.name}",
             )
@@ -258,6 +264,21 @@ class Delivery:
             self.job.store.pins.release(resolution.pin)
             return None
         return resolution
+
+    def _next_of(self, newest: Resolution) -> Resolution:
+        """The oldest checkpoint that a publication lacks, pinned, and `newest` is not; or `newest`."""
+        assert newest.checkpoint is not None
+        if self._published is None or not self._is_of_this_store():
+            return newest
+        store = self.job.store
+        for number, state in store.checkpoints.states(self._published.checkpoint):
+            if number >= newest.checkpoint:
+                break
+            resolution = self._resolve(number) if state in _READABLE else None
+            if resolution is not None:
+                store.pins.release(newest.pin)
+                return resolution
+        return newest
 
     def _is_of_this_store(self) -> bool:
         published = self._published
@@ -337,7 +358,7 @@ class Delivery:
         chunks: Sequence[SentChunk],
         started: float,
     ) -> None:
-        replaced = _reasons({d.table: d.reason for d in deltas if d.rows is not None})
+        replaced = _reasons({d.table: d.reason for d in deltas if d.change is None})
         self.job.emit(
             events.SinkDelivered(
                 sink=self.declaration.name,
@@ -400,6 +421,10 @@ class Delivery:
         return chunks
 
     def _write(self, sink: Sink, transaction: TransactionId, delta: TableDelta) -> Sequence[SentChunk]:
+        if delta.files is not None:
+            assert isinstance(sink, TakesFiles)
+            write = partial(sink.write_files, transaction, delta.files, moves_rows=delta.moves_rows)
+            return self._journal.write(write)
         if delta.change is None:
             rows: Rows = delta.rows
             return self._journal.write(partial(sink.replace, transaction, delta.table, rows))
@@ -413,6 +438,11 @@ class Delivery:
         """What goes to the sink of one table: the delta, or all rows if what the sink has was `changed`."""
         delivered = None if self._published is None else self._published.versions.get(name)
         table, version = self._table(name), resolution.versions[name]
+        if isinstance(sink, TakesFiles):
+            moves_rows = _moves_rows(table, delivered, version)
+            return TableDelta(
+                table=name, files=table.files_at(version), moves_rows=moves_rows, reason=changed
+            )
         delta = delta_of(table, self.job.base, delivered, version)
         only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
         if only_inserts and delivered is not None and not delta.is_insert_only:
@@ -459,6 +489,11 @@ class Delivery:
         return name in self.job.tables or self.job.lake.exists(name)
 
 
+def _moves_rows(table: LakeTable, delivered: Version | None, published: Version) -> bool:
+    before = NO_VERSION if delivered is None else delivered
+    return table.change_between(before, published).kind is not ChangeKind.NONE
+
+
 def _reasons(by_table: Mapping[TableName, Reason | None]) -> list[events.DatasetReason]:
     return [
         events.DatasetReason(dataset=str(table), reason=reason)
@@ -475,7 +510,7 @@ def needs_attention(error: Exception) -> bool:
     """
     return (
         isinstance(error, TautochroneError)
-        and error.error_class.startswith(_SINK_CLASS)
+        and error.error_class.startswith(_SINK_CLASSES)
         and not error.retryable
     )
 

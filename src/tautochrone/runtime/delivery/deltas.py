@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tautochrone.errors import HistoryLostError
 from tautochrone.model import limits
-from tautochrone.model.lake import CollectedChange, LakeTable, RowChange, Rows
+from tautochrone.model.lake import CollectedChange, LakeTable, RowChange, Rows, VersionFiles
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.multiset_diff import consolidated
@@ -52,9 +52,11 @@ _Change = TypeVar("_Change")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDelta:
-    """What goes to the sink of one table: a consolidated `change`, or all `rows` for a `reason`.
+    """What goes to the sink of one table: a consolidated `change`, or all `rows` for a `reason`; to a
+    publication, the `files` of the version.
 
     Attributes:
+        moves_rows: of `files`, see `model.sink.TakesFiles`.
         left_to_spark: why Spark's jobs read the changed rows; None: this process did, or there were none.
     """
 
@@ -63,6 +65,8 @@ class TableDelta:
     rows: Rows | None = None
     reason: Reason | None = None
     left_to_spark: Reason | None = None
+    files: VersionFiles | None = None
+    moves_rows: bool = True
 
     @property
     def is_insert_only(self) -> bool:
