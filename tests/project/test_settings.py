@@ -83,7 +83,11 @@ def test_every_variable_sets_its_setting(tmp_path: Path, setting: Any) -> None:
         setting.key, texts[type(setting.kind).__name__]
     )
     # A token is masked because of its name; several names are a list.
-    seen = {"meta.token": "***", "lake.mapped_catalogs": '["seven", "eight"]'}.get(setting.key, text)
+    seen = {
+        "meta.token": "***",
+        "lake.mapped_catalogs": '["seven", "eight"]',
+        "lake.publish": '["seven", "eight"]',
+    }.get(setting.key, text)
     assert shown(tmp_path, **{setting.variable: text})[setting.key] == (seen, setting.variable)
     flag = Given(f"--set {setting.key}", text, key=setting.key)
     assert shown(tmp_path, flags=[flag])[setting.key] == (seen, flag.flag)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tautochrone.errors import DefinitionError
-from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
+from tautochrone.errors import DefinitionError, SettingsError
+from tautochrone.model.definitions import Dataset, DatasetKind, OtherFormats, SourceLocation
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import DeliveryPolicy
+from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy
 from tautochrone.project.definitions import Sink
-from tautochrone.project.settings import SinkSettings, load_settings
-from tautochrone.project.sinks import SINKS_PROPERTY, sink_declarations
+from tautochrone.project.settings import SinkSettings, load_settings, with_publications
+from tautochrone.project.sinks import PUBLISH_PROPERTY, SINKS_PROPERTY, sink_declarations
 from tautochrone.project.spec import load_spec
 
 HERE = SourceLocation("pipeline.py", 3)
@@ -100,12 +101,47 @@ def test_formats_without_adapter_are_left_out() -> None:
         ("INVALID_SINKS", ([named("orders", "mirror,,")], [created("mirror")])),
         ("INVALID_SINKS", ([named("o", "mirror", DatasetKind.TEMPORARY_VIEW)], [created("mirror")])),
         ("INVALID_SINKS", ([dataset("orders", **{"tautochrone.sink": "mirror"})], [created("mirror")])),
+        ("INVALID_SINKS", ([dataset("orders", **{PUBLISH_PROPERTY: "delta, paimon"})],)),
+        ("INVALID_SINKS", ([dataset("orders", **{"tautochrone.publishh": "delta"})],)),
+        ("INVALID_SINKS", ([dataset("o", DatasetKind.TEMPORARY_VIEW, **{PUBLISH_PROPERTY: "delta"})],)),
     ],
 )
 def test_refusals(error_class: str, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(DefinitionError) as refused:
         declared(*arguments)
     assert refused.value.error_class == error_class
+
+
+DELTA, HUDI = PUBLICATIONS.values()
+
+
+@pytest.mark.parametrize(
+    ("formats", "other_formats", "published"),
+    [
+        ((), OtherFormats.MAP, {DELTA: {"orders"}, HUDI: {"orders"}}),
+        (("hudi",), OtherFormats.MAP, {DELTA: {"orders"}, HUDI: {"orders", "lines", "sums"}}),
+        ((), OtherFormats.PUBLISH, {DELTA: {"orders", "lines"}, HUDI: {"orders"}}),
+    ],
+)
+def test_publications_take_tables_that_ask_or_all(
+    formats: tuple[str, ...], other_formats: OtherFormats, published: dict[str, set[str]]
+) -> None:
+    settings = with_publications({DELTA: SinkSettings(attempts=7)}, formats, other_formats, "/storage")
+    datasets = [
+        dataset("orders", **{PUBLISH_PROPERTY: "hudi, delta"}),
+        replace(dataset("lines"), format="delta"),
+        dataset("sums"),
+        dataset("view", DatasetKind.TEMPORARY_VIEW),
+    ]
+    declarations = declared(datasets, [], settings)
+    assert {sink: {t.table for t in each.tables} for sink, each in declarations.items()} == published
+    assert declarations[DELTA].options == {"folder": "/storage/publications/delta"}
+    assert (declarations[DELTA].attempts, declarations[DELTA].insert_only) == (7, frozenset())
+
+
+def test_tables_are_published_in_formats_that_exist() -> None:
+    with pytest.raises(SettingsError, match="paimon"):
+        with_publications({}, ["delta", "paimon"], OtherFormats.MAP, "/storage")
 
 
 def test_sections_of_the_settings_file(tmp_path: Path) -> None:

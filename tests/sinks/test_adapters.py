@@ -11,6 +11,7 @@ import pytest
 from tests.docs.reference import DOCS
 
 from tautochrone.errors import SinkError
+from tautochrone.model.sink import PUBLICATIONS
 from tautochrone.sinks import check_sink, known_formats, open_sink
 from tautochrone.sinks.adapters import ADAPTERS
 
@@ -32,17 +33,22 @@ def test_a_format_is_complete(name: str) -> None:
         check_sink("mirror", name, {})
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", [name for name, adapter in ADAPTERS.items() if not adapter.takes_files])
 def test_a_format_passes_the_suite_of_all_sinks(name: str) -> None:
     """Its tests run it: a module with the suite, or the benches beside it, import the adapter's sink."""
     package = ADAPTERS[name].opens.partition(":")[0]
     assert any(_imports_from(package, module) for module in _suites())
 
 
+def test_publications_are_the_formats_that_take_files() -> None:
+    """`tests/sinks/publications` runs its suite over each of them."""
+    assert set(PUBLICATIONS.values()) == {name for name, adapter in ADAPTERS.items() if adapter.takes_files}
+
+
 def test_a_package_without_a_suite_is_noticed() -> None:
     """`tests/sinks` has the suite's own tests, and names the packages of all adapters."""
     assert not any(_imports_from("tautochrone.sinks.common", module) for module in _suites())
-    assert len(_suites()) >= len(ADAPTERS)
+    assert len(_suites()) >= len(ADAPTERS) - len(PUBLICATIONS)
 
 
 def _suites() -> list[Path]:

@@ -146,6 +146,7 @@ class OtherFormats(StrEnum):
     """What `format=` and `USING` of another format mean."""
 
     MAP = "map"
+    PUBLISH = "publish"
     FAIL = "fail"
 
 

@@ -139,8 +139,16 @@ SETTINGS = (
         kind=Choice(OtherFormats),
         default="map",
         meaning="what another format in a definition means (`format=`, `USING`): `map`, the table is written "
-        "as an Iceberg table and an event says so; or `fail` ([formats](catalogs.md#formats))",
+        "as an Iceberg table and an event says so; `publish`, the same, and it is "
+        "[published](publications.md) in that format, if it is one of publications; or `fail` "
+        "([formats](catalogs.md#formats))",
         variable="TAUTOCHRONE_OTHER_FORMATS",
+    ),
+    Setting(
+        key="lake.publish",
+        kind=NameList(),
+        meaning="formats in which all tables are [published](publications.md): `delta`, `hudi`",
+        variable="TAUTOCHRONE_PUBLISH",
     ),
     Setting(
         key="lake.other_catalogs",

@@ -18,7 +18,7 @@ from tautochrone.iceberg.sessions.hadoop_files import s3_options
 from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
-from tautochrone.model.sink import DeliveryPolicy
+from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
 from tautochrone.project.session_settings import CATALOG_PREFIX, STATIC_SQL_SETTINGS, may_change_rows
@@ -53,6 +53,7 @@ __all__ = [
     "load_settings",
     "participant_settings",
     "sink_settings",
+    "with_publications",
 ]
 
 
@@ -124,6 +125,8 @@ class SinkSettings:
 
     Attributes:
         reread: the options again, with what the files of secrets hold now.
+        publishes_all: of a publication: it takes all tables of the project.
+        publishes_format: of a publication: it takes the tables whose definition asks for this format.
     """
 
     format: str | None = None
@@ -134,6 +137,8 @@ class SinkSettings:
     catch_up_ms: int = 7 * 24 * 3_600_000
     origin: str = ""
     reread: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False, compare=False)
+    publishes_all: bool = False
+    publishes_format: str | None = None
 
 
 def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettings]:
@@ -151,6 +156,38 @@ def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettin
     for name, given in options.items():
         sections[name] |= {"options": _revealed(given), "reread": partial(_revealed, given)}
     return {name: SinkSettings(**section) for name, section in sections.items()}
+
+
+def with_publications(
+    sinks: Mapping[str, SinkSettings], formats: Collection[str], other_formats: OtherFormats, storage: str
+) -> dict[str, SinkSettings]:
+    """The sections, with those of publications, which need not be written.
+
+    Args:
+        formats: in which all tables are published.
+        storage: the default of their folder is in it.
+
+    Raises:
+        SettingsError: `INVALID_SETTING`, there is no such format.
+    """
+    unknown = sorted(set(formats) - PUBLICATIONS.keys())
+    if unknown:
+        raise SettingsError(
+            "INVALID_SETTING",
+            f"lake.publish names {', '.join(unknown)}",
+            hint=f"Tables can be published as {', '.join(PUBLICATIONS)}.",
+        )
+    publications = {}
+    for name, sink in PUBLICATIONS.items():
+        section = sinks.get(sink, SinkSettings())
+        publications[sink] = replace(
+            section,
+            format=section.format or sink,
+            options={"folder": f"{storage}/publications/{name}", **section.options},
+            publishes_all=name in formats,
+            publishes_format=name if other_formats is OtherFormats.PUBLISH else None,
+        )
+    return {**sinks, **publications}
 
 
 def _revealed(options: Mapping[str, Any]) -> dict[str, str]:
@@ -305,7 +342,12 @@ def load_settings(
         recreated_topics=_by_flow(values, "on_recreated_topic", RecreatedTopicSetting),
         configuration=_evaluation_settings(spec, values, ignored),
         ignored=ignored,
-        sinks=sink_settings(values),
+        sinks=with_publications(
+            sink_settings(values),
+            optional_setting("lake", "publish") or (),
+            setting("lake", "other_formats"),
+            spec.storage_path,
+        ),
         participants=participant_settings(values),
     )
 

@@ -1,8 +1,8 @@
 """Which tables are delivered to which sinks, and which flows Spark writes to a sink itself.
 
-Deliveries follow from `create_sink` with append flows, from the table property `tautochrone.sinks`, and from
-the sections `[sinks.NAME]` of `tautochrone.toml`. A sink of `create_sink` whose format has no adapter is
-written by Spark's streaming queries.
+Deliveries follow from `create_sink` with append flows, from the table properties `tautochrone.sinks` and
+`tautochrone.publish`, and from the sections `[sinks.NAME]` of `tautochrone.toml`. A sink of `create_sink`
+whose format has no adapter is written by Spark's streaming queries.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import DeliveryPolicy, SinkDeclaration
+from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy, SinkDeclaration
 from tautochrone.project.definitions import Definitions, Sink, is_view
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import SinkSettings
 from tautochrone.project.table_properties import is_misspelt
 
-__all__ = ["SINKS_PROPERTY", "StreamSink", "sink_declarations", "stream_sinks"]
+__all__ = ["PUBLISH_PROPERTY", "SINKS_PROPERTY", "StreamSink", "sink_declarations", "stream_sinks"]
 
 
 SINKS_PROPERTY = "tautochrone.sinks"
 """The property with the names of sinks, separated by commas."""
+PUBLISH_PROPERTY = "tautochrone.publish"
+"""The property with the formats in which a table is published, separated by commas."""
 
 HasAdapter = Callable[[str], bool]
 
@@ -42,6 +44,8 @@ def sink_declarations(
     created = {sink.name.table: sink for sink in definitions.sinks.values()}
     tables: dict[str, dict[TableName, bool]] = {}
     for dataset in definitions.datasets.values():
+        for name in _publications_of(dataset, settings):
+            tables.setdefault(name, {})[dataset.name] = False
         for name in _names_of(dataset):
             if name not in created and name not in settings:
                 raise DefinitionError(
@@ -49,7 +53,7 @@ def sink_declarations(
                     f"Dataset {dataset.name} names the sink {name}, which nothing declares",
                     location=str(dataset.location),
                     hint=f"Declare it: [sinks.{name}] in tautochrone.toml, or create_sink(). Declared are: "
-                    + (", ".join(sorted({*created, *settings})) or "none"),
+                    + (", ".join(sorted({*created, *_declared(settings)})) or "none"),
                     sqlstate="42704",
                 )
             tables.setdefault(name, {})[dataset.name] = False
@@ -63,17 +67,56 @@ def sink_declarations(
     )
 
 
+def _declared(settings: Mapping[str, SinkSettings]) -> set[str]:
+    """Publications have settings without being declared."""
+    return {name for name, section in settings.items() if section.origin}
+
+
+def _publications_of(dataset: Dataset, settings: Mapping[str, SinkSettings]) -> list[str]:
+    """The names of the publications that take a table."""
+    formats = set(_listed(dataset, PUBLISH_PROPERTY, "formats"))
+    unknown = sorted(formats - PUBLICATIONS.keys())
+    if unknown:
+        raise _invalid_sink_error(
+            dataset, f"is published as {', '.join(unknown)}", f"Formats are {', '.join(PUBLICATIONS)}."
+        )
+    names = [
+        sink
+        for name, sink in PUBLICATIONS.items()
+        if name in formats or _takes(settings.get(sink, SinkSettings()), dataset)
+    ]
+    if names and is_view(dataset):
+        if formats:
+            raise _invalid_sink_error(
+                dataset, f"is a {dataset.kind} and has no files to publish", "Publish a table."
+            )
+        return []
+    return names
+
+
+def _takes(publication: SinkSettings, dataset: Dataset) -> bool:
+    if publication.publishes_format is None:
+        return publication.publishes_all
+    return publication.publishes_all or publication.publishes_format == dataset.format
+
+
 def _names_of(dataset: Dataset) -> tuple[str, ...]:
+    return _listed(dataset, SINKS_PROPERTY, "sinks")
+
+
+def _listed(dataset: Dataset, property_name: str, what: str) -> tuple[str, ...]:
+    """The names in a property, separated by commas."""
     for key in dataset.properties:
-        if is_misspelt(key, SINKS_PROPERTY):
-            raise _invalid_sink_error(dataset, f"has a property '{key}'", f"Did you mean '{SINKS_PROPERTY}'?")
-    text = dataset.properties.get(SINKS_PROPERTY)
+        if is_misspelt(key, property_name):
+            hint = f"Did you mean '{property_name}'?"
+            raise _invalid_sink_error(dataset, f"has a property '{key}'", hint)
+    text = dataset.properties.get(property_name)
     if text is None:
         return ()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(names):
         raise _invalid_sink_error(
-            dataset, f"has '{SINKS_PROPERTY}' = '{text}'", "Write names of sinks with commas between."
+            dataset, f"has '{property_name}' = '{text}'", f"Write names of {what} with commas between."
         )
     if is_view(dataset):
         raise _invalid_sink_error(

@@ -31,6 +31,7 @@ from tautochrone.model.definitions import (
 )
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import PUBLICATIONS
 from tautochrone.project.definitions import Definitions, DefinitionWarning, Flow, is_view
 from tautochrone.project.table_properties import check_policies
 from tautochrone.spark.jvm.errors import problem_of
@@ -325,7 +326,7 @@ def check_format(dataset: Dataset) -> None:
 
 
 def mapped_datasets(definitions: Definitions, other_formats: OtherFormats) -> Sequence[Dataset]:
-    """The datasets that ask for another format than the lake's.
+    """The datasets that ask for another format than the lake's, and are not published in it.
 
     Raises:
         DefinitionError: `TABLE_FORMAT_NOT_WRITTEN`, there is one and the setting forbids it.
@@ -340,9 +341,11 @@ def mapped_datasets(definitions: Definitions, other_formats: OtherFormats) -> Se
             f"in {LAKE_FORMAT}",
             sqlstate="0A000",
             location=str(datasets[0].location),
-            hint="Leave the format out of the definition, or set other_formats below [lake] to map.",
+            hint="Leave the format out of the definition, or set other_formats below [lake] to map or "
+            "publish.",
         )
-    return datasets
+    is_published = other_formats is OtherFormats.PUBLISH
+    return [dataset for dataset in datasets if not (is_published and dataset.format in PUBLICATIONS)]
 
 
 def mapping_reason(dataset: Dataset) -> Reason:

@@ -7,7 +7,8 @@ that other programs drive.
 
 A new sink of the project is a folder beside this module and one row here, then what
 `tests/sinks/test_adapters.py` asks for: a page in docs/, its row in docs/sinks.md, and the suite
-`testing.sink_conformance` in its tests.
+`testing.sink_conformance` in its tests; for a publication, which takes files instead of rows, that of
+`tests/sinks/publications`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Adapter:
         reads_options: the function that refuses wrong options, and asks no server.
         examines: the function that logs in and writes nothing; it answers a sentence about the server.
         opens_participant: that of a participant; empty: the format has none.
+        takes_files: it is a publication (`model.sink.TakesFiles`), with a suite of tests of its own.
         page: in docs/.
     """
 
@@ -57,6 +59,7 @@ class Adapter:
     reads_options: str
     examines: str
     opens_participant: str = ""
+    takes_files: bool = False
     page: str
 
 
@@ -91,6 +94,20 @@ ADAPTERS: Mapping[str, Adapter] = {
         reads_options=f"{_PACKAGE}.kafka.options:kafka_options",
         examines=f"{_PACKAGE}.kafka.options:examine_kafka_sink",
         page="kafka-sink.md",
+    ),
+    "delta-publication": Adapter(
+        opens=f"{_PACKAGE}.delta:open_delta_publication",
+        reads_options=f"{_PACKAGE}.delta.sink:delta_options",
+        examines=f"{_PACKAGE}.delta.sink:examine_delta_publication",
+        takes_files=True,
+        page="publications.md",
+    ),
+    "hudi-publication": Adapter(
+        opens=f"{_PACKAGE}.hudi:open_hudi_publication",
+        reads_options=f"{_PACKAGE}.hudi.sink:hudi_options",
+        examines=f"{_PACKAGE}.hudi.sink:examine_hudi_publication",
+        takes_files=True,
+        page="publications.md",
     ),
 }
 """By format."""

@@ -1,0 +1,414 @@
+"""A sink whose tables are published in another format, over the lake's own data files.
+
+Every format has its own log, of one table each. A checkpoint becomes one commit in the log of each table:
+
+    1. stage: the commits are computed; of what they name, nobody reads anything yet
+    2. decide: the next state of the publication names them. Until here the transaction can be dropped
+    3. commit: each is put into its log under the next version, if that is not there yet
+    4. show: the next state names the checkpoint; a file lists the versions of all tables
+
+Whoever comes after a crash behind 2 does 3 and 4 again, which changes nothing where it was done. A late owner
+is refused at 2 by the state, and at 3 by the log: the version that it wants to write is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from urllib.parse import quote, urlsplit
+
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange, Rows, VersionFiles
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import (
+    Capabilities,
+    Digest,
+    FoldedTable,
+    Intent,
+    Operation,
+    Published,
+    Recovered,
+    SentChunk,
+    TransactionId,
+    TransactionState,
+    require_base,
+)
+from tautochrone.sinks.common.errors import database_taken_error
+from tautochrone.sinks.common.exclusive_files import replace_file
+from tautochrone.sinks.common.options import invalid_option_error, require_option
+from tautochrone.sinks.common.publication_state import Decision, PublicationState, StagedCommit, StateFolder
+from tautochrone.sinks.common.steps import (
+    TransactionSteps,
+    require_fence,
+    require_same_content,
+    require_visible,
+)
+
+__all__ = [
+    "PublicationSink",
+    "PublishedTable",
+    "described_folder",
+    "diverged_error",
+    "listed_versions",
+    "local_folder",
+    "local_folder_option",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_S = TransactionState
+_CHECKPOINTS = "checkpoints"
+"""The folder in which each checkpoint is a file."""
+_LISTED = 1_000
+"""So many checkpoints are listed at most."""
+
+
+class PublishedTable(Protocol):
+    """One table in the format."""
+
+    def head(self) -> str | None:
+        """Its newest version; None: it has none."""
+
+    def stage(self, intent: Intent, files: VersionFiles, *, moves_rows: bool) -> StagedCommit:
+        """The next version, and what has to be written to commit it.
+
+        Raises:
+                SinkError: `SINK_SCHEMA_UNSUPPORTED`; `PUBLICATION_…`, what is against it. Nothing was written
+                that anybody reads.
+        """
+
+    def commit(self, commit: StagedCommit) -> None:
+        """Write a staged commit. Repeatable.
+
+        Raises:
+            SinkError: `PUBLICATION_DIVERGED`, this version is somebody else's.
+        """
+
+    def digest(self) -> Digest:
+        """Of the files of the newest version, read from the log and the files."""
+
+    def maintain(self) -> None:
+        """Keep the log short to read, and remove what no version needs. Repeatable."""
+
+
+def _reports_files(
+    method: Callable[Concatenate[PublicationSink, P], T],
+) -> Callable[Concatenate[PublicationSink, P], T]:
+    """Errors of the file system as errors of the sink."""
+
+    @wraps(method)
+    def reporting(sink: PublicationSink, /, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(sink, *arguments, **named)
+        except OSError as error:
+            raise SinkError(
+                "PUBLICATION_FILE_FAILED",
+                f"Sink {sink.name}: a file cannot be read or written: {error}",
+                hint="See whether the disk is full or away, and who may write to its folder. The "
+                "next try goes on with what is decided.",
+                parameters={"sink": sink.name},
+                retryable=True,
+            ) from error
+
+    return reporting
+
+
+class PublicationSink(TransactionSteps):
+    """See the module docstring. Used by one thread.
+
+    Args:
+        folder: of the publication; each table has a folder in it.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self._checkpoints_folder = folder / _CHECKPOINTS
+        self._states_folder = StateFolder(name, folder / "_tautochrone" / "states")
+        self._open: dict[TransactionId, TransactionState] = {}
+        self._intents: dict[TransactionId, Intent] = {}
+        self._staged: dict[TableName, StagedCommit] = {}
+        self._tables: dict[TableName, PublishedTable] = {}
+
+    @abstractmethod
+    def _new_table(self, table: TableName, folder: Path) -> PublishedTable:
+        """A table of the format, in its folder."""
+
+    @abstractmethod
+    def digest_files(self, files: VersionFiles) -> Mapping[str, Digest]:
+        """See `model.sink.TakesFiles`."""
+
+    # -- the pointer ------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(resumable=False)
+
+    @_reports_files
+    def published(self) -> Published | None:
+        return self._states_folder.read().published
+
+    @_reports_files
+    def claim(self, lake: str) -> None:
+        state = self._states_folder.read()
+        if state.owner is None:
+            self._states_folder.change(state, owner=(self.name, lake))
+        elif state.owner != (self.name, lake):
+            raise database_taken_error(self.name, lake, f"the folder {self._folder}", [state.owner])
+
+    @_reports_files
+    def changed_tables(
+        self,
+        tables: Sequence[TableName],
+        max_rows: int | None,  # noqa: ARG002
+    ) -> Mapping[TableName, Reason]:
+        heads = self._states_folder.read().heads
+        missing = [table for table in tables if self._checked_head(table, heads) is None]
+        return {table: Reason.of(ReasonCode.SINK_TABLE_MISSING) for table in missing}
+
+    def highest_fence(self) -> Fence:
+        return self._states_folder.read().fence
+
+    @_reports_files
+    def fence(self, fence: Fence) -> None:
+        state = self._states_folder.read()
+        require_fence(self.name, fence, state.fence)
+        if fence != state.fence:
+            self._states_folder.change(state, fence=fence)
+
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
+        """Nothing: a commit brings its schema with it."""
+        self._require_newest_fence(fence)
+
+    def _require_newest_fence(self, fence: Fence) -> None:
+        require_fence(self.name, fence, self.highest_fence())
+
+    def _state(self, transaction: TransactionId) -> TransactionState:
+        state = self._states_folder.read()
+        if state.published is not None and state.published.transaction == transaction:
+            return _S.COMMITTED
+        if state.decision is not None and state.decision.published.transaction == transaction:
+            return _S.COMMITTING
+        return self._open.get(transaction, _S.UNKNOWN)
+
+    def _checked_head(self, table: TableName, heads: Mapping[TableName, str]) -> str | None:
+        """The newest version of a table, which must be our own; None: it is gone."""
+        head = self._table(table).head()
+        if head is not None and head != heads.get(table):
+            raise diverged_error(self.name, table, self._table_folder(table), head)
+        return head
+
+    # -- one transaction --------------------------------------------------------------------------
+
+    @_reports_files
+    def begin(self, intent: Intent) -> TransactionState:
+        transaction = intent.transaction
+        following = self._next_state(Operation.BEGIN, transaction, transaction.fence)
+        state = self._states_folder.read()
+        require_base(intent, state.published)
+        for table in intent.versions:
+            self._checked_head(table, state.heads)
+        self._open, self._intents, self._staged = {transaction: following}, {transaction: intent}, {}
+        return following
+
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[SentChunk]:
+        raise NotImplementedError("a publication takes files")
+
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[SentChunk]:
+        raise NotImplementedError("a publication takes files")
+
+    @_reports_files
+    def write_files(
+        self, transaction: TransactionId, files: VersionFiles, *, moves_rows: bool
+    ) -> Sequence[SentChunk]:
+        self._next_state(Operation.WRITE, transaction, transaction.fence)
+        table = files.table
+        commit = self._table(table).stage(self._intents[transaction], files, moves_rows=moves_rows)
+        self._staged[table] = commit
+        return [SentChunk(table=table, number=0, digest=Digest(commit.rows, _hash(commit)))]
+
+    def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
+        following = self._next_state(Operation.PREPARE, transaction, transaction.fence)
+        staged = {(table, 0): _hash(commit) for table, commit in self._staged.items()}
+        arrived = {
+            (chunk.table, chunk.number): Digest(chunk.digest.rows, staged.get((chunk.table, 0), ""))
+            for chunk in chunks
+        }
+        require_same_content(self.name, chunks, arrived)
+        self._open[transaction] = following
+
+    @_reports_files
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        self._next_state(Operation.COMMIT, transaction, fence)
+        state = self._states_folder.read()
+        if self._state(transaction) is _S.PREPARED:
+            intent = self._intents[transaction]
+            require_base(intent, state.published)
+            published = Published(transaction=transaction, versions=intent.versions)
+            # A table whose log is gone begins again.
+            heads = {t: head for t, head in state.heads.items() if self._table(t).head() is not None}
+            state = self._states_folder.change(
+                state, heads=heads, decision=Decision(published, dict(self._staged))
+            )
+        self._finish(state)
+
+    def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        self._open[transaction] = self._next_state(Operation.ABORT, transaction, fence)
+        self._staged.clear()
+
+    @_reports_files
+    def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        self._require_newest_fence(fence)
+        self._finish(self._states_folder.read())
+        self._open.clear()
+        self._tables.clear()
+        return self._recovered(intents)
+
+    def _finish(self, state: PublicationState) -> None:
+        """Steps 3 and 4. A table whose log is gone since has no version to follow: the next delivery begins
+        it again."""
+        decision = state.decision
+        if decision is None:
+            self._list_checkpoint(state)
+            return
+        heads = dict(state.heads)
+        for table, commit in decision.commits.items():
+            if table in heads and self._table(table).head() is None:
+                del heads[table]
+                continue
+            self._table(table).commit(commit)
+            heads[table] = commit.version
+        shown = self._states_folder.change(state, decision=None, published=decision.published, heads=heads)
+        self._list_checkpoint(shown)
+
+    def _list_checkpoint(self, state: PublicationState) -> None:
+        """Write the file by which readers find the versions of several tables at the newest checkpoint. The
+        state has all that is in it, so a crash before it loses nothing."""
+        published = state.published
+        if published is None:
+            return
+        entry = {
+            "checkpoint": int(published.checkpoint),
+            "store": published.transaction.incarnation,
+            "tables": {
+                str(table): {
+                    "folder": self._table_folder(table).relative_to(self._folder).as_posix(),
+                    "version": state.heads.get(table),
+                }
+                for table in published.versions
+            },
+        }
+        path = self._checkpoints_folder / f"{published.checkpoint:020d}.json"
+        content = json.dumps(entry, indent=1).encode()
+        if not path.exists() or path.read_bytes() != content:
+            replace_file(path, content)
+
+    # -- audit and maintenance --------------------------------------------------------------------
+
+    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
+        raise NotImplementedError("a publication takes files")
+
+    @_reports_files
+    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
+        state = self._states_folder.read()
+        shown = None if state.published is None else state.published.checkpoint
+        require_visible(self.name, shown, checkpoint)
+        if self._checked_head(table, state.heads) is None:
+            return {}
+        return {"": self._table(table).digest()}
+
+    @_reports_files
+    def maintain(self, fence: Fence) -> Sequence[FoldedTable]:
+        self._require_newest_fence(fence)
+        state = self._states_folder.read()
+        for table in () if state.published is None else state.published.versions:
+            self._table(table).maintain()
+        self._states_folder.remove_old()
+        for path in sorted(self._checkpoints_folder.glob("[0-9]*.json"))[:-_LISTED]:
+            path.unlink(missing_ok=True)
+        return ()
+
+    def close(self) -> None:
+        self._tables.clear()
+
+    def _table(self, name: TableName) -> PublishedTable:
+        if name not in self._tables:
+            self._tables[name] = self._new_table(name, self._table_folder(name))
+        return self._tables[name]
+
+    def _table_folder(self, name: TableName) -> Path:
+        database = ".".join(quote(part, safe="") for part in name.namespace)
+        return self._folder / database / quote(name.table, safe="")
+
+
+def _hash(commit: StagedCommit) -> str:
+    return hashlib.sha256(commit.content.encode()).hexdigest()
+
+
+def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> SinkError:
+    """The refusal to go on behind somebody else's commit."""
+    return SinkError(
+        "PUBLICATION_DIVERGED",
+        f"Sink {sink}: somebody else committed version {version} to the published table {table}",
+        hint="A publication has one writer. Copy what is needed and delete the folder of the table, "
+        f"{folder}: the next run publishes it anew.",
+        parameters={"sink": sink, "table": str(table), "version": version},
+        sqlstate="55000",
+    )
+
+
+def listed_versions(location: str, number: int, store: str) -> Mapping[str, str]:
+    """The version of each table in a publication at a checkpoint of a store; none if it does not list it.
+
+    Args:
+        location: of the publication's folder.
+        store: the incarnation of the store.
+    """
+    folder = local_folder(location)
+    path = None if folder is None else folder / _CHECKPOINTS / f"{number:020d}.json"
+    if path is None or not path.exists():
+        return {}
+    entry = json.loads(path.read_text("utf-8"))
+    is_of_store = entry["store"] == store
+    return {name: table["version"] for name, table in entry["tables"].items()} if is_of_store else {}
+
+
+def local_folder_option(name: str, format_name: str, options: Mapping[str, str]) -> Path:
+    """The option `folder`.
+
+    Raises:
+        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
+    """
+    hint = "The folder of the published tables."
+    location = require_option(name, format_name, options, "folder", hint)
+    folder = local_folder(location)
+    if folder is None:
+        raise invalid_option_error(
+            name,
+            f"has the folder {location}, which is not on this machine",
+            "Name a local folder. Elsewhere two processes could overwrite each other's versions.",
+        )
+    return folder
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder of a location; None: it is not on this machine.
+
+    >>> local_folder("file:///a"), local_folder("/a#b"), local_folder("s3://bucket/a")
+    (PosixPath('/a'), PosixPath('/a#b'), None)
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        return Path(parts.path if parts.scheme else location)
+    return None
+
+
+def described_folder(folder: Path) -> str:
+    """A sentence about the folder of a publication."""
+    return f"the folder {folder} {'is there' if folder.exists() else 'will be made'}"

@@ -1,0 +1,204 @@
+"""Publishes tables as Delta tables: each checkpoint is one version of each of them.
+
+See `sinks.common.publication` for how a checkpoint is committed, and `commits` for what is in a version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tautochrone.model.lake import VersionFiles
+from tautochrone.model.names import TableName
+from tautochrone.model.sink import Digest, Intent
+from tautochrone.sinks.common.options import invalid_option_error, require_known
+from tautochrone.sinks.common.publication import (
+    PublicationSink,
+    PublishedTable,
+    described_folder,
+    diverged_error,
+    local_folder_option,
+)
+from tautochrone.sinks.common.publication_state import StagedCommit
+from tautochrone.sinks.delta.commits import DATA_FOLDER, CommitBuilder, base85, vector_path
+from tautochrone.sinks.delta.log import TOMBSTONE_MS, DeltaLog
+
+__all__ = [
+    "DeltaOptions",
+    "DeltaPublication",
+    "DeltaTable",
+    "delta_options",
+    "examine_delta_publication",
+    "open_delta_publication",
+]
+
+_FORMAT = "delta-publication"
+
+
+class DeltaPublication(PublicationSink):
+    """See the module docstring.
+
+    Args:
+        by_id: readers look for columns by the ids in data files, not by name.
+        links: data files get names in the tables' folders.
+    """
+
+    def __init__(self, name: str, folder: Path, *, by_id: bool = False, links: bool = True) -> None:
+        super().__init__(name, folder)
+        self._by_id = by_id
+        self._links = links
+
+    def _builder(self, folder: Path) -> CommitBuilder:
+        return CommitBuilder(sink=self.name, folder=folder, by_id=self._by_id, links=self._links)
+
+    def _new_table(self, table: TableName, folder: Path) -> PublishedTable:
+        return DeltaTable(self.name, table, folder, self._builder(folder))
+
+    def digest_files(self, files: VersionFiles) -> Mapping[str, Digest]:
+        deleted = [file.location for file in files.files.values() if file.deletes]
+        vectors = dict(zip(deleted, files.deletion_vectors(deleted), strict=True))
+        described, builder = [], self._builder(self._folder)
+        for location, file in files.files.items():
+            vector = vectors.get(location)
+            content = b"" if vector is None else vector.content
+            positions = 0 if vector is None else vector.positions
+            described.append((builder.path_of(file), file.rows, positions, content))
+        return {"": _digest_of(described)}
+
+
+class DeltaTable:
+    """One table of the publication, see `PublishedTable`."""
+
+    def __init__(self, sink: str, table: TableName, folder: Path, builder: CommitBuilder) -> None:
+        self._sink = sink
+        self._table = table
+        self._folder = folder
+        self._log = DeltaLog(folder)
+        self._builder = builder
+
+    def head(self) -> str | None:
+        head = self._log.head()
+        return None if head is None else str(head)
+
+    def stage(self, intent: Intent, files: VersionFiles, *, moves_rows: bool) -> StagedCommit:
+        before = self._log.read()
+        lines = self._builder.lines(intent, files, before, moves_rows=moves_rows)
+        rows = sum(json.loads(line["add"]["stats"])["numRecords"] for line in lines if "add" in line)
+        return StagedCommit(str(before.version + 1), "".join(f"{json.dumps(line)}\n" for line in lines), rows)
+
+    def commit(self, commit: StagedCommit) -> None:
+        if not self._log.put(int(commit.version), commit.content):
+            raise diverged_error(self._sink, self._table, self._folder, commit.version)
+
+    def digest(self) -> Digest:
+        """A file that is missing, or has another size, has no rows."""
+        described = []
+        for uri, add in self._log.read().adds.items():
+            rows = json.loads(add["stats"])["numRecords"]
+            # An absolute path stays as it is.
+            path = self._folder / unquote(urlsplit(uri).path)
+            is_there = path.exists() and path.stat().st_size == add["size"]
+            vector = add.get("deletionVector")
+            positions, content = (0, b"") if vector is None else (vector["cardinality"], self._vector(vector))
+            described.append((uri, rows if is_there else 0, positions, content))
+        return _digest_of(described)
+
+    def _vector(self, vector: Mapping[str, Any]) -> bytes:
+        """Its bytes with their length and check sum; empty if they are damaged or gone."""
+        for path in self._folder.glob("deletion_vector_*.bin"):
+            name = path.stem.removeprefix("deletion_vector_")
+            if base85(uuid.UUID(name).bytes) == vector["pathOrInlineDv"]:
+                with path.open("rb") as file:
+                    file.seek(vector["offset"])
+                    content = file.read(vector["sizeInBytes"] + 8)
+                is_sound = struct.pack(">I", zlib.crc32(content[4:-4])) == content[-4:]
+                return content if is_sound else b""
+        return b""
+
+    def maintain(self) -> None:
+        if not self._log.write_checkpoint():
+            return
+        self._log.remove_old()
+        actions = self._log.read()
+        oldest_ms = time.time() * 1000 - TOMBSTONE_MS
+        removes = (each for each in actions.removes.values() if each["deletionTimestamp"] > oldest_ms)
+        named = set[str]()
+        for action in (*actions.adds.values(), *removes):
+            vector = action.get("deletionVector")
+            named |= {unquote(action["path"]), "" if vector is None else vector["pathOrInlineDv"]}
+        for path in self._folder.glob(f"{DATA_FOLDER}/*"):
+            self._remove(path, oldest_ms, is_named=path.relative_to(self._folder).as_posix() in named)
+        for path in self._folder.glob(vector_path(self._folder, "*").name):
+            name = uuid.UUID(path.stem.removeprefix("deletion_vector_"))
+            self._remove(path, oldest_ms, is_named=base85(name.bytes) in named)
+
+    def _remove(self, path: Path, oldest_ms: float, *, is_named: bool) -> None:
+        """Remove a file that no version of the last days names. A commit under way has named its files later
+        than that: a link changes the status of its file."""
+        if not is_named and path.stat().st_ctime * 1000 < oldest_ms:
+            path.unlink(missing_ok=True)
+
+
+def _digest_of(files: Iterable[tuple[str, int, int, bytes]]) -> Digest:
+    """Of the location, the rows, the deleted rows and the deletion vector of each file."""
+    rows, total = 0, 0
+    for uri, count, deleted, vector in files:
+        rows += count - deleted
+        text = f"{uri}\n{count}\n{deleted}\n{hashlib.sha256(vector).hexdigest()}"
+        total += int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return Digest(rows, f"{total % 2**64:016x}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaOptions:
+    """See `DeltaPublication`."""
+
+    folder: Path
+    by_id: bool
+    links: bool
+
+
+def delta_options(name: str, options: Mapping[str, str]) -> DeltaOptions:
+    """
+
+    Raises:
+        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
+    """
+    require_known(name, options, ("folder", "columns", "files"))
+    return DeltaOptions(
+        folder=local_folder_option(name, _FORMAT, options),
+        by_id=_choice(name, options, "columns", ("names", "ids")) == "ids",
+        links=_choice(name, options, "files", ("links", "locations")) == "links",
+    )
+
+
+def _choice(name: str, options: Mapping[str, str], option: str, choices: Sequence[str]) -> str:
+    """The value of an option; the first of `choices` without it."""
+    value = options.get(option, choices[0])
+    if value not in choices:
+        raise invalid_option_error(name, f"has {option} = {value}", f"Write {' or '.join(choices)}.")
+    return value
+
+
+def open_delta_publication(name: str, options: Mapping[str, str]) -> DeltaPublication:
+    """The factory of the format. Nothing is written.
+
+    Raises:
+        SinkError: as `delta_options`.
+    """
+    chosen = delta_options(name, options)
+    return DeltaPublication(name, chosen.folder, by_id=chosen.by_id, links=chosen.links)
+
+
+def examine_delta_publication(name: str, options: Mapping[str, str]) -> str:
+    """A sentence about the folder."""
+    return described_folder(delta_options(name, options).folder)

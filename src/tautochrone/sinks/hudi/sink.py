@@ -1,0 +1,295 @@
+"""Publishes tables as Hudi tables: each checkpoint is one instant, the same one in all tables.
+
+A Hudi table has its files in its own folder, under names that begin with the id of their file group. So a
+data file of the lake gets a second name there: a link, no copy. Copy on write has no deleted rows in files: a
+file of which rows are deleted is written anew without them, as the next version in its file group. A file
+that left the lake's table is a file group that is replaced.
+
+Hudi has no compare-and-set on its timeline. The state of the publication decides, see
+`sinks.common.publication`, and an instant of somebody else is noticed at the next checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from tautochrone.model.lake import DataFile, DeletionVector, VersionFiles
+from tautochrone.model.names import TableName
+from tautochrone.model.sink import Digest, Intent, TransactionState
+from tautochrone.sinks.common.exclusive_files import link_file, sync_folder
+from tautochrone.sinks.common.file_columns import FileColumns, FileTypes
+from tautochrone.sinks.common.options import require_known
+from tautochrone.sinks.common.publication import (
+    PublicationSink,
+    PublishedTable,
+    described_folder,
+    diverged_error,
+    local_folder_option,
+)
+from tautochrone.sinks.common.publication_state import StagedCommit
+from tautochrone.sinks.hudi.schema import avro_schema
+from tautochrone.sinks.hudi.timeline import METADATA_KEY, FileGroup, FileGroups, HudiTimeline
+
+__all__ = [
+    "HudiPublication",
+    "HudiTable",
+    "examine_hudi_publication",
+    "hudi_options",
+    "open_hudi_publication",
+]
+
+_FORMAT = "hudi-publication"
+_KEPT_INSTANTS = 10
+"""Files that the newest instants show are kept, as Hudi's cleaner does by default."""
+_LISTED_INSTANTS = 100
+"""So many instants are in the timeline: more than `_KEPT_INSTANTS` and `_COMPLETE_EVERY` together."""
+_DRAFT_MS = 24 * 3_600_000
+_INSTANT = "%Y%m%d%H%M%S"
+_COMPLETE_EVERY = 20
+"""So often an instant names all files."""
+
+
+class HudiPublication(PublicationSink):
+    """See the module docstring."""
+
+    _instant = ""
+
+    def _new_table(self, table: TableName, folder: Path) -> PublishedTable:
+        return HudiTable(self.name, table, folder, lambda: self._instant)
+
+    def begin(self, intent: Intent) -> TransactionState:
+        state = super().begin(intent)
+        heads = (self._table(table).head() for table in intent.versions)
+        self._instant = _instant_after(max((head for head in heads if head is not None), default=""))
+        return state
+
+    def digest_files(self, files: VersionFiles) -> Mapping[str, Digest]:
+        deleted = [file.location for file in files.files.values() if file.deletes]
+        vectors = dict(zip(deleted, files.deletion_vectors(deleted), strict=True))
+        return {
+            "": _digest_of(
+                (location, file.deletes, file.rows - _positions(vectors.get(location)))
+                for location, file in files.files.items()
+            )
+        }
+
+
+def _instant_after(last: str) -> str:
+    """The time now, or a millisecond after `last`, as `yyyyMMddHHmmssSSS` in UTC.
+
+    >>> _instant_after("29991231235959999")
+    '30000101000000000'
+    """
+    now = datetime.now(UTC)
+    text = f"{now.strftime(_INSTANT)}{now.microsecond // 1000:03d}"
+    if text > last:
+        return text
+    later = datetime.strptime(f"{last}000+0000", f"{_INSTANT}%f%z") + timedelta(milliseconds=1)
+    return f"{later.strftime(_INSTANT)}{later.microsecond // 1000:03d}"
+
+
+class HudiTable:
+    """One table of the publication, see `PublishedTable`.
+
+    Args:
+        instant: gives the time of the checkpoint that is staged.
+    """
+
+    def __init__(self, sink: str, table: TableName, folder: Path, instant: Any) -> None:
+        self._sink = sink
+        self._table = table
+        self._folder = folder
+        self._instant = instant
+        self._timeline = HudiTimeline(folder)
+
+    def head(self) -> str | None:
+        return self._timeline.head()
+
+    def stage(self, intent: Intent, files: VersionFiles, *, moves_rows: bool) -> StagedCommit:
+        instant, before = self._instant(), self._timeline.groups()
+        schema, sources, groups, removed = self._timeline.schema, dict[str, str](), FileGroups(), FileGroups()
+        # The files of a table that did not move need not be listed.
+        if files.version != self._timeline.lake_version:
+            schema = json.dumps(avro_schema(self._sink, self._table, files.columns))
+            added = self._added(files, before, is_same_schema=schema == self._timeline.schema)
+            removed = {location: group for location, group in before.items() if location not in files.files}
+            sources, groups = self._sources(files, added, before, instant)
+        described = {
+            "transaction": intent.transaction.as_json(),
+            "version": files.version,
+            "moves_rows": moves_rows,
+            **self._changes(before, groups, removed),
+        }
+        metadata = {
+            "partitionToWriteStats": {"": [_write_stat(group) for group in groups.values()]},
+            "compacted": False,
+            "operationType": "INSERT_OVERWRITE" if removed else "UPSERT",
+            "extraMetadata": {"schema": schema, METADATA_KEY: json.dumps(described)},
+        }
+        if removed:
+            metadata["partitionToReplaceFileIds"] = {"": [group.file_id for group in removed.values()]}
+        content = {"sources": sources, "metadata": json.dumps(metadata), "replaces": bool(removed)}
+        return StagedCommit(instant, json.dumps(content), sum(group.rows for group in groups.values()))
+
+    def _added(self, files: VersionFiles, before: FileGroups, *, is_same_schema: bool) -> list[DataFile]:
+        """The files that are new, or of which other rows are deleted.
+
+        Raises:
+            SinkError: readers would not see in a file what the lake has. With another schema all files are
+                looked at again.
+        """
+        added = [
+            file
+            for location, file in files.files.items()
+            if location not in before or before[location].deletes != file.deletes
+        ]
+        columns = FileColumns(self._sink, self._table, files.columns, FileTypes(), by_id=False)
+        for file in added if is_same_schema else files.files.values():
+            columns.require_readable(file)
+        return added
+
+    def _changes(self, before: FileGroups, groups: FileGroups, removed: FileGroups) -> dict[str, Any]:
+        """The file groups that come and go; sometimes all that are in force, so that none earlier is read."""
+        is_complete = not before or self._timeline.instants_read >= _COMPLETE_EVERY
+        if is_complete:
+            groups = {
+                location: group for location, group in before.items() if location not in removed
+            } | groups
+        added = {location: asdict(group) for location, group in groups.items()}
+        return {"is_complete": is_complete, "added": added, "removed": list(removed)}
+
+    def _sources(
+        self, files: VersionFiles, added: Sequence[DataFile], before: FileGroups, instant: str
+    ) -> tuple[dict[str, str], FileGroups]:
+        """By name in the table's folder the file that it is a link to, and the file groups."""
+        locations = [file.location for file in added if file.deletes]
+        vectors = dict(zip(locations, files.deletion_vectors(locations), strict=True))
+        sources, groups = dict[str, str](), FileGroups()
+        for file in added:
+            assert file.path is not None
+            known = before.get(file.location)
+            file_id = f"{uuid.uuid4()}-0" if known is None else known.file_id
+            name = f"{file_id}_0-0-0_{instant}.parquet"
+            vector = vectors.get(file.location)
+            source = file.path if not _positions(vector) else self._without_rows(file.path, vector, instant)
+            sources[name] = str(source)
+            rows = file.rows - _positions(vector)
+            groups[file.location] = FileGroup(file_id, name, file.deletes, rows, source.stat().st_size)
+        return sources, groups
+
+    def _without_rows(self, path: Path, vector: DeletionVector | None, instant: str) -> Path:
+        """A copy of a data file without its deleted rows, where readers do not look."""
+        assert vector is not None
+        rows = pq.read_table(path, partitioning=None)
+        kept = pa.array(sorted(set(range(rows.num_rows)) - _positions_in(vector)), pa.int64())
+        draft = self._folder / ".hoodie" / ".temp" / f"{instant}-{uuid.uuid4()}.parquet"
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows.take(kept), draft, store_decimal_as_integer=True)
+        return draft
+
+    def commit(self, commit: StagedCommit) -> None:
+        content = json.loads(commit.content)
+        replaces = content["replaces"]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._timeline.create(self._table.table)
+        self._timeline.begin(commit.version, replaces=replaces)
+        for name, source in content["sources"].items():
+            link_file(self._sink, self._table, Path(source), self._folder / name)
+        sync_folder(self._folder)
+        if not self._timeline.complete(commit.version, content["metadata"], replaces=replaces):
+            raise diverged_error(self._sink, self._table, self._folder, commit.version)
+
+    def digest(self) -> Digest:
+        """A file that is missing, or has another size, has no rows."""
+        groups = self._timeline.groups()
+        return _digest_of(
+            (location, group.deletes, group.rows if self._has(group) else 0)
+            for location, group in groups.items()
+        )
+
+    def _has(self, group: FileGroup) -> bool:
+        path = self._folder / group.name
+        return path.exists() and path.stat().st_size == group.bytes
+
+    def maintain(self) -> None:
+        """Remove links of which the newest instants show nothing, and drafts that no commit took."""
+        now_ms = time.time() * 1000
+        for draft in (self._folder / ".hoodie" / ".temp").glob("*.parquet"):
+            if now_ms - draft.stat().st_mtime * 1000 > _DRAFT_MS:
+                draft.unlink(missing_ok=True)
+        oldest, needed = self._timeline.unneeded_before(_KEPT_INSTANTS)
+        for path in self._folder.glob("*.parquet"):
+            if path.stem.rpartition("_")[2] <= oldest and path.name not in needed:
+                path.unlink(missing_ok=True)
+        self._timeline.remove_before(_LISTED_INSTANTS)
+
+
+def _positions(vector: DeletionVector | None) -> int:
+    return 0 if vector is None else vector.positions
+
+
+def _positions_in(vector: DeletionVector) -> set[int]:
+    """The bitmap stands between 8 bytes (length, magic number) and 4 (check sum)."""
+    return set(BitMap64.deserialize(vector.content[8:-4]))
+
+
+def _write_stat(group: FileGroup) -> dict[str, Any]:
+    return {
+        "fileId": group.file_id,
+        "path": group.name,
+        "prevCommit": "null",
+        "numWrites": group.rows,
+        "numDeletes": 0,
+        "numUpdateWrites": 0,
+        "numInserts": group.rows,
+        "totalWriteBytes": group.bytes,
+        "totalWriteErrors": 0,
+        "partitionPath": "",
+        "fileSizeInBytes": group.bytes,
+    }
+
+
+def _digest_of(files: Iterable[tuple[str, str, int]]) -> Digest:
+    """Of the location, the deletion vector and the rows of each file."""
+    rows, total = 0, 0
+    for location, deletes, count in files:
+        rows += count
+        text = f"{location}\n{deletes}\n{count}"
+        total += int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return Digest(rows, f"{total % 2**64:016x}")
+
+
+def hudi_options(name: str, options: Mapping[str, str]) -> Path:
+    """The folder of the publication.
+
+    Raises:
+        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
+    """
+    require_known(name, options, ("folder",))
+    return local_folder_option(name, _FORMAT, options)
+
+
+def open_hudi_publication(name: str, options: Mapping[str, str]) -> HudiPublication:
+    """The factory of the format. Nothing is written.
+
+    Raises:
+        SinkError: as `hudi_options`.
+    """
+    return HudiPublication(name, hudi_options(name, options))
+
+
+def examine_hudi_publication(name: str, options: Mapping[str, str]) -> str:
+    """A sentence about the folder."""
+    return described_folder(hudi_options(name, options))

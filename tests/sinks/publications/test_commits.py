@@ -1,0 +1,423 @@
+"""Publications without Spark: crashes at each file that it writes, late owners, other writers, damage."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("hudi")
+
+from tests.sinks.publications.toy_lake import COLUMNS, LINES, ORDERS, ToyLake, ToyVersion, write_file
+
+from tautochrone.errors import SinkError, SinkFencedError
+from tautochrone.model.names import CheckpointNumber, Fence, Version
+from tautochrone.model.sink import TakesFiles, TransactionState
+from tautochrone.sinks.common import publication, publication_state
+from tautochrone.sinks.common.publication import PublicationSink
+from tautochrone.sinks.delta import commits, log
+from tautochrone.sinks.delta import sink as delta_sink
+from tautochrone.sinks.delta.log import DeltaLog
+from tautochrone.sinks.delta.sink import open_delta_publication
+from tautochrone.sinks.hudi import sink as hudi_sink
+from tautochrone.sinks.hudi import timeline
+from tautochrone.sinks.hudi.sink import HudiTable
+
+WRITES: list[tuple[Any, str]] = [
+    (publication_state, "put_if_absent"),
+    (publication, "replace_file"),
+    (log, "put_if_absent"),
+    (log, "replace_file"),
+    (commits, "write_synced"),
+    (timeline, "put_if_absent"),
+    (hudi_sink, "link_file"),
+    (commits, "link_file"),
+    (HudiTable, "_without_rows"),
+]
+"""All functions by which a publication writes a file."""
+
+
+class CrashError(Exception):
+    """The process ended."""
+
+
+class Crashes:
+    """Ends the process before or after the n-th file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self.is_before = -1, True
+        for module, name in WRITES:
+            monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
+
+    def at(self, number: int, *, before: bool) -> None:
+        self.left, self.is_before = number, before
+
+    def _counting(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and self.is_before:
+                raise CrashError
+            written = write(*arguments)
+            if self.left == 0:
+                raise CrashError
+            return written
+
+        return counted
+
+
+@pytest.fixture(params=["delta", "delta by location", "hudi"])
+def lake(tmp_path: Path, request: pytest.FixtureRequest) -> ToyLake:
+    format_name, *_ = request.param.split()
+    return ToyLake(tmp_path, format_name, links=request.param == "delta")
+
+
+@pytest.fixture
+def delta_lake(tmp_path: Path) -> ToyLake:
+    return ToyLake(tmp_path)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_crash_at_any_file_loses_and_repeats_nothing(
+    lake: ToyLake, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    crashes = Crashes(monkeypatch)
+    number = 0
+    while True:
+        number += 1
+        lake.add()
+        crashes.at(number, before=before)
+        try:
+            lake.deliver()
+            break
+        except CrashError:
+            crashes.at(-1, before=True)
+            lake.deliver()
+    # Claim, fence, vectors of two tables, decision, two logs, pointer and list.
+    assert number > 7
+    lake.check(last=10 if lake.format == "hudi" else 0)
+
+
+def test_each_checkpoint_gets_its_version_after_an_outage(lake: ToyLake) -> None:
+    lake.add()
+    lake.deliver()
+    for _ in range(24):
+        lake.add()
+    lake.deliver()
+    # Older files of a Hudi table are gone.
+    lake.check(last=10 if lake.format == "hudi" else 0)
+
+
+def test_a_log_is_read_from_its_checkpoint(delta_lake: ToyLake) -> None:
+    for _ in range(12):
+        delta_lake.add()
+    delta_lake.deliver()
+    folder = delta_lake.table_folder(ORDERS)
+    replayed = DeltaLog(folder).read()
+    (folder / "_delta_log/00000000000000000010.checkpoint.parquet").unlink()
+    assert replayed.adds == DeltaLog(folder).read().adds
+    assert len(replayed.adds) == 12
+
+
+def test_old_versions_leave_the_logs(lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_LOG_MS", 0)
+    monkeypatch.setattr(log, "TOMBSTONE_MS", 0)
+    monkeypatch.setattr(delta_sink, "TOMBSTONE_MS", 0)
+    monkeypatch.setattr(hudi_sink, "_LISTED_INSTANTS", 18)
+    monkeypatch.setattr(hudi_sink, "_COMPLETE_EVERY", 5)
+    for _ in range(33):
+        lake.add()
+    lake.deliver()
+    folder = lake.table_folder(ORDERS) / ("_delta_log" if lake.format == "delta" else ".hoodie")
+    names = [path.name for path in folder.iterdir()]
+    assert len(names) <= 18 * 3 + 2
+    # Of deletion vectors those of the last versions are left.
+    assert len(list(lake.table_folder(ORDERS).glob("*.bin"))) <= 14
+    for table, version in lake.checkpoints[33].items():
+        assert lake.shown(table) == lake.rows(table, 33)
+        publication = lake.publication()
+        assert isinstance(publication, TakesFiles)
+        assert publication.audit(table, CheckpointNumber(33)) == publication.digest_files(version)
+
+
+def test_missing_instants_of_hudi_are_noticed(tmp_path: Path) -> None:
+    lake = ToyLake(tmp_path, "hudi")
+    for _ in range(3):
+        lake.add()
+    lake.deliver()
+    min((lake.table_folder(ORDERS) / ".hoodie").glob("*.commit")).unlink()
+    lake.add()
+    with pytest.raises(SinkError, match="PUBLICATION_LOG_INCOMPLETE"):
+        lake.deliver()
+
+
+def test_readers_begin_at_the_checkpoint_of_the_log(delta_lake: ToyLake) -> None:
+    for _ in range(12):
+        delta_lake.add()
+    delta_lake.deliver()
+    for version in range(10):
+        (delta_lake.table_folder(ORDERS) / f"_delta_log/{version:020d}.json").unlink()
+    assert delta_lake.shown(ORDERS) == delta_lake.rows(ORDERS, 12)
+    assert delta_lake.shown(ORDERS, "10") == delta_lake.rows(ORDERS, 11)
+
+
+def test_files_of_a_table_that_did_not_move_are_not_listed(
+    lake: ToyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.add()
+    lake.deliver()
+    same = lake.checkpoints[1]
+    monkeypatch.setattr(ToyVersion, "files", property(lambda _: pytest.fail("the files are listed")))
+    for number in (2, 3):
+        lake.checkpoints[number] = same
+    lake.deliver()
+    monkeypatch.undo()
+    lake.check()
+
+
+def test_a_late_owner_is_refused(lake: ToyLake) -> None:
+    lake.add()
+    lake.deliver()
+    late = lake.open()
+    late_fence = Fence(lake.fence)
+    lake.add()
+    intent = lake.prepare(late, 2)
+    lake.deliver()
+    with pytest.raises(SinkFencedError):
+        late.commit(intent.transaction, late_fence)
+    with pytest.raises(SinkFencedError):
+        late.fence(late_fence)
+    lake.check()
+
+
+def test_an_owner_that_sleeps_behind_its_decision_changes_nothing(
+    lake: ToyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.add()
+    lake.deliver()
+    lake.add()
+    late = lake.open()
+    late_fence = Fence(lake.fence)
+    intent = lake.prepare(late, 2)
+    finish = PublicationSink._finish
+
+    def sleep(sink: PublicationSink, state: Any) -> None:
+        monkeypatch.setattr(PublicationSink, "_finish", finish)
+        lake.add()
+        lake.deliver()
+        finish(sink, state)
+
+    monkeypatch.setattr(PublicationSink, "_finish", sleep)
+    with pytest.raises(SinkError, match="SINK_BASE_CHANGED"):
+        late.commit(intent.transaction, late_fence)
+    lake.check()
+
+
+def test_a_transaction_that_was_not_decided_is_dropped(lake: ToyLake) -> None:
+    lake.add()
+    lake.deliver()
+    lake.add()
+    sink = lake.open()
+    intent = lake.prepare(sink, 2)
+    again = lake.open()
+    (recovered,) = again.recover([intent], Fence(lake.fence))
+    assert recovered.state is TransactionState.ABORTED
+    lake.deliver()
+    lake.check()
+
+
+OTHERS = {"delta": "_delta_log/00000000000000000001.json", "hudi": ".hoodie/99990101000000000.commit"}
+
+
+def test_the_version_of_another_writer_is_refused(lake: ToyLake) -> None:
+    lake.add()
+    lake.deliver()
+    (lake.table_folder(LINES) / OTHERS[lake.format]).write_text('{"commitInfo": {}}\n')
+    lake.add()
+    with pytest.raises(SinkError, match="PUBLICATION_DIVERGED") as refused:
+        lake.deliver()
+    assert str(lake.table_folder(LINES)) in (refused.value.hint or "")
+    shutil.rmtree(lake.table_folder(LINES))
+    lake.deliver()
+    # Of the deleted table there is one version for the delivery that began it again, and one for the next.
+    assert lake.shown(LINES) == lake.rows(LINES, 2)
+    assert lake.shown(ORDERS) == lake.rows(ORDERS, 2)
+
+
+def test_another_writer_behind_the_decision_is_noticed(
+    delta_lake: ToyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delta_lake.add()
+    delta_lake.deliver()
+    delta_lake.add()
+    sink = delta_lake.open()
+    intent = delta_lake.prepare(sink, 2)
+    other = delta_lake.table_folder(LINES) / "_delta_log/00000000000000000001.json"
+    other.write_text('{"commitInfo": {}}\n')
+    for _ in range(2):
+        with pytest.raises(SinkError, match="PUBLICATION_DIVERGED"):
+            sink.commit(intent.transaction, Fence(delta_lake.fence))
+    shutil.rmtree(delta_lake.table_folder(LINES))
+    delta_lake.deliver()
+    assert delta_lake.shown(LINES) == delta_lake.rows(LINES, 2)
+    delta_lake.add()
+    delta_lake.deliver()
+    assert delta_lake.shown(ORDERS) == delta_lake.rows(ORDERS, 3)
+
+
+def test_a_file_system_without_links_is_refused(lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.add()
+    lake.deliver()
+    lake.add()
+    link = os.link
+
+    def refusing(source: Path, path: Path) -> None:
+        if path.suffix == ".parquet":
+            raise OSError(errno.EXDEV, "another file system")
+        link(source, path)
+
+    monkeypatch.setattr(os, "link", refusing)
+    if lake.format == "delta" and not lake.links:
+        lake.deliver()
+        return
+    with pytest.raises(SinkError, match="PUBLICATION_FILE_NOT_LINKED") as refused:
+        lake.deliver()
+    assert not refused.value.retryable
+    monkeypatch.setattr(os, "link", link)
+    lake.deliver()
+    lake.check()
+
+
+def test_a_full_disk_is_reported(lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.add()
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(publication_state, "put_if_absent", full)
+    with pytest.raises(SinkError, match="PUBLICATION_FILE_FAILED") as refused:
+        lake.deliver()
+    assert refused.value.retryable
+
+
+def test_a_folder_belongs_to_one_lake(lake: ToyLake) -> None:
+    lake.add()
+    lake.deliver()
+    with pytest.raises(SinkError, match="SINK_DATABASE_TAKEN"):
+        lake.publication().claim("another lake")
+
+
+def test_an_audit_notices_damage(lake: ToyLake) -> None:
+    for _ in range(3):
+        lake.add()
+    lake.deliver()
+    sink = lake.open()
+    version = lake.checkpoints[3][ORDERS]
+    assert isinstance(sink, TakesFiles)
+    expected = sink.digest_files(version)
+    assert sink.audit(ORDERS, CheckpointNumber(3)) == expected
+    if lake.format == "delta":
+        vectors = max(lake.table_folder(ORDERS).glob("*.bin"), key=lambda path: path.stat().st_mtime_ns)
+        content = vectors.read_bytes()
+        vectors.write_bytes(content[:-6] + b"\0\0" + content[-4:])
+        assert sink.audit(ORDERS, CheckpointNumber(3)) != expected
+        vectors.write_bytes(content)
+    next(iter(version.deleted)).write_bytes(b"")
+    for path in lake.table_folder(ORDERS).glob("*.parquet"):
+        path.write_bytes(b"")
+    assert sink.audit(ORDERS, CheckpointNumber(3)) != expected
+
+
+# -- columns --------------------------------------------------------------------------------------
+
+RENAMED = ({**COLUMNS[0]}, {**COLUMNS[1], "name": "text"})
+REPLACED = (COLUMNS[0], {**COLUMNS[1], "id": 3})
+ADDED = (*COLUMNS, {"id": 3, "name": "n", "required": False, "type": "double"})
+WIDENED = ({**COLUMNS[0], "type": "long"}, COLUMNS[1])
+
+
+def change_columns(lake: ToyLake, columns: Any, *rows: tuple[Any, ...]) -> None:
+    """A file of the old columns, published; then one of the new columns beside it."""
+    old = write_file(lake.folder / "data", COLUMNS, (1, "one"))
+    lake.publish(orders={old: frozenset()}, lines={})
+    lake.deliver()
+    new = write_file(lake.folder / "data", columns, *rows)
+    number = lake.publish(orders={old: frozenset(), new: frozenset()}, lines={})
+    version = lake.checkpoints[number][ORDERS]
+    lake.checkpoints[number][ORDERS] = ToyVersion(ORDERS, version.version, columns, version.deleted)
+    lake.deliver()
+
+
+def test_an_added_column_is_null_in_older_rows(lake: ToyLake) -> None:
+    change_columns(lake, ADDED, (2, "two", 0.5))
+    rows = [{"id": 1, "word": "one", "n": None}, {"id": 2, "word": "two", "n": 0.5}]
+    assert lake.shown(ORDERS) == rows
+    if lake.format == "delta":
+        assert lake.shown(ORDERS, "0") == [{"id": 1, "word": "one"}]
+
+
+def test_a_widened_column_is_named_to_readers_of_delta(delta_lake: ToyLake) -> None:
+    change_columns(delta_lake, WIDENED, (2**40, "two"))
+    actions = DeltaLog(delta_lake.table_folder(ORDERS)).read()
+    assert actions.protocol is not None
+    assert actions.metadata is not None
+    assert "typeWidening" in actions.protocol["readerFeatures"]
+    (column, _) = json.loads(actions.metadata["schemaString"])["fields"]
+    assert column["metadata"]["delta.typeChanges"] == [{"fromType": "integer", "toType": "long"}]
+
+
+def test_a_widened_column_has_older_values_in_hudi(tmp_path: Path) -> None:
+    lake = ToyLake(tmp_path, "hudi")
+    change_columns(lake, WIDENED, (2**40, "two"))
+    assert lake.shown(ORDERS) == [{"id": 1, "word": "one"}, {"id": 2**40, "word": "two"}]
+
+
+@pytest.mark.parametrize("columns", [RENAMED, REPLACED], ids=["renamed", "replaced"])
+def test_columns_that_names_do_not_tell_apart_are_refused(lake: ToyLake, columns: Any) -> None:
+    with pytest.raises(SinkError, match="PUBLICATION_COLUMNS_RENAMED"):
+        change_columns(lake, columns, (2, "two"))
+    assert lake.shown(ORDERS) == [{"id": 1, "word": "one"}]
+
+
+def test_renamed_columns_are_mapped_by_id_if_readers_can(delta_lake: ToyLake) -> None:
+    delta_lake.by_id = True
+    change_columns(delta_lake, RENAMED, (2, "two"))
+    actions = DeltaLog(delta_lake.table_folder(ORDERS)).read()
+    assert actions.metadata is not None
+    assert actions.metadata["configuration"]["delta.columnMapping.mode"] == "id"
+    names = [field["name"] for field in json.loads(actions.metadata["schemaString"])["fields"]]
+    assert names == ["id", "text"]
+
+
+@pytest.mark.parametrize("kind", ["time", "uuid", "fixed[4]", "timestamp_ns", "variant", "unknown"])
+def test_types_that_delta_lacks_are_refused_before_anything_is_written(
+    delta_lake: ToyLake, kind: str
+) -> None:
+    nested = {"type": "list", "element-id": 5, "element": kind, "element-required": False}
+    for of_column in (kind, nested):
+        columns = [*COLUMNS, {"id": 4, "name": "odd", "required": False, "type": of_column}]
+        path = write_file(delta_lake.folder / "data", COLUMNS, (1, "one"))
+        delta_lake.checkpoints = {1: {ORDERS: ToyVersion(ORDERS, Version("1"), columns, {path: frozenset()})}}
+        with pytest.raises(SinkError, match="SINK_SCHEMA_UNSUPPORTED"):
+            delta_lake.deliver()
+    assert not delta_lake.table_folder(ORDERS).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error_class"),
+    [
+        ({}, "SINK_OPTION_MISSING"),
+        ({"folder": "s3://bucket/delta"}, "SINK_OPTION_INVALID"),
+        ({"folder": "delta", "columns": "both"}, "SINK_OPTION_INVALID"),
+        ({"folder": "delta", "colums": "ids"}, "SINK_OPTION_INVALID"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], error_class: str) -> None:
+    with pytest.raises(SinkError, match=error_class):
+        open_delta_publication("mirror", options)
