@@ -256,10 +256,12 @@ def _watch(job: Job, program: str | Reason) -> _Watched | Reason:
 
 
 def _why_not_watched(job: Job) -> Reason | None:
+    from tautochrone.runtime.job.topology import declared_sinks
+
     settings, topology = job.settings, job.topology
     if settings.jobs or job.tables_of_other_jobs() or settings.align_ms is not None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="another job")
-    if job.definitions.sinks or settings.sinks:
+    if job.definitions.sinks or declared_sinks(topology, settings.sinks):
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="a sink")
     for table in job.graph.order:
         for flow in topology.flows(table):
