@@ -19,6 +19,7 @@ from bench import (
     hops,
     idle,
     ingest,
+    publish,
     report,
     revise,
     service,
@@ -52,6 +53,7 @@ _IN_ONE_SPARK = (
     *_CAPTURES,
     "sinks",
     "sink_tables",
+    "publish",
 )
 _CLUSTER = "cluster"
 _SERVICE = "service"
@@ -136,6 +138,7 @@ def _in_one_spark(
         "auto_cdc": lambda: auto_cdc.measure(spark, folder),
         "cdc": lambda: cdc.measure(spark, folder, options.events, no_peer=no_peer),
         "sinks": lambda: sinks.measure(spark, folder),
+        "publish": lambda: publish.measure(spark, folder),
         "sink_tables": lambda: measure_sink_tables(spark, folder),
         "cdc_tables": lambda: measure_tables(spark, folder, options.tables, mode=options.capture_mode),
         "cdc_idle": lambda: measure_idle(spark, folder, mode=options.capture_mode),

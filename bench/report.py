@@ -49,6 +49,7 @@ def table(results: dict[str, Any]) -> str:
         "sink_costs": _sink_costs,
         "sinks": _sinks,
         "sink_tables": _sink_tables,
+        "publish": _publish,
     }
     for name, describe in parts.items():
         if name in results:
@@ -271,6 +272,20 @@ def _sink_tables(part: dict[str, Any]) -> list[str]:
         f"{len(part['rounds'])}); the deliveries take {part['median_mirror_ms']:.0f} ms and "
         f"{part['median_archive_ms']:.0f} ms",
     ]
+
+
+def _publish(part: dict[str, Any]) -> list[str]:
+    lines = [
+        f"One-shot runs over two views that are published in other formats (medians of {part['rounds']})"
+    ]
+    for result in part["results"]:
+        delivery = "" if result["delivery_ms"] is None else f", {result['delivery_ms']:.0f} ms a publication"
+        formats = ", ".join(result["formats"]) or "none"
+        lines.append(
+            f"{result['rows']:>8} rows, {formats:<12} {result['run_ms']:7.0f} ms, "
+            f"{result['cpu_s']:5.2f} CPU s{delivery}"
+        )
+    return lines
 
 
 def _tpch(part: dict[str, Any]) -> list[str]:
