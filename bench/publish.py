@@ -47,7 +47,7 @@ def _of_formats(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     names = ", ".join(f'"{name}"' for name in formats)
-    pipeline = Pipeline(folder, spark, settings=f"[lake]\npublish = [{names}]\n")
+    pipeline = Pipeline(folder, spark, settings=f"[lake]\npublish = [{names}]\n" if formats else "")
     runs, deliveries = [], []
     try:
         sql = pipeline.session.sql
