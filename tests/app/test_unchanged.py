@@ -221,6 +221,21 @@ def test_the_environment_is_read_by_definitions(project: Project, monkeypatch: p
     assert project.begin() is News.UNKNOWN
 
 
+def test_a_file_that_cannot_be_read_is_left_to_the_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_bytes = Path.read_bytes
+
+    def refusing(path: Path) -> bytes:
+        if path.name == "total.sql":
+            raise PermissionError(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refusing)
+    assert isinstance(project.program, Reason)
+    assert project.begin() is News.UNKNOWN
+
+
 def test_a_running_owner_is_waited_for(project: Project) -> None:
     store, settings = project.pipeline.job.store, project.pipeline.settings
     claim = Claim(process=process_of("another"), takeover=True)

@@ -31,6 +31,7 @@ UNKNOWN = (
     "import os\nos.listdir('.')", "import os\nos.path.exists('x')", "rows.count()", "spark.table('x').schema",
     "spark.catalog.listTables()", "[r.a for r in rows.collect()]", "spark._jvm.java.lang.System.nanoTime()",
     "from pathlib import Path\nPath('x').read_text()", "().__class__", "rows.groupBy('a').pivot('b').sum()",
+    "from os import path", "import os\nfiles = os", "import os\np = os.path", "import operator",
     "this is no Python", "# \x00", "reader = spark.read\nreader.csv('x').columns", "rows.rdd",
 )  # fmt: skip
 
@@ -58,7 +59,12 @@ def test_modules_of_the_project(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "names.py").write_text("import names\nTABLE = 'x'\n")
     files = answer(tmp_path, "from names import TABLE")
-    assert files == {tmp_path / name for name in ("definitions.py", "names.py", "more/names.py")}
+    own = {tmp_path / name for name in ("definitions.py", "names.py", "more/names.py")}
+    assert files == own
+    (tmp_path / "more" / "__init__.py").write_text("")
+    (tmp_path / "more" / "more").mkdir()
+    (tmp_path / "more" / "more" / "names.py").write_text("")
+    assert answer(tmp_path, "from names import TABLE") == own | {tmp_path / "more" / "__init__.py"}
     (tmp_path / "more" / "names.py").write_text("import time\n")
     reason = answer(tmp_path, "from names import TABLE")
     assert isinstance(reason, Reason)

@@ -292,6 +292,14 @@ def _is_local_folder(source: str) -> bool:
 
 def program_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
     """A hash of the definitions, the settings and the environment; or why definitions may depend on more."""
+    try:
+        return _program_of(spec, settings)
+    except (OSError, ValueError, RecursionError) as error:
+        # The run itself says what is wrong with a file.
+        return Reason.of(ReasonCode.CODE_MAY_READ, position=spec.path.name, what=type(error).__name__)
+
+
+def _program_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
     root = spec.root.resolve()
     definitions = {file.resolve() for pattern in spec.libraries for file in _matches(root, pattern)}
     files = files_read(definitions, root)

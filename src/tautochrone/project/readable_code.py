@@ -17,14 +17,14 @@ __all__ = ["files_read"]
 _MODULES = frozenset(
     {
         *("__future__", "abc", "collections", "collections.abc", "dataclasses", "decimal", "enum"),
-        *("functools", "itertools", "json", "math", "operator", "os", "os.path", "pathlib", "pyspark"),
+        *("functools", "itertools", "json", "math", "os", "os.path", "pathlib", "pyspark"),
         *("pyspark.pipelines", "pyspark.sql", "pyspark.sql.functions", "pyspark.sql.types"),
         *("pyspark.sql.window", "re", "string", "textwrap", "typing"),
     }
 )
 """They give the same in each process, as far as the attributes below are not used."""
 _OF_PYSPARK = frozenset({"StorageLevel", "pipelines", "sql"})
-_OF_OS = frozenset({"environ", "getenv", "path", "sep"})
+_OF_OS = frozenset({"environ", "getenv", "sep"})
 _OF_OS_PATH = frozenset({"abspath", "basename", "dirname", "join", "splitext"})
 _FUNCTIONS = frozenset(
     {
@@ -111,8 +111,12 @@ def files_read(files: Iterable[Path], root: Path) -> frozenset[Path] | Reason:
 def _unknown_of(tree: ast.AST, folder: Path, root: Path, own: list[Path]) -> Iterator[tuple[int, str]]:
     """Lines and names of what a file may read; the project's modules that it imports are added to `own`."""
     functions = _names_of_functions_module(tree)
+    owners = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         what = _unknown_import(node, folder, root, own) or _unknown(node, functions)
+        if what is None and id(node) not in owners and _is_of_os(node):
+            # Under another name its attributes would not be noticed.
+            what = "os"
         if what is not None:
             yield getattr(node, "lineno", 1), what
 
@@ -139,7 +143,7 @@ def _unknown(node: ast.AST, functions: frozenset[str]) -> str | None:
     if isinstance(owner, ast.Name) and owner.id in functions:
         return None
     if isinstance(owner, ast.Name) and owner.id == "os":
-        return None if node.attr in _OF_OS else f"os.{node.attr}"
+        return None if node.attr in _OF_OS | {"path"} else f"os.{node.attr}"
     if isinstance(owner, ast.Attribute) and owner.attr == "path":
         return None if node.attr in _OF_OS_PATH else node.attr
     if node.attr not in _ATTRIBUTES:
@@ -149,6 +153,13 @@ def _unknown(node: ast.AST, functions: frozenset[str]) -> str | None:
     if node.attr == "count" and isinstance(owner, ast.Call) and _called(owner) in _GROUPING:
         return None
     return node.attr
+
+
+def _is_of_os(node: ast.AST) -> bool:
+    """Whether it is `os` or `os.path`."""
+    if isinstance(node, ast.Attribute) and node.attr == "path":
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == "os"
 
 
 _GROUPING = frozenset({"cube", "groupBy", "groupby", "rollup"})
@@ -182,11 +193,17 @@ def _unknown_import(node: ast.AST, folder: Path, root: Path, own: list[Path]) ->
 
 
 def _unknown_module(name: str, folder: Path, root: Path, own: list[Path]) -> str | None:
+    """The name, if it is neither on the list nor that of a file of the project."""
     if name in _MODULES:
         return None
-    files = [base / f"{name.replace('.', '/')}.py" for base in (folder, root)]
-    file = next((file.resolve() for file in files if not name.startswith(".") and file.is_file()), None)
-    if file is None:
+    if name.startswith("."):
         return name
-    own.append(file)
+    parts = name.split(".")
+    # Python imports the packages of a module, too. Its path decides which of two files it takes: both count.
+    packages = [f"{'/'.join(parts[:i])}/__init__.py" for i in range(1, len(parts))]
+    files = [base / f"{'/'.join(parts)}.py" for base in (folder, root)]
+    if not any(file.is_file() for file in files):
+        return name
+    files += [base / package for base in (folder, root) for package in packages]
+    own += [file.resolve() for file in files if file.is_file()]
     return None
