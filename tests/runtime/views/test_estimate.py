@@ -60,12 +60,21 @@ def test_without_measurements_a_fifth_is_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("changed", "readers", "mode"),
-    [(400, 0, FULL), (400, 1, DIFF), (400, 3, DIFF), (3_000, 3, FULL), (10, 3, DIFF)],
+    ("changed", "readers", "view_rows", "mode"),
+    [
+        (400, 0, 1_000, FULL),
+        (400, 1, 1_000, DIFF),
+        (400, 3, 1_000, DIFF),
+        (3_000, 3, 1_000, FULL),
+        (10, 3, 1_000, DIFF),
+        # To compare that many rows takes longer than to compute them.
+        (400, 3, 1_000_000, FULL),
+    ],
 )
-def test_what_others_read_is_compared(changed: int, readers: int, mode: RefreshMode) -> None:
+def test_what_others_read_is_compared(changed: int, readers: int, view_rows: int, mode: RefreshMode) -> None:
     past = [ran(INCREMENTAL, 9_000, changed), ran(FULL, 1_000)] * 3
-    decision = decide(AUTO, replace(facts(changed, 10_000, *past), readers=readers))
+    known = facts(changed, 10_000, *past, view_rows=view_rows)
+    decision = decide(AUTO, replace(known, readers=readers))
     assert decision.mode is mode
     assert decision.is_full_despite_small_change is (changed <= 500)
 

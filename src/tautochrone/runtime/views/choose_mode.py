@@ -90,6 +90,9 @@ COMPARED_SHARE = 1 / AMPLIFICATION
 """What is computed anew is compared with the stored rows, if other views read it and at most this share of
 the rows changed: all its rows would be new to them, and each of them would be computed anew, too."""
 
+COMPARE_MS_PER_ROW = 0.002
+"""To read a stored row and to group it with the new one. It must not cost more than the computation."""
+
 ENOUGH_RUNS = 3
 NEWEST_RUNS = 5
 """Only so many of the newest runs of a kind are used, because machines and data change."""
@@ -213,10 +216,17 @@ def decide(policy: RefreshPolicy, facts: Facts) -> Decision:
     dearer = costs.incremental_ms > max(costs.full_ms * TOLERANCE, costs.full_ms + slack)
     if not dearer:
         return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=costs)
-    if facts.readers and costs.share is not None and costs.share <= COMPARED_SHARE:
+    if _is_compared(facts, costs):
         reason = joined_reasons([reason, Reason.of(ReasonCode.COMPARED_FOR_READERS, readers=facts.readers)])
         return Decision(mode=RefreshMode.DIFF, reason=reason, estimate=costs, for_readers=True)
     return Decision(mode=RefreshMode.FULL, reason=reason, estimate=costs)
+
+
+def _is_compared(facts: Facts, costs: Estimate) -> bool:
+    """Whether what is computed anew is compared with the stored rows, for the views that read it."""
+    if not facts.readers or facts.view_rows is None or costs.share is None:
+        return False
+    return costs.share <= COMPARED_SHARE and facts.view_rows * COMPARE_MS_PER_ROW <= costs.full_ms
 
 
 def estimate(facts: Facts) -> Estimate:
